@@ -1,31 +1,8 @@
-//! saltcellar: job cache, event archive, reactor and engines beside a SaltStack master.
-//!
-//! Bytes come in by one door, pass one thread that gives them an order, and land in a log.
-//! Everything else reads the log at its own pace. Nothing flows backwards.
-//!
-//! ```text
-//!    Salt master and its minions
-//!         |  events, loads, returns               (salt/: the Python extension)
-//!         v
-//!    ingest   the bus | the local socket          one thread per source: bytes -> Entry
-//!         |   queue `intake` (bounded)
-//!         v
-//!    store    appender: order, batch, write       one thread: Entry -> Block, fdatasync, then ack
-//!         |   watermarks `head`, `durable`
-//!         v
-//!    store    log of blocks; indexes in sled      read by anyone, never holding up the writer
-//!         v
-//!       query  ->  api  ->  local socket, CLI, Salt's returner calls
-//! ```
-//!
-//! Modules stand in reading order; a file imports only from layers above its own in this list
-//! (`tests/tidy.rs` holds the table).
-
 pub mod limits;
-
-pub mod config;
+pub mod metrics;
+pub mod clock;
+pub mod shutdown;
+pub mod model;
+pub mod channel;
 pub mod wire;
-
-pub mod api;
-
-pub mod cli;
+pub mod store;
