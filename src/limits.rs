@@ -22,5 +22,18 @@ pub const MSGPACK_DEPTH_MAX: usize = 512;
 /// A master has tens of workers; each holds one.
 pub const SOCKET_PEERS_MAX: usize = 16_384;
 
+/// Bytes of a unix socket's path: `sun_path` of Linux is 108 bytes with its closing zero.
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Bytes of a configuration file. Every key with its documentation fits a hundred times over; a longer
+/// file is another file, named by mistake.
+pub const CONFIG_FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Levels of nesting in a configuration file; the deepest key known has two.
+pub const CONFIG_DEPTH_MAX: usize = 16;
+
+/// Rows that the command line asks for in one call; `--all` pages by this many.
+pub const CLI_PAGE_ROWS: u64 = 1_000;
+
 /// How long the command line waits for an answer of the daemon.
 pub const CLI_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);

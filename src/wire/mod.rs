@@ -1,0 +1,3 @@
+//! The edges: bytes and text to values and back.
+
+pub mod json;
