@@ -126,7 +126,7 @@ fn date_of_salt(text: &str) -> Option<String> {
     let fits = shaped(text, "00000000T00:00:00.000000");
     let (year, rest) = fits.then_some(text)?.split_at_checked(4)?;
     let (month, rest) = rest.split_at_checked(2)?;
-    Some(format!("{year}-{month}-{rest}").split_at_checked(8).map(|(a, b)| format!("{a}{b}"))?)
+    Some(format!("{year}-{month}-{rest}"))
 }
 
 /// The reverse of [`date_of_salt`].

@@ -1,0 +1,3 @@
+//! The doors: how programs talk to the daemon.
+
+pub mod client;
