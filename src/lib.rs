@@ -28,4 +28,6 @@ pub mod wire;
 
 pub mod api;
 
+pub mod daemon;
+
 pub mod cli;

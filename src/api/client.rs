@@ -12,8 +12,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::limits;
 
-/// Magic and version of the protocol spoken here.
-const PREAMBLE: &[u8; 8] = b"SCWIRE\x00\x01";
+/// The version of the protocol spoken here.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// What a client says first, before the version.
+const MAGIC: &[u8; 6] = b"SCWIRE";
 
 /// Levels that the protocol itself adds around a value of Salt: answer, list, row, field.
 const ENVELOPE_DEPTH: usize = 8;
@@ -86,7 +89,8 @@ impl Client {
     fn send(&mut self, id: u64, request: &Value) -> io::Result<()> {
         let mut frame = Vec::with_capacity(256);
         if id == 1 {
-            frame.extend_from_slice(PREAMBLE);
+            frame.extend_from_slice(MAGIC);
+            frame.extend_from_slice(&PROTOCOL_VERSION.to_be_bytes());
         }
         let header = frame.len();
         frame.extend_from_slice(&[0; 4]);
@@ -205,7 +209,7 @@ mod tests {
                 let (mut peer, _) = listener.accept().unwrap();
                 let mut seen = [0; 8 + 4];
                 peer.read_exact(&mut seen).unwrap();
-                assert_eq!(&seen[..8], PREAMBLE);
+                assert_eq!(&seen[..8], b"SCWIRE\x00\x01");
                 let mut body = vec![0; u32::from_be_bytes(seen[8..].try_into().unwrap()) as usize];
                 peer.read_exact(&mut body).unwrap();
                 let request = rmpv::decode::read_value(&mut body.as_slice()).unwrap();
