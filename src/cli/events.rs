@@ -127,14 +127,11 @@ impl View {
 
     fn print(&mut self, out: &mut Output, events: &[Json]) -> anyhow::Result<()> {
         let rows: Vec<_> = events.iter().map(row).collect();
-        if !self.data {
-            return Ok(self.table.print(out, &rows)?);
-        }
-        for (event, row) in events.iter().zip(rows) {
-            self.table.print(out, &[row])?;
-            out.text(&nested(event.get("data").unwrap_or(&Json::Null), 4))?;
-        }
-        Ok(())
+        let data = |number: usize| {
+            let event = events.get(number).filter(|_| self.data);
+            event.map(|event| nested(event.get("data").unwrap_or(&Json::Null), 4)).unwrap_or_default()
+        };
+        Ok(self.table.print_with(out, &rows, data)?)
     }
 }
 

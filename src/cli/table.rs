@@ -53,6 +53,16 @@ impl Table {
 
     /// Prints the heading, once, and these rows.
     pub(super) fn print(&mut self, out: &mut Output, rows: &[Vec<String>]) -> Result<(), OutputError> {
+        self.print_with(out, rows, |_| String::new())
+    }
+
+    /// Like [`Table::print`], with lines of `below` under each row, which it gets by number.
+    pub(super) fn print_with(
+        &mut self,
+        out: &mut Output,
+        rows: &[Vec<String>],
+        below: impl Fn(usize) -> String,
+    ) -> Result<(), OutputError> {
         let rows: Vec<Vec<String>> =
             rows.iter().map(|row| row.iter().map(|cell| plain(cell).into_owned()).collect()).collect();
         self.fit(&rows, out.width);
@@ -61,7 +71,11 @@ impl Table {
             out.heading(&self.line(&titles))?;
             self.headed = true;
         }
-        rows.iter().try_for_each(|row| out.line(&self.line(row)))
+        for (number, row) in rows.iter().enumerate() {
+            out.line(&self.line(row))?;
+            out.text(&below(number))?;
+        }
+        Ok(())
     }
 
     /// Widens the columns to their content, then narrows what may shrink to the terminal.
@@ -119,7 +133,7 @@ mod tests {
     #[test]
     fn columns_are_aligned_and_cut_on_a_terminal_only() {
         assert_eq!(lines(None), ["   1  salt/job/1/ret/web1  web1", "1000  x"]);
-        assert_eq!(lines(Some(22)), ["   1  salt/job\u{2026}  web1".to_owned(), "1000  x".to_owned()]);
+        assert_eq!(lines(Some(22)), ["   1  salt/job/\u{2026}  web1".to_owned(), "1000  x".to_owned()]);
         assert_eq!(lines(Some(1)), ["   1  salt/jo\u{2026}  web1".to_owned(), "1000  x".to_owned()]);
     }
 }

@@ -310,6 +310,13 @@ mod tests {
     }
 
     #[test]
+    fn bounds_in_prose_are_those_of_the_limits() {
+        let takes = |name| find(name).unwrap().takes;
+        assert!(takes("socket").contains(&format!("at most {} bytes", limits::SOCKET_PATH_BYTES_MAX)));
+        assert!(takes("store.entry_bytes_max").contains(&size::show(limits::ENTRY_BYTES_MAX as u64)));
+    }
+
+    #[test]
     fn the_nearest_key_is_found() {
         for (given, known) in
             [("sate_dir", "state_dir"), ("log.levle", "log.level"), ("logs", "log"), ("sockets", "socket")]
