@@ -33,7 +33,9 @@ impl Kind {
     /// The kind with this number, if there is one.
     pub fn from_number(n: u8) -> Option<Self> {
         use Kind::*;
-        [Event, JobNew, Return, Load, ReturnLoad, Minions, Endtime, NoCache, Register].get(usize::from(n)).copied()
+        [Event, JobNew, Return, Load, ReturnLoad, Minions, Endtime, NoCache, Register]
+            .get(usize::from(n))
+            .copied()
     }
 }
 

@@ -39,8 +39,12 @@ mod tests {
 
     #[test]
     fn spans_and_instants_agree() {
-        let filter =
-            EventFilter { since: Some(Micros(10)), until: Some(Micros(20)), minion: Some("web1".into()), ..Default::default() };
+        let filter = EventFilter {
+            since: Some(Micros(10)),
+            until: Some(Micros(20)),
+            minion: Some("web1".into()),
+            ..Default::default()
+        };
         assert!(filter.allows(Flags::ON_BUS, Micros(10), "web1"));
         assert!(!filter.allows(Flags::ON_BUS, Micros(20), "web1"));
         assert!(!filter.allows(Flags::ON_BUS, Micros(9), "web1"));

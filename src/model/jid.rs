@@ -60,7 +60,10 @@ impl JidKey {
 /// A jid in Salt's format for an instant (`gen_jid` in `salt/utils/jid.py`).
 pub fn stamped_jid(at: Micros) -> String {
     let c = at.civil();
-    format!("{:04}{:02}{:02}{:02}{:02}{:02}{:06}", c.year, c.month, c.day, c.hour, c.minute, c.second, c.micros)
+    format!(
+        "{:04}{:02}{:02}{:02}{:02}{:02}{:06}",
+        c.year, c.month, c.day, c.hour, c.minute, c.second, c.micros
+    )
 }
 
 /// Salt's spelling of a jid's time (`jid_to_time`): `2026, Nov 21 03:10:37.359479`, empty for a jid of
@@ -71,7 +74,10 @@ pub fn start_time(jid: &str) -> String {
     let Some(at) = JidKey::of(jid).time() else { return String::new() };
     let c = at.civil();
     let month = usize::try_from(c.month).ok().and_then(|m| MONTHS.get(m.checked_sub(1)?)).unwrap_or(&"");
-    format!("{:04}, {month} {:02} {:02}:{:02}:{:02}.{:06}", c.year, c.day, c.hour, c.minute, c.second, c.micros)
+    format!(
+        "{:04}, {month} {:02} {:02}:{:02}:{:02}.{:06}",
+        c.year, c.day, c.hour, c.minute, c.second, c.micros
+    )
 }
 
 fn stamped(jid: &str) -> Option<JidKey> {

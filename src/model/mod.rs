@@ -9,5 +9,5 @@ mod seqno;
 pub use entry::{Batch, Draft, Entry, Flags, Kind, Source};
 pub use filter::EventFilter;
 pub use glob::Glob;
-pub use jid::{JidKey, start_time, stamped_jid};
+pub use jid::{JidKey, stamped_jid, start_time};
 pub use seqno::SeqNo;

@@ -321,10 +321,21 @@ fn check(block: &ArchivedBlock) -> Result<(), String> {
         return Err(format!("{count} entries in a block"));
     }
     let per_entry = [
-        &block.seq, &block.at, &block.kind, &block.source, &block.flags, &block.retcode, &block.jid,
-        &block.minion, &block.fun, &block.tag, &block.body_len,
+        &block.seq,
+        &block.at,
+        &block.kind,
+        &block.source,
+        &block.flags,
+        &block.retcode,
+        &block.jid,
+        &block.minion,
+        &block.fun,
+        &block.tag,
+        &block.body_len,
     ];
-    if !per_entry.iter().all(|c| c.holds(count)) || ![&block.jid_time, &block.jid_pid].iter().all(|c| c.holds(jids)) {
+    if !per_entry.iter().all(|c| c.holds(count))
+        || ![&block.jid_time, &block.jid_pid].iter().all(|c| c.holds(jids))
+    {
         return Err(format!("a column does not hold {count} values"));
     }
     let mut end = 0;
@@ -615,10 +626,21 @@ mod tests {
         for i in 0..100_u64 {
             let tag = format!("salt/job/20261121030955505683/ret/web{i}");
             let minion = format!("web{i}");
-            builder.push(SeqNo(i + 1), &Entry {
-                kind: Kind::Return, source: Source::Bus, flags: Flags::ON_BUS, at: Micros(1), tag: tag.as_bytes(),
-                jid: "20261121030955505683", minion: &minion, fun: "test.ping", retcode: 0, body: b"\x80",
-            });
+            builder.push(
+                SeqNo(i + 1),
+                &Entry {
+                    kind: Kind::Return,
+                    source: Source::Bus,
+                    flags: Flags::ON_BUS,
+                    at: Micros(1),
+                    tag: tag.as_bytes(),
+                    jid: "20261121030955505683",
+                    minion: &minion,
+                    fun: "test.ping",
+                    retcode: 0,
+                    body: b"\x80",
+                },
+            );
         }
         assert_eq!(builder.texts.ends.len(), 102, "100 minions, one function, one shape");
     }

@@ -50,19 +50,31 @@ impl BlockCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::block::BlockBuilder;
-    use crate::model::{Entry, Flags, Kind, Source};
     use crate::clock::Micros;
+    use crate::model::{Entry, Flags, Kind, Source};
+    use crate::store::block::BlockBuilder;
 
     #[test]
     fn the_oldest_blocks_make_room() {
         let cache = BlockCache::default();
-        let noise: Vec<u8> = (0..200_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+        let noise: Vec<u8> =
+            (0..200_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         let mut builder = BlockBuilder::default();
-        builder.push(SeqNo(1), &Entry {
-            kind: Kind::Event, source: Source::Bus, flags: Flags::ON_BUS, at: Micros(0), tag: b"x", jid: "",
-            minion: "", fun: "", retcode: 0, body: &noise,
-        });
+        builder.push(
+            SeqNo(1),
+            &Entry {
+                kind: Kind::Event,
+                source: Source::Bus,
+                flags: Flags::ON_BUS,
+                at: Micros(0),
+                tag: b"x",
+                jid: "",
+                minion: "",
+                fun: "",
+                retcode: 0,
+                body: &noise,
+            },
+        );
         let view = Arc::new(BlockView::new(builder.finish().unwrap()).unwrap());
         for n in 0..20 {
             cache.put((Class::Events, SeqNo(1), n), view.clone());

@@ -120,7 +120,11 @@ impl Dedupe {
             }
             // The event must be kept as it was on the bus; the bare return adds nothing to it.
             Some(known) if known == digest => {
-                if on_bus { Verdict::New } else { Verdict::Known }
+                if on_bus {
+                    Verdict::New
+                } else {
+                    Verdict::Known
+                }
             }
             Some(_) => Verdict::Differs,
         }
@@ -201,8 +205,16 @@ mod tests {
     fn entry<'a>(source: Source, on_bus: bool, body: &'a [u8]) -> Entry<'a> {
         let flags = if on_bus { Flags::ON_BUS } else { Flags::default() };
         Entry {
-            kind: Kind::Return, source, flags, at: Micros(0), tag: b"salt/job/1/ret/web1", jid: "1",
-            minion: "web1", fun: "", retcode: 0, body,
+            kind: Kind::Return,
+            source,
+            flags,
+            at: Micros(0),
+            tag: b"salt/job/1/ret/web1",
+            jid: "1",
+            minion: "web1",
+            fun: "",
+            retcode: 0,
+            body,
         }
     }
 
@@ -232,8 +244,9 @@ mod tests {
     fn equal_events_of_one_door_are_all_kept() {
         let body = body(1, true);
         let mut dedupe = Dedupe::new(1);
-        let verdicts = [Source::Bus, Source::Bus, Source::EventReturn, Source::EventReturn, Source::EventReturn]
-            .map(|door| dedupe.judge(&entry(door, true, &body)));
+        let verdicts =
+            [Source::Bus, Source::Bus, Source::EventReturn, Source::EventReturn, Source::EventReturn]
+                .map(|door| dedupe.judge(&entry(door, true, &body)));
         use Verdict::{Known, New};
         assert_eq!(verdicts, [New, New, Known, Known, New]);
     }

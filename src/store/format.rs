@@ -138,7 +138,11 @@ pub fn check_version(state_dir: &Path) -> Result<(), StoreError> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             if state_dir.join("log").exists() {
                 let found = "unknown (the file FORMAT is missing)".to_owned();
-                return Err(StoreError::Version { path: state_dir.to_owned(), found, expected: FORMAT_VERSION });
+                return Err(StoreError::Version {
+                    path: state_dir.to_owned(),
+                    found,
+                    expected: FORMAT_VERSION,
+                });
             }
             let temporary = state_dir.join("FORMAT.tmp");
             let mut file = File::create(&temporary).map_err(io_at("create", &temporary))?;

@@ -90,7 +90,14 @@ impl MemIndex {
     }
 
     /// Takes note of an entry of the newest block. `body` is asked for only if the job's row needs it.
-    pub fn add<'a>(&mut self, at: usize, seq: SeqNo, entry: &Entry<'a>, raw_len: usize, body: impl FnOnce() -> &'a [u8]) {
+    pub fn add<'a>(
+        &mut self,
+        at: usize,
+        seq: SeqNo,
+        entry: &Entry<'a>,
+        raw_len: usize,
+        body: impl FnOnce() -> &'a [u8],
+    ) {
         let block = u32::try_from(self.blocks.len().saturating_sub(1)).unwrap_or(u32::MAX);
         let place = Place { block, at: u16::try_from(at).unwrap_or(u16::MAX) };
         self.sums.entries += 1;
@@ -239,8 +246,15 @@ impl SledIndex {
             for pair in &db.open_tree("block")? {
                 let (key, value) = pair?;
                 match read_meta(&value) {
-                    Some(meta) if key.as_ref() == u32::try_from(blocks.len()).unwrap_or(0).to_be_bytes() => blocks.push(meta),
-                    _ => return Err(sled::Error::ReportableBug(format!("block row {} is damaged", blocks.len()))),
+                    Some(meta) if key.as_ref() == u32::try_from(blocks.len()).unwrap_or(0).to_be_bytes() => {
+                        blocks.push(meta)
+                    }
+                    _ => {
+                        return Err(sled::Error::ReportableBug(format!(
+                            "block row {} is damaged",
+                            blocks.len()
+                        )));
+                    }
                 }
             }
             Ok((blocks, db.open_tree("jid")?))
@@ -307,14 +321,27 @@ mod tests {
         let mut seq = 0;
         for block in 0..40_u64 {
             index.add_block(BlockMeta {
-                offset: 64 + block * 1000, len: 900, count: 100, first_seq: SeqNo(block * 100 + 1),
-                last_seq: SeqNo(block * 100 + 100), at_min: Micros(-5), at_max: Micros(5),
+                offset: 64 + block * 1000,
+                len: 900,
+                count: 100,
+                first_seq: SeqNo(block * 100 + 1),
+                last_seq: SeqNo(block * 100 + 100),
+                at_min: Micros(-5),
+                at_max: Micros(5),
             });
             for at in 0..100 {
                 seq += 1;
                 let entry = Entry {
-                    kind: Kind::Return, source: Source::Bus, flags: Flags::ON_BUS, at: Micros(1), tag: b"",
-                    jid: jids[at % 3], minion: "web1", fun: "test.ping", retcode: 0, body: b"\x80",
+                    kind: Kind::Return,
+                    source: Source::Bus,
+                    flags: Flags::ON_BUS,
+                    at: Micros(1),
+                    tag: b"",
+                    jid: jids[at % 3],
+                    minion: "web1",
+                    fun: "test.ping",
+                    retcode: 0,
+                    body: b"\x80",
                 };
                 index.add(at, SeqNo(seq), &entry, 1, || b"\x80");
             }

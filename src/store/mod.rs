@@ -150,7 +150,8 @@ impl Store {
             let newest = found.last().copied();
             for first_seq in found {
                 next_seq = next_seq.max(first_seq);
-                let segment = Arc::new(segment::Segment::open(dir, class, first_seq, segment::Index::Closed)?);
+                let segment =
+                    Arc::new(segment::Segment::open(dir, class, first_seq, segment::Index::Closed)?);
                 let applied = shared.state.sums(class, first_seq)?.is_some();
                 if Some(first_seq) != newest && applied && segment.has_index() {
                     shared.add_segment(segment);
@@ -194,8 +195,15 @@ impl Store {
         let (intake, works) = bounded("intake", INTAKE_BATCHES);
         let (seals_tx, seals) = bounded("seals", SEALS_WAITING);
         let limits = options.limits;
-        let appender =
-            Appender { shared: shared.clone(), intake: works, seals: seals_tx, active, dedupe, next_seq, limits };
+        let appender = Appender {
+            shared: shared.clone(),
+            intake: works,
+            seals: seals_tx,
+            active,
+            dedupe,
+            next_seq,
+            limits,
+        };
         let sealer = Sealer { shared: shared.clone(), seals, backlog };
         Ok(Opened { store: Store(shared), intake: Intake(intake), appender, sealer })
     }
@@ -252,7 +260,8 @@ fn cut_tail(segment: &segment::Segment, end: u64, metrics: &Metrics) -> Result<(
     let path = segment.log().path();
     tracing::warn!(path = %path.display(), offset = end, bytes = size - end, "cutting off an unfinished write");
     metrics.tail_bytes_cut.add(size - end);
-    let file = std::fs::OpenOptions::new().write(true).open(path).map_err(error::io_at("open for writing", path))?;
+    let file =
+        std::fs::OpenOptions::new().write(true).open(path).map_err(error::io_at("open for writing", path))?;
     file.set_len(end).and_then(|()| file.sync_all()).map_err(error::io_at("cut", path))
 }
 
@@ -273,9 +282,21 @@ fn remember(segment: &segment::Segment, dedupe: &mut dedupe::Dedupe) -> Result<(
         for at in 0..view.len() {
             let (tag, jid) = (rows.tag(at), rows.jid(at));
             let Ok(body) = rows.body(at) else { continue };
-            let (kind, source, flags, retcode) = (rows.kind(at), rows.source(at), rows.flags(at), rows.retcode(at));
+            let (kind, source, flags, retcode) =
+                (rows.kind(at), rows.source(at), rows.flags(at), rows.retcode(at));
             let (minion, fun, at) = (rows.minion(at), rows.fun(at), rows.at(at));
-            dedupe.judge(&Entry { kind, source, flags, at, tag: &tag, jid: &jid, minion, fun, retcode, body });
+            dedupe.judge(&Entry {
+                kind,
+                source,
+                flags,
+                at,
+                tag: &tag,
+                jid: &jid,
+                minion,
+                fun,
+                retcode,
+                body,
+            });
             dedupe.keep();
         }
     }

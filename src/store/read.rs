@@ -67,7 +67,8 @@ impl Store {
     pub fn job_entries(&self, jid: &str) -> Result<Vec<StoredEntry>, StoreError> {
         let key = JidKey::of(jid);
         let row = self.0.state.job(key)?;
-        let sealed_in = |segment: &Segment| row.as_ref().is_some_and(|row| row.segments.contains(&segment.first_seq.0));
+        let sealed_in =
+            |segment: &Segment| row.as_ref().is_some_and(|row| row.segments.contains(&segment.first_seq.0));
         let mut found = Vec::new();
         for segment in self.0.segments(Class::Jobs) {
             let in_memory = matches!(*segment.index(), Index::Memory(_));
@@ -104,8 +105,13 @@ impl Store {
     }
 
     /// Up to `limit` rows of jobs, the latest first, of keys below `before`. Fewer mean that there are no more.
-    pub fn jobs_before(&self, before: Option<JidKey>, limit: usize) -> Result<Vec<(JidKey, JobRow)>, StoreError> {
-        let mut rows: BTreeMap<JidKey, JobRow> = self.0.state.jobs_before(before, limit)?.into_iter().collect();
+    pub fn jobs_before(
+        &self,
+        before: Option<JidKey>,
+        limit: usize,
+    ) -> Result<Vec<(JidKey, JobRow)>, StoreError> {
+        let mut rows: BTreeMap<JidKey, JobRow> =
+            self.0.state.jobs_before(before, limit)?.into_iter().collect();
         for segment in self.0.segments(Class::Jobs) {
             with_memory(&segment, |index| {
                 let newest = match before {
@@ -148,7 +154,9 @@ impl Store {
     pub fn minions(&self) -> Result<Vec<String>, StoreError> {
         let mut minions = self.0.state.minions()?;
         for segment in self.0.segments(Class::Jobs) {
-            with_memory(&segment, |index| minions.extend(index.latest().values().flat_map(HashMap::keys).cloned()));
+            with_memory(&segment, |index| {
+                minions.extend(index.latest().values().flat_map(HashMap::keys).cloned())
+            });
         }
         minions.sort_unstable();
         minions.dedup();
@@ -161,7 +169,9 @@ impl Store {
         let fresh = segments.iter().rev().find_map(|segment| {
             with_memory(segment, |index| index.register()).flatten().map(|place| (segment.first_seq, place))
         });
-        let Some((first_seq, place)) = fresh.map_or_else(|| self.0.state.register(), |found| Ok(Some(found)))? else {
+        let Some((first_seq, place)) =
+            fresh.map_or_else(|| self.0.state.register(), |found| Ok(Some(found)))?
+        else {
             return Ok(None);
         };
         let Some(segment) = segments.iter().find(|s| s.first_seq == first_seq) else { return Ok(None) };
@@ -302,7 +312,11 @@ impl Shared {
     }
 
     /// The blocks of places; a damaged block is reported, counted and left out.
-    fn at_places(&self, segment: &Arc<Segment>, places: &[Place]) -> Result<Vec<(Place, Arc<BlockView>)>, StoreError> {
+    fn at_places(
+        &self,
+        segment: &Arc<Segment>,
+        places: &[Place],
+    ) -> Result<Vec<(Place, Arc<BlockView>)>, StoreError> {
         let mut found = Vec::with_capacity(places.len());
         let mut last: Option<(u32, Option<Arc<BlockView>>)> = None;
         for place in places {

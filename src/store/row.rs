@@ -206,9 +206,16 @@ mod tests {
 
     #[test]
     fn rows_of_two_segments_join() {
-        let mut early = JobRow { jid: "1".into(), first_at: 9, segments: vec![1], endtime: "a".into(), ..Default::default() };
+        let mut early = JobRow {
+            jid: "1".into(),
+            first_at: 9,
+            segments: vec![1],
+            endtime: "a".into(),
+            ..Default::default()
+        };
         early.learn(&entry(Kind::Return, &answer("x")));
-        let mut late = JobRow { jid: "1".into(), first_at: 20, segments: vec![7], nocache: true, ..Default::default() };
+        let mut late =
+            JobRow { jid: "1".into(), first_at: 20, segments: vec![7], nocache: true, ..Default::default() };
         late.learn(&entry(Kind::Load, &publish("y")));
         early.merge(late);
         assert_eq!(msgpack::as_text(&early.fun), Some("y"));
@@ -221,7 +228,14 @@ mod tests {
     #[test]
     fn a_long_argument_is_left_to_the_log() {
         let mut w = Writer::new();
-        w.array(2).map(2).str("fun").str("cmd.run").str("arg").array(1).bin(&vec![0; ROW_VALUE_BYTES_MAX]).nil();
+        w.array(2)
+            .map(2)
+            .str("fun")
+            .str("cmd.run")
+            .str("arg")
+            .array(1)
+            .bin(&vec![0; ROW_VALUE_BYTES_MAX])
+            .nil();
         let mut row = JobRow::default();
         row.learn(&entry(Kind::Load, &w.into_bytes()));
         assert!(row.abridged && row.arg.is_empty() && !row.fun.is_empty());

@@ -154,7 +154,12 @@ impl Ready<'_> {
 }
 
 /// Makes the directory and the empty log of a new segment. Durable when it returns.
-pub fn create(state_dir: &Path, class: Class, first_seq: SeqNo, now: crate::clock::Micros) -> Result<(), StoreError> {
+pub fn create(
+    state_dir: &Path,
+    class: Class,
+    first_seq: SeqNo,
+    now: crate::clock::Micros,
+) -> Result<(), StoreError> {
     use std::io::Write as _;
     let dir = class_dir(state_dir, class).join(segment_name(first_seq));
     make_dir(&dir)?;

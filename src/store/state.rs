@@ -42,7 +42,8 @@ impl State {
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let db = open_sled(dir, 32 << 20)?;
         let tree = |name: &str| guarded(dir, || db.open_tree(name));
-        let (job, latest, segment, register) = (tree("job")?, tree("latest")?, tree("segment")?, tree("register")?);
+        let (job, latest, segment, register) =
+            (tree("job")?, tree("latest")?, tree("segment")?, tree("register")?);
         Ok(Self { dir: dir.to_owned(), db, job, latest, segment, register })
     }
 
@@ -64,7 +65,8 @@ impl State {
                     let key = [fun.as_bytes(), &[0], minion.as_bytes()].concat();
                     let known = self.latest.get(&key)?.and_then(|v| read_latest(&v));
                     if known.is_none_or(|known| known.seq < latest.seq) {
-                        self.latest.insert(key, [&latest.seq.0.to_be_bytes()[..], latest.jid.as_bytes()].concat())?;
+                        self.latest
+                            .insert(key, [&latest.seq.0.to_be_bytes()[..], latest.jid.as_bytes()].concat())?;
                     }
                 }
             }
@@ -102,7 +104,11 @@ impl State {
     }
 
     /// Up to `limit` rows, the latest first, of keys below `before`.
-    pub fn jobs_before(&self, before: Option<JidKey>, limit: usize) -> Result<Vec<(JidKey, JobRow)>, StoreError> {
+    pub fn jobs_before(
+        &self,
+        before: Option<JidKey>,
+        limit: usize,
+    ) -> Result<Vec<(JidKey, JobRow)>, StoreError> {
         let pairs = guarded(&self.dir, || {
             let range = match before {
                 Some(key) => self.job.range(..key.0.to_be_bytes()),
@@ -112,7 +118,9 @@ impl State {
         })?;
         pairs
             .into_iter()
-            .filter_map(|(key, value)| Some((JidKey(u128::from_be_bytes(key.as_ref().try_into().ok()?)), value)))
+            .filter_map(|(key, value)| {
+                Some((JidKey(u128::from_be_bytes(key.as_ref().try_into().ok()?)), value))
+            })
             .map(|(key, value)| Ok((key, self.row(&value)?)))
             .collect()
     }
@@ -120,7 +128,8 @@ impl State {
     /// Per minion the last job that ran a function.
     pub fn latest_of(&self, fun: &str) -> Result<Vec<(String, Latest)>, StoreError> {
         let prefix = [fun.as_bytes(), &[0]].concat();
-        let pairs = guarded(&self.dir, || self.latest.scan_prefix(&prefix).collect::<sled::Result<Vec<_>>>())?;
+        let pairs =
+            guarded(&self.dir, || self.latest.scan_prefix(&prefix).collect::<sled::Result<Vec<_>>>())?;
         Ok(pairs
             .into_iter()
             .filter_map(|(key, value)| {

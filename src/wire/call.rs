@@ -105,7 +105,9 @@ impl<'a> Request<'a> {
         match id {
             _ if len != 3 || !whole => Err(protocol("not three elements")),
             None => Err(protocol("the id is no unsigned integer")),
-            Some(id) => Ok(Self { id, call, args: Args::of(args).ok_or_else(|| protocol("args is no map"))? }),
+            Some(id) => {
+                Ok(Self { id, call, args: Args::of(args).ok_or_else(|| protocol("args is no map"))? })
+            }
         }
     }
 }
@@ -227,7 +229,8 @@ pub fn refusal_frame(id: Option<u64>, error: &CallError) -> Vec<u8> {
 
 /// The last words to a client of another version.
 pub fn version_frame(theirs: u16) -> Vec<u8> {
-    let message = format!("this daemon speaks version {VERSION} of the socket protocol, the client version {theirs}");
+    let message =
+        format!("this daemon speaks version {VERSION} of the socket protocol, the client version {theirs}");
     let mut w = Writer::new();
     w.array(3).nil().bool(false).map(3).str("code").str("version").str("message").str(&message);
     w.str("server_version").uint(u64::from(VERSION));
@@ -257,7 +260,10 @@ mod tests {
         assert_eq!(request.args.required_id("jid"), Ok("20261121".to_owned()));
         assert_eq!(request.args.count("count"), Ok(Some(5)));
         assert_eq!(request.args.text("nil"), Ok(None));
-        assert_eq!(request.args.text("count"), Err(CallError::BadArgs { key: "count", expected: "str or nil" }));
+        assert_eq!(
+            request.args.text("count"),
+            Err(CallError::BadArgs { key: "count", expected: "str or nil" })
+        );
         assert!(request.args.required_map("absent").is_err());
     }
 

@@ -2,5 +2,6 @@
 
 pub mod call;
 pub mod frame;
+pub mod json;
 pub mod msgpack;
 pub mod salt_event;

@@ -139,7 +139,8 @@ pub fn event_entry<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros
 /// The minion in `salt/minion/<id>/start`, `salt/beacon/<id>/..`, `minion/refresh/<id>`.
 fn minion_of(tag: &[u8]) -> Option<&str> {
     let tag = std::str::from_utf8(tag).ok()?;
-    let rest = ["salt/minion/", "salt/beacon/", "minion/refresh/"].iter().find_map(|p| tag.strip_prefix(p))?;
+    let rest =
+        ["salt/minion/", "salt/beacon/", "minion/refresh/"].iter().find_map(|p| tag.strip_prefix(p))?;
     rest.split('/').next().filter(|id| !id.is_empty())
 }
 
@@ -180,7 +181,10 @@ mod tests {
         w.str("return").map(0).int(7).nil();
         let data = w.into_bytes();
         let entry = event_entry(b"salt/job/1/ret/web1", &data, Source::Bus, Micros(9));
-        assert_eq!((entry.kind, entry.jid, entry.minion, entry.fun), (Kind::Return, "1", "web1", "test.ping"));
+        assert_eq!(
+            (entry.kind, entry.jid, entry.minion, entry.fun),
+            (Kind::Return, "1", "web1", "test.ping")
+        );
         assert!(entry.flags.has(Flags::ON_BUS) && entry.flags.failed(entry.retcode));
     }
 
@@ -189,9 +193,7 @@ mod tests {
         let mut w = msgpack::Writer::new();
         w.map(1).str("id").str("db1");
         let data = w.into_bytes();
-        let minion = |tag: &str| {
-            event_entry(tag.as_bytes(), &data, Source::Bus, Micros(0)).minion.to_owned()
-        };
+        let minion = |tag: &str| event_entry(tag.as_bytes(), &data, Source::Bus, Micros(0)).minion.to_owned();
         assert_eq!(minion("salt/beacon/web1/status/2026"), "web1");
         assert_eq!(minion("salt/auth"), "db1");
         assert_eq!(minion("salt/job/1/new"), "");
