@@ -2,7 +2,6 @@
 //!
 //! A queue is named for what it carries and says in its documentation what happens when it is full.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
@@ -10,21 +9,20 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
 /// Makes a queue for `capacity` messages.
 pub fn bounded<T>(name: &'static str, capacity: usize) -> (Tx<T>, Rx<T>) {
     let (tx, rx) = crossbeam_channel::bounded(capacity);
-    let name = Arc::new(name);
-    (Tx { name: name.clone(), tx }, Rx { name, rx })
+    (Tx { name, tx }, Rx { name, rx })
 }
 
 /// The sending half; clones send into the same queue.
 #[derive(Debug)]
 pub struct Tx<T> {
-    name: Arc<&'static str>,
+    name: &'static str,
     tx: Sender<T>,
 }
 
 /// The receiving half.
 #[derive(Debug)]
 pub struct Rx<T> {
-    name: Arc<&'static str>,
+    name: &'static str,
     rx: Receiver<T>,
 }
 
@@ -50,7 +48,7 @@ pub enum Refused<T> {
 
 impl<T> Clone for Tx<T> {
     fn clone(&self) -> Self {
-        Self { name: self.name.clone(), tx: self.tx.clone() }
+        Self { name: self.name, tx: self.tx.clone() }
     }
 }
 
@@ -75,7 +73,7 @@ impl<T> Tx<T> {
 
     /// The queue's name.
     pub fn name(&self) -> &'static str {
-        *self.name
+        self.name
     }
 }
 
@@ -96,7 +94,7 @@ impl<T> Rx<T> {
 
     /// The queue's name.
     pub fn name(&self) -> &'static str {
-        *self.name
+        self.name
     }
 }
 

@@ -85,14 +85,14 @@ impl Door {
         let gid = group
             .map(|name| group_id(name).ok_or_else(|| SocketError::NoGroup(name.to_owned())))
             .transpose()?;
-        if let Some(parent) = path.parent() {
-            if !parent.is_dir() {
-                use std::os::unix::fs::DirBuilderExt as _;
-                let made = fs::DirBuilder::new().recursive(true).mode(0o750).create(parent);
-                made.map_err(io("create the directory", parent))?;
-                if gid.is_some() {
-                    std::os::unix::fs::chown(parent, None, gid).map_err(io("change the group of", parent))?;
-                }
+        if let Some(parent) = path.parent()
+            && !parent.is_dir()
+        {
+            use std::os::unix::fs::DirBuilderExt as _;
+            let made = fs::DirBuilder::new().recursive(true).mode(0o750).create(parent);
+            made.map_err(io("create the directory", parent))?;
+            if gid.is_some() {
+                std::os::unix::fs::chown(parent, None, gid).map_err(io("change the group of", parent))?;
             }
         }
         match fs::symlink_metadata(path) {
@@ -177,10 +177,9 @@ async fn serve_peer(house: &Arc<House>, stream: UnixStream, stop: watch::Receive
     let (answers, outgoing) = mpsc::channel(PEER_CALLS_IN_FLIGHT + 1);
     let writer = tokio::spawn(send_answers(to, outgoing));
     let last_words = match take_requests(house, &mut from, &answers, stop).await {
-        Ok(()) => None,
+        Ok(()) | Err(Farewell::Gone) => None,
         Err(Farewell::Protocol(error)) => Some(refusal_frame(None, &error)),
         Err(Farewell::Version(theirs)) => Some(version_frame(theirs)),
-        Err(Farewell::Gone) => None,
     };
     if let Some(frame) = last_words {
         house.ctx.metrics.peers_dropped.add(1);

@@ -6,6 +6,7 @@ use super::ask::NoDaemon;
 use super::output::OutputError;
 use crate::api::client::ClientError;
 use crate::config::ConfigError;
+use crate::store::StoreError;
 
 /// An exit code. Scripts rely on the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,10 +24,8 @@ pub enum Exit {
     NoDaemon = 69,
     /// A fault of saltcellar itself.
     Software = 70,
-    /// Not now: try again later.
+    /// Not now: try again later. Another daemon has the state directory, or the daemon is overloaded.
     TempFail = 75,
-    /// Told to stop while not yet done.
-    Interrupted = 130,
 }
 
 impl Exit {
@@ -42,6 +41,13 @@ impl Exit {
         }
         if cause.is::<ConfigError>() {
             return Some(Self::Usage);
+        }
+        if let Some(error) = cause.downcast_ref::<StoreError>() {
+            return Some(match error {
+                StoreError::Version { .. } | StoreError::Corrupt { .. } => Self::Corrupt,
+                StoreError::Locked { .. } => Self::TempFail,
+                _ => Self::Failed,
+            });
         }
         if cause.is::<NoDaemon>() {
             return Some(Self::NoDaemon);

@@ -36,5 +36,5 @@ pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
     let given = Given { bus: args.bus, log_level: args.log_level, ..global.given() };
     let config = Config::load(&given, &Surroundings::of_process()).context("read the configuration")?;
     logs::start(&config.log);
-    crate::daemon::run(config)
+    crate::daemon::run(&config)
 }

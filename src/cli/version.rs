@@ -7,7 +7,8 @@ use super::output::{Format, Output};
 use crate::api::client;
 
 /// Formats that other programs or other versions meet, each with the version of this build.
-const FORMATS: &[(&str, u16)] = &[("wire", client::PROTOCOL_VERSION)];
+const FORMATS: &[(&str, u32)] =
+    &[("store", crate::store::FORMAT_VERSION), ("wire", client::PROTOCOL_VERSION as u32)];
 
 pub(super) fn run(global: &Global) -> anyhow::Result<()> {
     let version = env!("CARGO_PKG_VERSION");

@@ -1,6 +1,6 @@
 //! Times as people write and read them. All are UTC; inside they are microseconds since 1970.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use crate::clock::Clock;
 
 use serde_json::Value as Json;
 
@@ -24,10 +24,8 @@ impl std::str::FromStr for When {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a person's `10m` counts from the real time, nobody winds it")]
 fn now_micros() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+    Clock::real().now().0
 }
 
 fn ago_s(text: &str) -> Option<i64> {

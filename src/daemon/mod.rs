@@ -153,10 +153,10 @@ fn newest_jid(store: &Store, now: Micros) -> anyhow::Result<Micros> {
 }
 
 /// Runs the daemon until it is asked to stop.
-pub fn run(config: Config) -> anyhow::Result<()> {
+pub fn run(config: &Config) -> anyhow::Result<()> {
     raise_file_limit();
-    let daemon = Daemon::start(&config)?;
-    watchdog::ready(&config);
+    let daemon = Daemon::start(config)?;
+    watchdog::ready(config);
     let outcome = daemon.wait_for_signal();
     daemon.stop();
     outcome

@@ -32,7 +32,7 @@ pub enum Kind {
 impl Kind {
     /// The kind with this number, if there is one.
     pub fn from_number(n: u8) -> Option<Self> {
-        use Kind::*;
+        use Kind::{Endtime, Event, JobNew, Load, Minions, NoCache, Register, Return, ReturnLoad};
         [Event, JobNew, Return, Load, ReturnLoad, Minions, Endtime, NoCache, Register]
             .get(usize::from(n))
             .copied()
@@ -59,7 +59,7 @@ impl Source {
 
     /// The source with this number, if there is one.
     pub fn from_number(n: u8) -> Option<Self> {
-        use Source::*;
+        use Source::{Bus, EventReturn, Returner, Spool};
         [Bus, EventReturn, Returner, Spool].get(usize::from(n)).copied()
     }
 

@@ -40,6 +40,13 @@ pub struct Work {
     done: Option<Done>,
 }
 
+impl Work {
+    /// A batch whose sender is told by `done`.
+    pub fn new(batch: Batch, done: Option<Done>) -> Self {
+        Self { batch, done }
+    }
+}
+
 /// The sending half of the queue `intake`. When it is full, senders wait.
 #[derive(Clone)]
 pub struct Intake(pub(super) Tx<Work>);
@@ -47,12 +54,12 @@ pub struct Intake(pub(super) Tx<Work>);
 impl Intake {
     /// Hands over a batch, waiting for room.
     pub fn submit(&self, batch: Batch, done: Option<Done>) -> Result<(), StoreError> {
-        self.0.send(Work { batch, done }).map_err(|_| StoreError::Stopping)
+        self.0.send(Work::new(batch, done)).map_err(|_| StoreError::Stopping)
     }
 
     /// Hands over a batch if there is room; gives it back if there is none.
     pub fn try_submit(&self, batch: Batch, done: Option<Done>) -> Result<(), Refused<(Batch, Option<Done>)>> {
-        self.0.try_send(Work { batch, done }).map_err(|refused| match refused {
+        self.0.try_send(Work::new(batch, done)).map_err(|refused| match refused {
             Refused::Full(work) => Refused::Full((work.batch, work.done)),
             Refused::Closed(work) => Refused::Closed((work.batch, work.done)),
         })
@@ -83,6 +90,18 @@ impl Active {
         let path = self.segment.log().path();
         self.file.write_all_at(frames, self.end).map_err(io_at("write", path))?;
         self.file.sync_data().map_err(io_at("sync", path))
+    }
+
+    /// Lets every write fail, as on a disk that has gone read-only.
+    #[cfg(test)]
+    pub(super) fn break_writes(&mut self) -> File {
+        std::mem::replace(&mut self.file, File::open(self.segment.log().path()).unwrap())
+    }
+
+    /// Lets writes succeed again.
+    #[cfg(test)]
+    pub(super) fn mend_writes(&mut self, file: File) {
+        self.file = file;
     }
 
     fn undo(&self) {
@@ -166,7 +185,7 @@ impl Appender {
     }
 
     /// Commits batches and tells their senders.
-    fn apply(&mut self, works: Vec<Work>) {
+    pub(super) fn apply(&mut self, works: Vec<Work>) {
         let entries: usize = works.iter().map(|w| w.batch.len()).sum();
         let outcome = self.commit(&works);
         match &outcome {
@@ -184,10 +203,10 @@ impl Appender {
                 done(words.clone());
             }
         }
-        if outcome.is_ok() {
-            if let Err(error) = self.roll_full_segments() {
-                tracing::error!(%error, "could not begin a new segment; the old one goes on growing");
-            }
+        if outcome.is_ok()
+            && let Err(error) = self.roll_full_segments()
+        {
+            tracing::error!(%error, "could not begin a new segment; the old one goes on growing");
         }
     }
 

@@ -95,10 +95,10 @@ struct Dictionary {
 impl Dictionary {
     fn index_of(&mut self, text: &[u8]) -> i64 {
         let hash = xxh3_64(text);
-        if let Some(&at) = self.by_hash.get(&hash) {
-            if self.text(at) == text {
-                return i64::from(at);
-            }
+        if let Some(&at) = self.by_hash.get(&hash)
+            && self.text(at) == text
+        {
+            return i64::from(at);
         }
         let at = u32::try_from(self.ends.len()).unwrap_or(u32::MAX);
         self.bytes.extend_from_slice(text);
@@ -140,6 +140,7 @@ pub struct BlockBuilder {
 
 impl BlockBuilder {
     /// How many entries it holds.
+    #[expect(clippy::len_without_is_empty, reason = "an empty builder is asked nothing")]
     pub fn len(&self) -> usize {
         self.at.len()
     }
@@ -276,7 +277,8 @@ impl BlockView {
         archived(&self.bytes).unwrap()
     }
 
-    /// How many entries.
+    /// How many entries; one at least.
+    #[expect(clippy::len_without_is_empty, reason = "no block is empty")]
     pub fn len(&self) -> usize {
         self.get().count.to_native() as usize
     }
@@ -300,9 +302,12 @@ impl BlockView {
                 1 => zstd::bulk::decompress(&block.bodies, len).map_err(|e| format!("zstd: {e}")),
                 n => Err(format!("unknown codec {n}")),
             }
-            .and_then(|bodies| match bodies.len() == len {
-                true => Ok(bodies),
-                false => Err(format!("bodies of {} bytes, expected {len}", bodies.len())),
+            .and_then(|bodies| {
+                if bodies.len() == len {
+                    Ok(bodies)
+                } else {
+                    Err(format!("bodies of {} bytes, expected {len}", bodies.len()))
+                }
             })
         });
         bodies.as_deref().map_err(Clone::clone)

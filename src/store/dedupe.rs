@@ -181,7 +181,8 @@ impl Dedupe {
 
 /// A fingerprint of what a minion answered: `return`, `retcode`, `success`.
 pub fn answer_digest(body: &[u8], seed: u64) -> u64 {
-    let (mut answer, mut retcode, mut success): (&[u8], &[u8], &[u8]) = Default::default();
+    let nothing: &[u8] = &[];
+    let [mut answer, mut retcode, mut success] = [nothing; 3];
     for (key, value) in msgpack::pairs(body) {
         match msgpack::as_text(key) {
             Some("return") => answer = value,
@@ -202,7 +203,7 @@ mod tests {
     use super::*;
     use crate::clock::Micros;
 
-    fn entry<'a>(source: Source, on_bus: bool, body: &'a [u8]) -> Entry<'a> {
+    fn entry(source: Source, on_bus: bool, body: &[u8]) -> Entry<'_> {
         let flags = if on_bus { Flags::ON_BUS } else { Flags::default() };
         Entry {
             kind: Kind::Return,
@@ -247,8 +248,7 @@ mod tests {
         let verdicts =
             [Source::Bus, Source::Bus, Source::EventReturn, Source::EventReturn, Source::EventReturn]
                 .map(|door| dedupe.judge(&entry(door, true, &body)));
-        use Verdict::{Known, New};
-        assert_eq!(verdicts, [New, New, Known, Known, New]);
+        assert_eq!(verdicts, [Verdict::New, Verdict::New, Verdict::Known, Verdict::Known, Verdict::New]);
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut dedupe = Dedupe::new(1);
-        for n in 0..3 * DEDUPE_WINDOW as i64 {
+        for n in 0..3 * i64::try_from(DEDUPE_WINDOW).unwrap() {
             dedupe.judge(&entry(Source::Bus, true, &body(n, true)));
             dedupe.keep();
         }

@@ -15,13 +15,14 @@
 //!                   value  places: block number u32 LE | place in the block u16 LE, up to 512 of them
 //! ```
 //!
-//! Values stay below sled's limit for pages outside its file, which it does not sync.
+//! Both trees are summed up (`checked`). Values stay below sled's limit for pages outside its file, which it does not sync.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::checked::CheckedTree;
 use super::error::{StoreError, io_at};
 use super::log::BlockMeta;
 use super::row::{self, JobRow};
@@ -35,6 +36,20 @@ pub struct Place {
     pub block: u32,
     /// Number of the entry in the block.
     pub at: u16,
+}
+
+impl Place {
+    /// Six bytes: block u32 LE, place in it u16 LE.
+    pub fn to_bytes(self) -> [u8; PLACE_LEN] {
+        let ([a, b, c, d], [e, f]) = (self.block.to_le_bytes(), self.at.to_le_bytes());
+        [a, b, c, d, e, f]
+    }
+
+    /// Reads them.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let [a, b, c, d, e, f] = *bytes.first_chunk::<PLACE_LEN>()?;
+        Some(Self { block: u32::from_le_bytes([a, b, c, d]), at: u16::from_le_bytes([e, f]) })
+    }
 }
 
 /// The last job that ran a function on a minion.
@@ -177,9 +192,8 @@ impl MemIndex {
 /// The index of a sealed segment.
 #[derive(Debug)]
 pub struct SledIndex {
-    dir: PathBuf,
     blocks: Vec<BlockMeta>,
-    jid: sled::Tree,
+    jid: CheckedTree,
     _db: sled::Db,
 }
 
@@ -217,49 +231,32 @@ impl SledIndex {
     /// Writes the index of a finished segment into a new directory and syncs it.
     pub fn write(index: &MemIndex, dir: &Path) -> Result<(), StoreError> {
         let db = open_sled(dir, 8 << 20)?;
-        guarded(dir, || {
-            let block = db.open_tree("block")?;
-            for (n, meta) in (0_u32..).zip(&index.blocks) {
-                block.insert(n.to_be_bytes(), meta_bytes(meta).as_slice())?;
-            }
-            let jid = db.open_tree("jid")?;
-            for (key, places) in &index.places {
-                for (part, places) in (0_u32..).zip(places.chunks(PLACES_PER_PART)) {
-                    let mut value = Vec::with_capacity(places.len() * PLACE_LEN);
-                    for place in places {
-                        value.extend_from_slice(&place.block.to_le_bytes());
-                        value.extend_from_slice(&place.at.to_le_bytes());
-                    }
-                    jid.insert([&key.0.to_be_bytes()[..], &part.to_be_bytes()].concat(), value)?;
-                }
-            }
-            Ok(())
-        })?;
+        let blocks =
+            (0_u32..).zip(&index.blocks).map(|(n, meta)| (n.to_be_bytes().to_vec(), meta_bytes(meta)));
+        CheckedTree::open(&db, dir, "block")?.put(blocks)?;
+        let places = index.places.iter().flat_map(|(key, places)| {
+            (0_u32..).zip(places.chunks(PLACES_PER_PART)).map(|(part, places)| {
+                let key = [&key.0.to_be_bytes()[..], &part.to_be_bytes()].concat();
+                (key, places.iter().flat_map(|place| place.to_bytes()).collect())
+            })
+        });
+        CheckedTree::open(&db, dir, "jid")?.put(places)?;
         flush_and_sync(&db, dir)
     }
 
-    /// Opens the index of a sealed segment.
+    /// Opens the index of a sealed segment, and adds it up.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let db = open_sled(dir, 4 << 20)?;
-        let (blocks, jid) = guarded(dir, || {
-            let mut blocks = Vec::new();
-            for pair in &db.open_tree("block")? {
-                let (key, value) = pair?;
-                match read_meta(&value) {
-                    Some(meta) if key.as_ref() == u32::try_from(blocks.len()).unwrap_or(0).to_be_bytes() => {
-                        blocks.push(meta)
-                    }
-                    _ => {
-                        return Err(sled::Error::ReportableBug(format!(
-                            "block row {} is damaged",
-                            blocks.len()
-                        )));
-                    }
-                }
-            }
-            Ok((blocks, db.open_tree("jid")?))
-        })?;
-        Ok(Self { dir: dir.to_owned(), blocks, jid, _db: db })
+        let (block, jid) = (CheckedTree::open(&db, dir, "block")?, CheckedTree::open(&db, dir, "jid")?);
+        if block.is_new() || jid.is_new() {
+            let what = "a tree has lost everything".to_owned();
+            return Err(StoreError::Index { path: dir.to_owned(), what });
+        }
+        let rows = block.with_prefix(b"")?;
+        let blocks = rows.iter().map(|(_, value)| read_meta(value)).collect::<Option<Vec<_>>>();
+        let what = || "a row of tree `block` is too short".to_owned();
+        let blocks = blocks.ok_or_else(|| StoreError::Index { path: dir.to_owned(), what: what() })?;
+        Ok(Self { blocks, jid, _db: db })
     }
 
     /// The blocks in order.
@@ -269,17 +266,9 @@ impl SledIndex {
 
     /// The places of a job's entries, in order.
     pub fn places(&self, key: JidKey) -> Result<Vec<Place>, StoreError> {
-        guarded(&self.dir, || {
-            let mut places = Vec::new();
-            for pair in self.jid.scan_prefix(key.0.to_be_bytes()) {
-                let (_, value) = pair?;
-                places.extend(value.chunks_exact(PLACE_LEN).filter_map(|p| {
-                    let block = u32::from_le_bytes(*p.first_chunk()?);
-                    Some(Place { block, at: u16::from_le_bytes(*p.last_chunk()?) })
-                }));
-            }
-            Ok(places)
-        })
+        let rows = self.jid.with_prefix(&key.0.to_be_bytes())?;
+        let parts = rows.iter().flat_map(|(_, value)| value.chunks_exact(PLACE_LEN));
+        Ok(parts.filter_map(Place::from_bytes).collect())
     }
 }
 
@@ -356,7 +345,7 @@ mod tests {
             assert_eq!(sealed.places(key).unwrap(), index.places(key));
         }
         assert!(sealed.places(JidKey::of("unknown")).unwrap().is_empty());
-        let blobs = std::fs::read_dir(dir.path().join("blobs")).map(|d| d.count()).unwrap_or(0);
+        let blobs = std::fs::read_dir(dir.path().join("blobs")).map_or(0, std::iter::Iterator::count);
         assert_eq!(blobs, 0, "sled does not sync what it keeps in blobs/");
     }
 

@@ -195,7 +195,7 @@ impl LogFile {
     }
 
     /// Bytes of the file.
-    pub fn len(&self) -> Result<u64, StoreError> {
+    pub fn size(&self) -> Result<u64, StoreError> {
         Ok(self.file.metadata().map_err(io_at("read the size of", &self.path))?.len())
     }
 
@@ -223,7 +223,7 @@ impl LogFile {
             return Ok(None);
         }
         // Do not allocate what the file cannot hold: a damaged length stays harmless.
-        if offset + (FRAME_HEADER_LEN + len) as u64 > self.len()? {
+        if offset + (FRAME_HEADER_LEN + len) as u64 > self.size()? {
             return Ok(None);
         }
         let mut payload = AlignedVec::with_capacity(len);
@@ -255,7 +255,7 @@ impl LogFile {
 
     /// Walks over every good frame in order.
     pub fn walk(&self, mut each: impl FnMut(BlockMeta, &BlockView)) -> Result<Walked, StoreError> {
-        let size = self.len()?;
+        let size = self.size()?;
         let mut walked = Walked { end: FILE_HEADER_LEN as u64, damaged: Vec::new() };
         let mut at = walked.end;
         while at + FRAME_HEADER_LEN as u64 <= size {

@@ -11,6 +11,7 @@
 pub mod appender;
 pub mod block;
 pub mod cache;
+pub mod checked;
 pub mod column;
 pub mod dedupe;
 pub mod error;
@@ -172,18 +173,15 @@ impl Store {
         let mut active = Vec::new();
         for class in Class::ALL {
             let tail = tails.iter().position(|(c, ..)| *c == class).map(|at| tails.swap_remove(at));
-            active.push(match tail {
-                Some((_, segment, end)) => {
-                    cut_tail(&segment, end, &options.metrics)?;
-                    appender::Active::open(segment, end)?
-                }
-                None => {
-                    segment::create(dir, class, next_seq, options.clock.now())?;
-                    let index = segment::Index::Memory(Box::new(index::MemIndex::new(next_seq)));
-                    let segment = Arc::new(segment::Segment::open(dir, class, next_seq, index)?);
-                    shared.add_segment(segment.clone());
-                    appender::Active::open(segment, log::FILE_HEADER_LEN as u64)?
-                }
+            active.push(if let Some((_, segment, end)) = tail {
+                cut_tail(&segment, end, &options.metrics)?;
+                appender::Active::open(segment, end)?
+            } else {
+                segment::create(dir, class, next_seq, options.clock.now())?;
+                let index = segment::Index::Memory(Box::new(index::MemIndex::new(next_seq)));
+                let segment = Arc::new(segment::Segment::open(dir, class, next_seq, index)?);
+                shared.add_segment(segment.clone());
+                appender::Active::open(segment, log::FILE_HEADER_LEN as u64)?
             });
         }
         shared.set_durable(next_seq);
@@ -253,7 +251,7 @@ fn report_damage(segment: &segment::Segment, walked: &log::Walked, metrics: &Met
 
 /// Cuts off what a crash left behind the last good frame. It was never acknowledged.
 fn cut_tail(segment: &segment::Segment, end: u64, metrics: &Metrics) -> Result<(), StoreError> {
-    let size = segment.log().len()?;
+    let size = segment.log().size()?;
     if size <= end {
         return Ok(());
     }

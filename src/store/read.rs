@@ -133,7 +133,7 @@ impl Store {
 
     /// Per minion, the last job that ran a function.
     pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
-        let mut latest: BTreeMap<String, Latest> = self.0.state.latest_of(fun)?.into_iter().collect();
+        let mut latest = self.0.state.latest_of(fun)?;
         for segment in self.0.segments(Class::Jobs) {
             with_memory(&segment, |index| {
                 for (minion, found) in index.latest().get(fun).into_iter().flatten() {
@@ -155,7 +155,7 @@ impl Store {
         let mut minions = self.0.state.minions()?;
         for segment in self.0.segments(Class::Jobs) {
             with_memory(&segment, |index| {
-                minions.extend(index.latest().values().flat_map(HashMap::keys).cloned())
+                minions.extend(index.latest().values().flat_map(HashMap::keys).cloned());
             });
         }
         minions.sort_unstable();
@@ -167,7 +167,9 @@ impl Store {
     pub fn register(&self) -> Result<Option<Vec<u8>>, StoreError> {
         let segments = self.0.segments(Class::Jobs);
         let fresh = segments.iter().rev().find_map(|segment| {
-            with_memory(segment, |index| index.register()).flatten().map(|place| (segment.first_seq, place))
+            with_memory(segment, super::index::MemIndex::register)
+                .flatten()
+                .map(|place| (segment.first_seq, place))
         });
         let Some((first_seq, place)) =
             fresh.map_or_else(|| self.0.state.register(), |found| Ok(Some(found)))?
@@ -202,10 +204,10 @@ impl Store {
             // Merge: the walk whose next event is the latest goes first.
             let mut best: Option<(SeqNo, usize)> = None;
             for (n, walk) in walks.iter_mut().enumerate() {
-                if let Some(seq) = walk.peek(filter, before)? {
-                    if best.is_none_or(|(known, _)| known < seq) {
-                        best = Some((seq, n));
-                    }
+                if let Some(seq) = walk.peek(filter, before)?
+                    && best.is_none_or(|(known, _)| known < seq)
+                {
+                    best = Some((seq, n));
                 }
             }
             let Some(walk) = best.and_then(|(_, n)| walks.get_mut(n)) else { break };
@@ -301,12 +303,12 @@ impl Shared {
     fn note_open(&self, segment: &Arc<Segment>) {
         let mut open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         open.push_back(segment.clone());
-        if open.len() > INDEXES_OPEN {
-            if let Some(oldest) = open.pop_front() {
-                let mut index = oldest.index_mut();
-                if matches!(*index, Index::Open(_)) {
-                    *index = Index::Closed;
-                }
+        if open.len() > INDEXES_OPEN
+            && let Some(oldest) = open.pop_front()
+        {
+            let mut index = oldest.index_mut();
+            if matches!(*index, Index::Open(_)) {
+                *index = Index::Closed;
             }
         }
     }
@@ -377,17 +379,16 @@ impl<'a> Backwards<'a> {
             if let (Some((_, view)), Some(&at)) = (&self.block, self.passing.last()) {
                 return Ok(Some(view.rows().seq(at)));
             }
-            let (segment, number) = match self.current.take() {
-                Some((segment, after)) => match after.checked_sub(1) {
+            let (segment, number) = if let Some((segment, after)) = self.current.take() {
+                match after.checked_sub(1) {
                     Some(number) => (segment, number),
                     None => continue,
-                },
-                None => {
-                    let Some(segment) = self.segments.pop() else { return Ok(None) };
-                    let blocks = self.shared.ready(&segment)?.blocks().len();
-                    self.current = Some((segment, u32::try_from(blocks).unwrap_or(u32::MAX)));
-                    continue;
                 }
+            } else {
+                let Some(segment) = self.segments.pop() else { return Ok(None) };
+                let blocks = self.shared.ready(&segment)?.blocks().len();
+                self.current = Some((segment, u32::try_from(blocks).unwrap_or(u32::MAX)));
+                continue;
             };
             self.current = Some((segment.clone(), number));
             let meta = self.shared.ready(&segment)?.blocks().get(number as usize).copied();

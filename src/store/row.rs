@@ -90,8 +90,8 @@ impl JobRow {
         self.abridged = false;
         let mut metadata = None;
         let mut deeper = None;
-        let (mut fun, mut user, mut tgt, mut tgt_type, mut arg): (&[u8], &[u8], &[u8], &[u8], &[u8]) =
-            Default::default();
+        let nothing: &[u8] = &[];
+        let [mut fun, mut user, mut tgt, mut tgt_type, mut arg] = [nothing; 5];
         for (key, value) in msgpack::pairs(load) {
             match msgpack::as_text(key) {
                 Some("fun") => fun = value,

@@ -1,1 +1,420 @@
+//! The store as a whole: what was acknowledged is there after a stop, a cut, a flipped bit, a lost index.
 
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use super::appender::Work;
+use super::*;
+use crate::clock::Micros;
+use crate::model::{Batch, EventFilter, Flags, Glob, JidKey, Kind, Source};
+use crate::wire::msgpack::Writer;
+use crate::wire::salt_event::event_entry;
+
+struct Rig {
+    store: Store,
+    intake: Intake,
+    metrics: Arc<Metrics>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+fn options(dir: &Path, limits: Limits) -> Options {
+    let holder = "the test".to_owned();
+    let clock = Clock::hand_wound(Micros(1_000_000));
+    Options { dir: dir.to_owned(), holder, clock, metrics: Arc::default(), limits }
+}
+
+const SMALL: Limits = Limits { segment_bytes_max: 4096, segment_entries_max: 1_000_000 };
+
+impl Rig {
+    fn open(dir: &Path, limits: Limits) -> Self {
+        let options = options(dir, limits);
+        let Opened { store, intake, appender, sealer } = Store::open(&options).unwrap();
+        let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
+        let threads = vec![thread(Box::new(|| appender.run())), thread(Box::new(|| sealer.run()))];
+        Self { store, intake, metrics: options.metrics, threads }
+    }
+
+    fn put(&self, batch: Batch) -> Result<(), String> {
+        let (tx, rx) = sync_channel(1);
+        self.intake.submit(batch, Some(tell(tx))).unwrap();
+        rx.recv().unwrap()
+    }
+
+    fn close(self) {
+        drop((self.store, self.intake));
+        self.threads.into_iter().for_each(|t| t.join().unwrap());
+    }
+
+    /// Every event's number and tag, the earliest first.
+    fn events(&self, filter: &EventFilter) -> Vec<(u64, String)> {
+        let mut found = self.store.events_before(filter, self.store.durable(), usize::MAX).unwrap();
+        found.reverse();
+        found.into_iter().map(|e| (e.seq.0, String::from_utf8(e.tag).unwrap())).collect()
+    }
+}
+
+fn tell(tx: SyncSender<Result<(), String>>) -> Done {
+    Box::new(move |outcome| tx.send(outcome).unwrap())
+}
+
+fn data(n: u64) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.map(3).str("fun").str("test.echo").str("return").uint(n).str("_stamp").str(&format!("at {n}"));
+    w.into_bytes()
+}
+
+fn jid(n: u64) -> String {
+    format!("20261121030955{n:06}")
+}
+
+/// Event `n`: every third is no job's, the others are returns of a job with ten of them.
+fn event(n: u64) -> (String, Vec<u8>) {
+    let tag = if n % 3 == 0 {
+        format!("salt/beacon/web{}/load/", n % 5)
+    } else {
+        format!("salt/job/{}/ret/web{n}", jid(n / 10))
+    };
+    (tag, data(n))
+}
+
+fn batch_of(numbers: impl IntoIterator<Item = u64>) -> Batch {
+    let mut batch = Batch::default();
+    for n in numbers {
+        let (tag, data) = event(n);
+        batch.push(&event_entry(tag.as_bytes(), &data, Source::Bus, Micros(i64::try_from(n).unwrap())));
+    }
+    batch
+}
+
+fn check_all(rig: &Rig, numbers: std::ops::Range<u64>) {
+    let expected: Vec<String> = numbers.clone().map(|n| event(n).0).collect();
+    let found: Vec<String> = rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect();
+    assert_eq!(found, expected);
+    for job in numbers.start / 10..numbers.end / 10 {
+        let entries = rig.store.job_entries(&jid(job)).unwrap();
+        let of_job = (job * 10..job * 10 + 10).filter(|n| numbers.contains(n) && n % 3 != 0);
+        let expected: Vec<_> = of_job.map(|n| (format!("web{n}"), data(n))).collect();
+        assert_eq!(entries.into_iter().map(|e| (e.minion, e.body)).collect::<Vec<_>>(), expected);
+        assert!(rig.store.job_row(&jid(job)).unwrap().is_some());
+    }
+    let rows = rig.store.jobs_before(None, usize::MAX).unwrap();
+    let jids: Vec<_> = rows.iter().map(|(_, row)| row.jid.clone()).collect();
+    let expected: Vec<_> = (numbers.start / 10..numbers.end.div_ceil(10)).rev().map(jid).collect();
+    assert_eq!(jids, expected);
+}
+
+fn files_named(dir: &Path, name: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for class in Class::ALL {
+        for item in fs::read_dir(format::class_dir(dir, class)).unwrap() {
+            found.push(item.unwrap().path().join(name));
+        }
+    }
+    found.retain(|path| path.exists());
+    found.sort();
+    found
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    for n in 0..200 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    check_all(&rig, 0..200);
+    let last = rig.store.durable();
+    rig.close();
+    let rig = Rig::open(dir.path(), Limits::default());
+    check_all(&rig, 0..200);
+    assert_eq!(rig.store.durable(), last);
+    rig.put(batch_of(200..230)).unwrap();
+    check_all(&rig, 0..230);
+    rig.close();
+}
+
+#[test]
+fn sealed_segments_answer_as_before_and_after_every_loss_of_an_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    for n in 0..400 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    check_all(&rig, 0..400);
+    rig.close();
+    let sealed = files_named(dir.path(), "index").len();
+    assert!(sealed > 10, "{sealed} segments were sealed");
+
+    let reopened = Rig::open(dir.path(), SMALL);
+    check_all(&reopened, 0..400);
+    assert_eq!(reopened.metrics.indexes_rebuilt.get(), 0);
+    reopened.close();
+
+    // Damage after damage: the state database, an index, both, all indexes.
+    for round in 0..4 {
+        if round != 1 {
+            fs::remove_dir_all(dir.path().join("state")).unwrap();
+        }
+        if round == 1 || round == 2 {
+            let index = files_named(dir.path(), "index").into_iter().nth(2).unwrap();
+            fs::remove_dir_all(index).unwrap();
+        }
+        if round == 3 {
+            for index in files_named(dir.path(), "index") {
+                fs::write(index.join("db"), b"this is no sled").unwrap();
+            }
+        }
+        let rig = Rig::open(dir.path(), SMALL);
+        check_all(&rig, 0..400);
+        rig.close();
+        assert_eq!(files_named(dir.path(), "index").len(), sealed, "round {round}");
+    }
+}
+
+#[test]
+fn a_damaged_index_is_made_again_while_the_daemon_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    for n in 0..100 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    rig.close();
+    for index in files_named(dir.path(), "index") {
+        let db = index.join("db");
+        let len = fs::metadata(&db).unwrap().len();
+        fs::OpenOptions::new().write(true).open(&db).unwrap().set_len(len / 2).unwrap();
+        for snapshot in fs::read_dir(&index).unwrap().map(|i| i.unwrap().path()) {
+            if snapshot.file_name().unwrap().to_str().unwrap().starts_with("snap") {
+                fs::remove_file(snapshot).unwrap();
+            }
+        }
+    }
+    let rig = Rig::open(dir.path(), SMALL);
+    check_all(&rig, 0..100);
+    assert!(rig.metrics.indexes_rebuilt.get() > 5);
+    rig.close();
+}
+
+#[test]
+fn a_cut_state_database_is_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    for n in 0..300 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    rig.close();
+    let db = dir.path().join("state/db");
+    for part in [1, 2, 3] {
+        let len = fs::metadata(&db).unwrap().len();
+        fs::OpenOptions::new().write(true).open(&db).unwrap().set_len(len * part / 4).unwrap();
+        for item in fs::read_dir(dir.path().join("state")).unwrap().map(|i| i.unwrap().path()) {
+            if item.file_name().unwrap().to_str().unwrap().starts_with("snap") {
+                fs::remove_file(item).unwrap();
+            }
+        }
+        let rig = Rig::open(dir.path(), SMALL);
+        check_all(&rig, 0..300);
+        rig.close();
+    }
+}
+
+#[test]
+fn an_unfinished_write_is_cut_off_and_the_log_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    rig.put(batch_of(0..50)).unwrap();
+    rig.close();
+    let logs = files_named(dir.path(), "log");
+    let whole = fs::read(&logs[0]).unwrap();
+    // Half a frame of its own, then noise: both are what a crash may leave.
+    for tail in [&whole[64..whole.len() - 20], &[0xff; 1000][..], b"SCB1"] {
+        for path in &logs {
+            let len = fs::metadata(path).unwrap().len();
+            fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(tail, len).unwrap();
+        }
+        let rig = Rig::open(dir.path(), Limits::default());
+        assert_eq!(rig.metrics.tail_bytes_cut.get(), 2 * tail.len() as u64);
+        check_all(&rig, 0..50);
+        rig.close();
+    }
+    let rig = Rig::open(dir.path(), Limits::default());
+    rig.put(batch_of(50..60)).unwrap();
+    rig.close();
+    let rig = Rig::open(dir.path(), Limits::default());
+    check_all(&rig, 0..60);
+    assert_eq!(rig.metrics.tail_bytes_cut.get(), 0);
+    rig.close();
+}
+
+#[test]
+fn a_flipped_bit_costs_its_block_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    for n in 0..60 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    rig.close();
+    let path = &files_named(dir.path(), "log")[1];
+    let mut bytes = fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(path, &bytes).unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    assert_eq!((rig.metrics.frames_damaged.get(), rig.metrics.tail_bytes_cut.get()), (1, 0));
+    let events = rig.events(&EventFilter::default());
+    assert_eq!(events.len(), 59);
+    assert!(events.iter().all(|(seq, tag)| *tag == event(seq - 1).0), "what is left is what was written");
+    rig.close();
+}
+
+#[test]
+fn a_block_damaged_behind_the_daemons_back_is_left_out_of_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    for n in 0..30 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    for path in files_named(dir.path(), "log") {
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&[0x55; 8], 64 + 40).unwrap();
+    }
+    assert_eq!(rig.events(&EventFilter::default()).len(), 28);
+    assert_eq!(rig.metrics.frames_damaged.get(), 2);
+    rig.close();
+}
+
+#[test]
+fn a_write_that_fails_is_told_and_leaves_no_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    let opened = Store::open(&options(dir.path(), Limits::default())).unwrap();
+    let mut appender = opened.appender;
+    let put = |appender: &mut Appender, numbers: std::ops::Range<u64>| {
+        let (tx, rx) = sync_channel(1);
+        appender.apply(vec![Work::new(batch_of(numbers), Some(tell(tx)))]);
+        rx.recv().unwrap()
+    };
+    put(&mut appender, 0..20).unwrap();
+    // The second class fails after the first one was written and synced.
+    let file = appender.active[1].break_writes();
+    let why = put(&mut appender, 20..40).unwrap_err();
+    assert!(why.contains("log/events/"), "{why}");
+    assert_eq!(opened.store.durable(), SeqNo(21));
+    appender.active[1].mend_writes(file);
+    put(&mut appender, 20..40).unwrap();
+    let count = |store: &Store| store.events_before(&EventFilter::default(), SeqNo(u64::MAX), 1000).unwrap();
+    let events = count(&opened.store);
+    assert_eq!(events.len(), 40);
+    assert!(
+        events.iter().all(|e| e.seq.0 <= 20 || e.seq.0 > 40),
+        "a number given to what failed is not given again"
+    );
+    drop((opened.intake, appender, opened.sealer, opened.store));
+    let rig = Rig::open(dir.path(), Limits::default());
+    check_all(&rig, 0..40);
+    rig.close();
+}
+
+#[test]
+fn one_event_by_two_doors_is_stored_once_also_over_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tag, data) = event(1);
+    let by = |door| Batch::of(&event_entry(tag.as_bytes(), &data, door, Micros(0)));
+    let rig = Rig::open(dir.path(), Limits::default());
+    rig.put(by(Source::Bus)).unwrap();
+    rig.close();
+    let rig = Rig::open(dir.path(), Limits::default());
+    rig.put(by(Source::EventReturn)).unwrap();
+    rig.put(by(Source::Spool)).unwrap();
+    assert_eq!(rig.events(&EventFilter::default()).len(), 1);
+    assert_eq!(rig.metrics.duplicates_folded.get(), 2);
+    rig.close();
+}
+
+#[test]
+fn events_are_filtered_and_paged() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    for n in 0..300 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    let seqs =
+        |filter: &EventFilter| rig.events(filter).into_iter().map(|(seq, _)| seq - 1).collect::<Vec<_>>();
+    let beacons = EventFilter { tag: Some(Glob::new("salt/beacon/web2/*")), ..Default::default() };
+    assert_eq!(seqs(&beacons), (0..300).filter(|n| n % 3 == 0 && n % 5 == 2).collect::<Vec<_>>());
+    let minion = EventFilter { minion: Some("web7".to_owned()), ..Default::default() };
+    assert_eq!(seqs(&minion), [7]);
+    let of_job = EventFilter { jid: Some(jid(4)), ..Default::default() };
+    assert_eq!(seqs(&of_job), [40, 41, 43, 44, 46, 47, 49]);
+    let span = EventFilter { since: Some(Micros(100)), until: Some(Micros(110)), ..Default::default() };
+    assert_eq!(seqs(&span), (100..110).collect::<Vec<_>>());
+    let mut before = rig.store.durable();
+    let mut paged = Vec::new();
+    loop {
+        let page = rig.store.events_before(&EventFilter::default(), before, 7).unwrap();
+        let Some(last) = page.last() else { break };
+        before = last.seq;
+        paged.extend(page.iter().map(|e| e.seq.0));
+    }
+    assert_eq!(paged, (1..=300).rev().collect::<Vec<_>>());
+    rig.close();
+}
+
+#[test]
+fn a_giant_gets_a_block_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    let noise: Vec<u8> = (0..500_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
+    let mut w = Writer::new();
+    w.map(1).str("x").bin(&noise);
+    let giant = w.into_bytes();
+    let mut batch = batch_of(0..3);
+    batch.push(&event_entry(b"giant", &giant, Source::Bus, Micros(0)));
+    rig.put(batch).unwrap();
+    let found = rig.store.events_before(&EventFilter::default(), SeqNo(u64::MAX), 1).unwrap();
+    assert_eq!((found[0].tag.as_slice(), &found[0].body), (&b"giant"[..], &giant));
+    rig.close();
+}
+
+#[test]
+fn the_latest_jobs_the_minions_and_the_register_outlive_sealing() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    let register = |text: &str| {
+        let mut w = Writer::new();
+        w.str(text);
+        let body = w.into_bytes();
+        Batch::of(&Entry {
+            kind: Kind::Register,
+            source: Source::Returner,
+            flags: Flags::default(),
+            at: Micros(0),
+            tag: b"",
+            jid: "",
+            minion: "",
+            fun: "",
+            retcode: 0,
+            body: &body,
+        })
+    };
+    rig.put(register("old")).unwrap();
+    for n in 0..100 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    rig.put(register("new")).unwrap();
+    for n in 100..200 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    rig.close();
+    let rig = Rig::open(dir.path(), SMALL);
+    assert_eq!(rig.store.register().unwrap().as_deref(), Some(&b"\xa3new"[..]));
+    let latest = rig.store.latest_of("test.echo").unwrap();
+    assert_eq!(latest.get("web199").map(|l| l.jid.clone()), Some(jid(19)));
+    assert_eq!(latest.len(), rig.store.minions().unwrap().len());
+    assert_eq!(rig.store.latest_of("test").unwrap().len(), 0, "no function begins another");
+    let before = JidKey::of(&jid(5));
+    let rows = rig.store.jobs_before(Some(before), 2).unwrap();
+    assert_eq!(rows.iter().map(|(_, r)| r.jid.clone()).collect::<Vec<_>>(), [jid(4), jid(3)]);
+    rig.close();
+}

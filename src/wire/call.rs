@@ -16,8 +16,11 @@ pub const PREAMBLE_LEN: usize = 8;
 /// The preamble of this version.
 pub fn preamble() -> [u8; PREAMBLE_LEN] {
     let [hi, lo] = VERSION.to_be_bytes();
-    let [a, b, c, d, e, f] = *MAGIC;
-    [a, b, c, d, e, f, hi, lo]
+    let mut preamble = [0, 0, 0, 0, 0, 0, hi, lo];
+    if let Some(magic) = preamble.first_chunk_mut() {
+        *magic = *MAGIC;
+    }
+    preamble
 }
 
 /// Reads a preamble: the client's version, or `None` if this is no client.

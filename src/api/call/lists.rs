@@ -80,7 +80,7 @@ pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
     let fits = fits.count().max(1);
     more |= fits < events.len();
     events.truncate(fits);
-    if !args.raw("newest_first").is_none_or(|v| v != [0xc2]) {
+    if args.raw("newest_first").is_some_and(|v| v == [0xc2]) {
         events.reverse();
     }
     let mut w = Writer::new();
