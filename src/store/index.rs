@@ -41,14 +41,17 @@ pub struct Place {
 impl Place {
     /// Six bytes: block u32 LE, place in it u16 LE.
     pub fn to_bytes(self) -> [u8; PLACE_LEN] {
-        let ([a, b, c, d], [e, f]) = (self.block.to_le_bytes(), self.at.to_le_bytes());
-        [a, b, c, d, e, f]
+        let mut bytes = [0; PLACE_LEN];
+        let (block, at) = bytes.split_at_mut(4);
+        block.copy_from_slice(&self.block.to_le_bytes());
+        at.copy_from_slice(&self.at.to_le_bytes());
+        bytes
     }
 
     /// Reads them.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let [a, b, c, d, e, f] = *bytes.first_chunk::<PLACE_LEN>()?;
-        Some(Self { block: u32::from_le_bytes([a, b, c, d]), at: u16::from_le_bytes([e, f]) })
+        let (block, at) = bytes.split_first_chunk()?;
+        Some(Self { block: u32::from_le_bytes(*block), at: u16::from_le_bytes(*at.first_chunk()?) })
     }
 }
 

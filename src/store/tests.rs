@@ -71,7 +71,7 @@ fn jid(n: u64) -> String {
 
 /// Event `n`: every third is no job's, the others are returns of a job with ten of them.
 fn event(n: u64) -> (String, Vec<u8>) {
-    let tag = if n % 3 == 0 {
+    let tag = if n.is_multiple_of(3) {
         format!("salt/beacon/web{}/load/", n % 5)
     } else {
         format!("salt/job/{}/ret/web{n}", jid(n / 10))

@@ -1,15 +1,30 @@
 //! Integration tests: the program from outside, in one binary.
 
-#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail by panicking")]
 
 /// A made-up daemon for tests of the command line alone: it speaks docs/WIRE.md and knows canned answers.
 mod fake_daemon;
+
+/// The real program as a child process with a state directory of its own, and a made-up event bus.
+mod harness;
 
 /// Every verb, as a person or a script runs it.
 mod cli_verbs;
 
 /// What `serve` would run on: files, flags, environment; the messages for bad ones.
 mod configuration;
+
+/// Starting, stopping, being killed, being started twice.
+mod lifecycle;
+
+/// Salt's calls over the local socket: what is stored, what is refused, what comes back.
+mod returner_calls;
+
+/// Peers that break the protocol, stall, or lie about sizes.
+mod hostile_peers;
+
+/// The bus door against recorded buses of three releases.
+mod bus_door;
 
 /// The files under systemd/.
 mod systemd_files;

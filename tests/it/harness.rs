@@ -1,0 +1,198 @@
+//! A daemon in a child process, and a bus that a test plays.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rmpv::Value;
+use saltcellar::api::client::{Client, ClientError};
+
+use crate::fake_daemon::program;
+
+/// Longest wait for anything; a machine under load is slow, not wrong.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Tries again until something is there.
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A running `saltcellar serve`; killed when dropped.
+pub(crate) struct Cellar {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) child: Child,
+    flags: Vec<String>,
+}
+
+impl Cellar {
+    /// Starts one in a new directory.
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts one with more flags; `DIR` in them is its directory.
+    pub(crate) fn start_with(flags: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let flags: Vec<_> = flags.iter().map(|f| f.replace("DIR", dir.path().to_str().unwrap())).collect();
+        let child = serve(dir.path(), &flags);
+        let cellar = Self { dir, child, flags };
+        cellar.wait_until_ready();
+        cellar
+    }
+
+    /// Starts it again on what the last one left.
+    pub(crate) fn restart(&mut self) {
+        self.child = serve(self.dir.path(), &self.flags);
+        self.wait_until_ready();
+    }
+
+    fn wait_until_ready(&self) {
+        wait_for("the daemon", || Client::connect(&self.socket()).ok()?.call("status", map(vec![])).ok());
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("s.sock")
+    }
+
+    pub(crate) fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(&self.socket()).unwrap()
+    }
+
+    /// One call on a connection of its own.
+    pub(crate) fn call(&self, name: &str, args: Vec<(&str, Value)>) -> Result<Value, ClientError> {
+        self.client().call(name, map(args))
+    }
+
+    /// A call that must succeed.
+    pub(crate) fn ask(&self, name: &str, args: Vec<(&str, Value)>) -> Value {
+        self.call(name, args).unwrap()
+    }
+
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        self.ask("status", vec![])["counters"][name].as_u64().unwrap()
+    }
+
+    /// Sends SIGTERM and waits; true if it ended with exit code 0.
+    pub(crate) fn terminate(&mut self) -> bool {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap().success()
+    }
+
+    /// kill -9
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+}
+
+impl Drop for Cellar {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn serve(dir: &Path, flags: &[String]) -> Child {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
+    serve_command(dir).args(flags).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+}
+
+/// `serve` on a directory, not yet started.
+pub(crate) fn serve_command(dir: &Path) -> Command {
+    let mut command = program();
+    command.args(["serve", "--state-dir"]).arg(dir.join("state")).arg("--socket").arg(dir.join("s.sock"));
+    command
+}
+
+/// A map of arguments.
+pub(crate) fn map(pairs: Vec<(&str, Value)>) -> Value {
+    Value::Map(pairs.into_iter().map(|(k, v)| (k.into(), v)).collect())
+}
+
+/// An array.
+pub(crate) fn list<const N: usize>(items: [&str; N]) -> Value {
+    Value::Array(items.into_iter().map(Value::from).collect())
+}
+
+/// A recorded bus: how its frames followed one another, and the frames.
+pub(crate) fn recording(release: &str) -> (String, Vec<Vec<u8>>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/{release}.sbus"));
+    let bytes = std::fs::read(path).unwrap();
+    let mut rest = bytes.strip_prefix(b"SBUS1\n").unwrap();
+    let mut take = |n: usize| {
+        let (taken, after) = rest.split_at_checked(n)?;
+        rest = after;
+        Some(taken)
+    };
+    let u32_of = |b: &[u8]| u32::from_be_bytes(b.try_into().unwrap()) as usize;
+    let head_len = u32_of(take(4).unwrap());
+    let head: serde_json::Value = serde_json::from_slice(take(head_len).unwrap()).unwrap();
+    let mut frames = Vec::new();
+    while let Some(header) = take(12) {
+        frames.push(take(u32_of(&header[8..])).unwrap().to_vec());
+    }
+    (head["pub_framing"].as_str().unwrap().to_owned(), frames)
+}
+
+/// A publisher's socket, played by the test.
+pub(crate) struct FakeBus {
+    listener: UnixListener,
+}
+
+impl FakeBus {
+    /// Listens where a master's publisher would.
+    pub(crate) fn in_dir(sock_dir: &Path) -> Self {
+        let path = sock_dir.join("master_event_pub.ipc");
+        let _ = std::fs::remove_file(&path);
+        Self { listener: UnixListener::bind(path).unwrap() }
+    }
+
+    /// Waits for a subscriber.
+    pub(crate) fn subscriber(&self) -> UnixStream {
+        self.listener.accept().unwrap().0
+    }
+}
+
+/// Writes frames in a framing, in pieces that end anywhere.
+pub(crate) fn publish(to: &mut UnixStream, framing: &str, frames: &[Vec<u8>]) {
+    let mut bytes = Vec::new();
+    for frame in frames {
+        if framing == "len32" {
+            bytes.extend_from_slice(&u32::try_from(frame.len()).unwrap().to_be_bytes());
+        }
+        bytes.extend_from_slice(frame);
+    }
+    for piece in bytes.chunks(5_003) {
+        to.write_all(piece).unwrap();
+    }
+}
+
+/// Reads until the other side closes.
+pub(crate) fn read_to_end(stream: &mut UnixStream) -> Vec<u8> {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        // Closing with bytes of ours unread resets the connection, after its last words.
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {}
+        read => drop(read.unwrap()),
+    }
+    bytes
+}

@@ -1,0 +1,117 @@
+//! Starting, stopping, being killed.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixDatagram;
+
+use rmpv::Value;
+
+use crate::fake_daemon::stderr;
+use crate::harness::{Cellar, map, serve_command};
+
+fn a_return(n: u64) -> Value {
+    map(vec![
+        ("jid", format!("20261121030955{n:06}").into()),
+        ("id", "web1".into()),
+        ("fun", "test.ping".into()),
+        ("return", n.into()),
+    ])
+}
+
+fn returned(cellar: &Cellar, n: u64) -> Value {
+    cellar.ask("get_jid", vec![("jid", format!("20261121030955{n:06}").into())])["web1"]["return"].clone()
+}
+
+#[test]
+fn every_acknowledged_return_is_there_after_kill_9() {
+    let mut cellar = Cellar::start();
+    let mut acknowledged = 0;
+    for round in 0..5 {
+        let mut client = cellar.client();
+        for _ in 0..40 + round * 7 {
+            client.call("returner", map(vec![("load", a_return(acknowledged))])).unwrap();
+            acknowledged += 1;
+        }
+        // One more, whose answer nobody waits for: it may be there or not, but never half.
+        let _ = std::os::unix::net::UnixStream::connect(cellar.socket());
+        cellar.kill();
+        cellar.restart();
+        for n in 0..acknowledged {
+            assert_eq!(returned(&cellar, n), n.into(), "round {round}");
+        }
+    }
+    assert!(cellar.terminate());
+}
+
+#[test]
+fn a_clean_stop_answers_what_has_arrived_and_removes_the_socket() {
+    let mut cellar = Cellar::start();
+    let mut client = cellar.client();
+    client.call("returner", map(vec![("load", a_return(7))])).unwrap();
+    assert!(cellar.terminate(), "{}", cellar.log());
+    assert!(!cellar.socket().exists());
+    assert!(client.call("status", map(vec![])).is_err());
+    cellar.restart();
+    assert_eq!(returned(&cellar, 7), 7.into());
+}
+
+#[test]
+fn a_second_daemon_on_the_same_directory_names_the_first() {
+    let cellar = Cellar::start();
+    let output = serve_command(cellar.dir.path()).output().unwrap();
+    let words = stderr(&output);
+    assert_eq!(output.status.code(), Some(75), "{words}");
+    assert!(words.contains(&format!("pid {}", cellar.child.id())), "{words}");
+    cellar.ask("status", vec![]);
+}
+
+#[test]
+fn a_directory_of_another_format_is_refused_by_both_versions() {
+    let mut cellar = Cellar::start();
+    assert!(cellar.terminate());
+    fs::write(cellar.state_dir().join("FORMAT"), "saltcellar store, format 99\n").unwrap();
+    let output = serve_command(cellar.dir.path()).output().unwrap();
+    let words = stderr(&output);
+    assert_eq!(output.status.code(), Some(65), "{words}");
+    assert!(words.contains("format 99") && words.contains("format 1"), "{words}");
+}
+
+#[test]
+fn a_socket_left_behind_is_replaced_and_anything_else_is_left_alone() {
+    let mut cellar = Cellar::start();
+    cellar.kill();
+    assert!(cellar.socket().exists());
+    cellar.restart();
+    assert_eq!(fs::metadata(cellar.socket()).unwrap().permissions().mode() & 0o777, 0o660);
+    assert!(cellar.terminate());
+    fs::write(cellar.socket(), "somebody's notes").unwrap();
+    let output = serve_command(cellar.dir.path()).output().unwrap();
+    assert!(stderr(&output).contains("is no socket"), "{}", stderr(&output));
+    assert_eq!(fs::read_to_string(cellar.socket()).unwrap(), "somebody's notes");
+}
+
+#[test]
+fn systemd_is_told_ready_watchdog_and_stopping() {
+    let dir = tempfile::tempdir().unwrap();
+    let notify = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    notify.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+    let mut child = serve_command(dir.path())
+        .env("NOTIFY_SOCKET", dir.path().join("notify"))
+        .env("WATCHDOG_USEC", "300000")
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let hear = |wanted: &str| loop {
+        let mut words = [0; 500];
+        let len = notify.recv(&mut words).unwrap();
+        if String::from_utf8_lossy(&words[..len]).contains(wanted) {
+            break;
+        }
+    };
+    hear("READY=1");
+    hear("WATCHDOG=1");
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    hear("STOPPING=1");
+    assert!(child.wait().unwrap().success());
+}
