@@ -1,7 +1,7 @@
 """procs: start and end processes so that Ctrl-C, at any moment, leaves none behind.
 
 Everything here starts in a session of its own: a terminal's Ctrl-C reaches only us, and we end the rest in
-the right order. Between the birth of a process and the note of its id no signal is let through (`held`), so
+the right order. The first signal becomes an exception, later ones are ignored. Between the birth of a process and the note of its id no signal is let through (`held`), so
 there is no moment in which a process exists that nobody would end.
 """
 import contextlib
@@ -25,8 +25,9 @@ class Interrupted(KeyboardInterrupt):
 def _on_signal(signum, _frame):
     global _pending
     if _depth:
-        _pending = signum
+        _pending = _pending or signum
     else:
+        deafen()
         raise Interrupted(signum)
 
 
@@ -36,9 +37,9 @@ def install():
 
 
 def deafen():
-    """From here on we are cleaning up: another Ctrl-C changes nothing."""
+    """From here on we are cleaning up: another Ctrl-C changes nothing. (SIG_IGN would be inherited.)"""
     for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(s, signal.SIG_IGN)
+        signal.signal(s, lambda *_: None)
 
 
 @contextlib.contextmanager
@@ -51,6 +52,7 @@ def held():
         _depth -= 1
         if not _depth and _pending is not None:
             signum, _pending = _pending, None
+            deafen()
             raise Interrupted(signum)
 
 
