@@ -140,7 +140,7 @@ class Demo:
         for k, v in master.items():
             screen.line(f"    {k}: {v}")
         # the lab writes its state before its first process, so `down` finds whatever was started
-        salt_lab.start(prefix="minion-", directory=f"{self.root}/lab", master_conf=master,
+        salt_lab.start(prefix="minion-", directory=f"{self.root}/lab", master_conf={**master, "log_level": "error"},
                        minion_conf={"saltcellar.socket": self.sock}, progress=screen.progress)
         self.lab = salt_lab.load(f"{self.root}/lab")
         self.env = salt_lab.full_env(self.lab)

@@ -93,7 +93,7 @@ def make_venv(path, release, progress):
         return
     maker = os.environ.get("SALT_PYTHON") or sys.executable
     check_python(maker)
-    progress(f"making a Python environment with salt {release} in {path} (once; a minute or two)")
+    progress(f"making a Python environment with salt {release} (once, a minute or two) in {path}")
     shutil.rmtree(path, ignore_errors=True)
     log = f"{path}.log"
     with open(log, "w"):
@@ -379,7 +379,9 @@ def start(release=None, minions=2, prefix="lab-", directory=None, master_conf=No
                 os.path.exists(f"{root}/master/pki/minions/{m}") for m in lab["minions"]), watched)
             wait_for("test.ping", until, lambda: responds(lab), watched)
     except BaseException as exc:
-        if not isinstance(exc, KeyboardInterrupt):
+        if isinstance(exc, KeyboardInterrupt):
+            progress("ending the Salt processes that were started")
+        else:
             for name in lab["procs"]:
                 for path in (f"{root}/{name}.out", f"{root}/{name}/log"):
                     if os.path.exists(path):
