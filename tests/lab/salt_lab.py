@@ -332,16 +332,25 @@ def full_env(lab):
     return env
 
 
+def documents(text):
+    """The JSON documents in Salt's output: it prints one per minion, or per progress event."""
+    found, rest, reader = [], text.strip(), json.JSONDecoder()
+    while rest:
+        value, end = reader.raw_decode(rest)
+        found.append(value)
+        rest = rest[end:].strip()
+    return found
+
+
 def responds(lab):
     """One test.ping through the real command line: it also proves that the job cache works."""
-    p = procs.run([*salt_command(lab, "salt"), "--out=json", "--static", "-t", "5", "-L",
-                   ",".join(lab["minions"]), "test.ping"], env=full_env(lab), text=True, timeout=60,
+    p = procs.run([*salt_command(lab, "salt"), "--out=json", "-t", "5", "-L", ",".join(lab["minions"]), "test.ping"], env=full_env(lab), text=True, timeout=60,
                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
     try:
-        got = json.loads(p.stdout)
+        got = documents(p.stdout)
     except ValueError:
         return False
-    return all(got.get(m) is True for m in lab["minions"])
+    return all({m: True} in got for m in lab["minions"])
 
 
 def start(release=None, minions=2, prefix="lab-", directory=None, master_conf=None, minion_conf=None,

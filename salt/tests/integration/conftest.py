@@ -172,15 +172,16 @@ class Lab:
         return procs.run([*salt_lab.salt_command(self.lab, cmd[0]), *cmd[1:]], env=self.env, timeout=timeout,
                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def answer(self, *cmd, timeout=60):
+    def answers(self, *cmd, timeout=60):
         p = self.command(*cmd, timeout=timeout)
         try:
-            return json.loads(p.stdout)
+            return salt_lab.documents(p.stdout)
         except ValueError:
             pytest.fail(f"{cmd} gave no JSON (exit code {p.returncode}):\n{p.stdout}\n{p.stderr}")
 
     def salt(self, *args, timeout=60):
-        return self.answer("salt", "--out=json", "--static", *args, timeout=timeout)
+        """`salt`: {minion: what it returned}. (`--static` would make a batch of it, and another target.)"""
+        return {m: r for one in self.answers("salt", "--out=json", *args, timeout=timeout) for m, r in one.items()}
 
     def detached(self, *args):
         """`salt --async`: the jid."""
@@ -190,11 +191,12 @@ class Lab:
         return found[1]
 
     def run(self, *args):
-        return self.answer("salt-run", "--out=json", *args)
+        """`salt-run`: the result, which comes after the progress."""
+        return self.answers("salt-run", "--out=json", *args)[-1]
 
     def call(self, minion, *args):
         """`salt-call` on that minion: what the function gave."""
-        return self.answer("salt-call", "-c", f"{self.lab['dir']}/conf-{minion}", "--out=json", *args)["local"]
+        return self.answers("salt-call", "-c", f"{self.lab['dir']}/conf-{minion}", "--out=json", *args)[-1]["local"]
 
     def publish(self, tgt, fun, *args, jid=""):
         """Through the request port, without a command line of Salt: quick. The jid."""
