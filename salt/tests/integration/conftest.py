@@ -108,14 +108,9 @@ class Daemon:
         return sorted(r["minion"] for r in job["returns"]) if job else []
 
     def events(self, *args):
-        """Every archived event, oldest first, through all pages."""
-        rows, before = [], []
-        while True:
-            page = self.json("events", "list", "--limit", "1000", *before, *args)
-            rows += sorted(page["events"], key=lambda e: e["seq"], reverse=True)
-            if not page["more"]:
-                return rows[::-1]
-            before = ["--before", str(rows[-1]["seq"])]
+        """Every archived event that matches, oldest first."""
+        lines = self.cli("events", "list", "--all", *args, "--output", "jsonl").stdout.splitlines()
+        return [json.loads(line) for line in lines][::-1]
 
     def connect(self):
         return Wire(self.socket)

@@ -168,10 +168,14 @@ def test_a_runner_is_looked_up(lab, daemon):
 
 
 def test_a_wheel_is_looked_up(lab, daemon):
+    """3006 and 3007 give a wheel called through the request port two jids, and keep it under the inner one."""
     data = lab.wheel("key.list_all")
     assert sorted(data["return"]["minions"]) == BOTH
-    eventually("its result", lambda: daemon.returned(data["jid"]))
-    found = [v for v in flat(lab.run("jobs.lookup_jid", data["jid"])) if isinstance(v, dict) and "minions" in v]
+    job = newest(daemon, fun="wheel.key.list_all")
+    if not lab.lab["release"].startswith(("3006.", "3007.")):
+        assert job["jid"] == data["jid"]
+    eventually("its result", lambda: daemon.returned(job["jid"]))
+    found = [v for v in flat(lab.run("jobs.lookup_jid", job["jid"])) if isinstance(v, dict) and "minions" in v]
     assert sorted(found[0]["minions"]) == BOTH
 
 
