@@ -138,7 +138,8 @@ def install_extension(path, progress):
         os.remove(stamp)
     # setuptools copies what an earlier build left in build/, removed files too
     shutil.rmtree(os.path.join(EXTENSION, "build"), ignore_errors=True)
-    pip(path, f"{path}.log", progress, "--no-deps", "--force-reinstall", EXTENSION)
+    # its one dependency is the Salt that is here already, and so is what builds it: nothing is fetched
+    pip(path, f"{path}.log", progress, "--no-deps", "--no-build-isolation", "--force-reinstall", EXTENSION)
     write(stamp, h.hexdigest())
 
 
