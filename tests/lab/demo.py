@@ -9,6 +9,7 @@ This is what `make run` calls. Everything lives in one new directory, which is r
 (KEEP=1 keeps it). Ctrl-C at any moment ends all of it.
 """
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -49,13 +50,29 @@ class Screen:
         self.tty = sys.stdout.isatty()
         self.colour = self.tty and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self.moving = False
+        self.deaf = False  # whoever read our output is gone
+
+    def write(self, text, end="\n"):
+        """A closed terminal or pipe ends the demo, but does not get into the way of ending it."""
+        try:
+            print(text, end=end, flush=True)
+        except (OSError, ValueError):
+            if not self.deaf:
+                self.deaf = True
+                procs.deafen()
+                raise procs.Interrupted(signal.SIGPIPE) from None
+
+    def complain(self, text):
+        self.settle()
+        with contextlib.suppress(OSError):
+            print(f"demo: {text}", file=sys.stderr, flush=True)
 
     def paint(self, code, text):
         return f"\033[{code}m{text}\033[0m" if self.colour else text
 
     def line(self, text=""):
         self.settle()
-        print(text, flush=True)
+        self.write(text)
 
     def step(self, text):
         self.line()
@@ -68,16 +85,16 @@ class Screen:
     def progress(self, text):
         """Over itself on a terminal, a line each anywhere else."""
         if not self.tty:
-            print(f"    {text}", flush=True)
+            self.write(f"    {text}")
             return
         width = shutil.get_terminal_size().columns - 5
-        print(f"\r\033[K    {text[:width]}", end="", flush=True)
+        self.write(f"\r\033[K    {text[:width]}", end="")
         self.moving = True
 
     def settle(self):
         if self.moving:
-            print(flush=True)
             self.moving = False
+            self.write("")
 
 
 screen = Screen()
@@ -271,25 +288,26 @@ def main():
         demo.show()
         if not once:
             demo.stay()
-    except KeyboardInterrupt as exc:
-        screen.settle()
+    except procs.Interrupted as exc:
+        screen.deaf = screen.deaf or exc.signum in (signal.SIGHUP, signal.SIGPIPE)
         if not demo.complete:
             screen.line()
             screen.line("interrupted")
-            rc = 128 + getattr(exc, "signum", signal.SIGINT)
+            rc = 128 + exc.signum
     except salt_lab.LabError as exc:
-        screen.settle()
-        print(f"demo: {exc}", file=sys.stderr)
+        screen.complain(exc)
         keep, rc = True, 1
     except subprocess.TimeoutExpired as exc:
-        screen.settle()
-        print(f"demo: {' '.join(exc.cmd)} did not end within {exc.timeout:.0f} s", file=sys.stderr)
+        screen.complain(f"{' '.join(exc.cmd)} did not end within {exc.timeout:.0f} s")
         keep, rc = True, 1
+    except Exception:
+        keep = True
+        raise
     finally:
         try:
             demo.down(keep)
         except salt_lab.LabError as exc:
-            print(f"demo: {exc}", file=sys.stderr)
+            screen.complain(exc)
             rc = 1
     return rc
 

@@ -51,7 +51,8 @@ class LabError(Exception):
 
 
 def say(msg):
-    print(f"salt_lab: {msg}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # nobody may be there to read it while we clean up
+        print(f"salt_lab: {msg}", file=sys.stderr, flush=True)
 
 
 def default_release():
@@ -154,7 +155,7 @@ def step(log, progress, *cmd):
         def line(text):
             print(text, file=out, flush=True)
             m = re.match(r"\s*(Collecting|Building wheel for|Installing collected) (\S+)", text)
-            if m:
+            if m and not re.search(r": finished", text):
                 progress(f"pip: {m[1]} {m[2]}".replace("collected packages:", "the packages"))
         p = procs.run(cmd, lines=line, env={**os.environ, "PIP_NO_COLOR": "1", "PYTHONUNBUFFERED": "1"},
                       stdin=subprocess.DEVNULL)
