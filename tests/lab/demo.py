@@ -8,17 +8,20 @@
 This is what `make run` calls. Everything lives in one new directory, which is removed at the end
 (KEEP=1 keeps it). Ctrl-C at any moment ends all of it.
 """
-import argparse
-import contextlib
-import json
-import os
-import shlex
-import shutil
 import signal
-import socket
-import subprocess
-import sys
-import textwrap
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C before there is anything to end: no traceback
+
+import argparse  # noqa: E402
+import contextlib  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import shlex  # noqa: E402
+import shutil  # noqa: E402
+import socket  # noqa: E402
+import subprocess  # noqa: E402
+import sys  # noqa: E402
+import textwrap  # noqa: E402
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import procs  # noqa: E402
