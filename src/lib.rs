@@ -11,7 +11,7 @@
 //!         |   queue `intake` (bounded)
 //!         v
 //!    store    appender: order, batch, write       one thread: Entry -> Block, fdatasync, then ack
-//!         |   watermarks `head`, `durable`
+//!         |   watermark `durable`
 //!         v
 //!    store    log of blocks; indexes in sled      read by anyone, never holding up the writer
 //!         v
@@ -21,11 +21,28 @@
 //! Modules stand in reading order; a file imports only from layers above its own in this list
 //! (`tests/tidy.rs` holds the table).
 
+// Layer 0: ground.
+pub mod clock;
 pub mod limits;
+pub mod metrics;
+pub mod shutdown;
 
+// Layer 1: words.
+pub mod channel;
+pub mod model;
+
+// Layer 2: edges.
 pub mod config;
 pub mod wire;
 
-pub mod api;
+// Layer 3: memory.
+pub mod store;
 
+// Layer 4: rooms.
+pub mod ingest;
+pub mod query;
+
+// Layers 5, 6, 7: doors, wiring, hands.
+pub mod api;
 pub mod cli;
+pub mod daemon;

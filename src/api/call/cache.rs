@@ -1,0 +1,156 @@
+//! Calls of the job cache that answer in the shapes Salt relies on (`salt/returners/local_cache.py`,
+//! `salt/utils/jid.py`).
+
+use super::{Ctx, failed};
+use crate::model::start_time;
+use crate::query::{Job, JobFilter, jobs_before, row_load};
+use crate::store::JobRow;
+use crate::wire::call::{Args, CallError};
+use crate::wire::msgpack::{self, Reader, Writer};
+
+fn job(ctx: &Ctx, args: &Args<'_>) -> Result<Option<Job>, CallError> {
+    Job::read(&ctx.store, &args.required_id("jid")?).map_err(failed)
+}
+
+/// The map with `Minions` added; empty if the job is unknown. `salt` compares with exactly that.
+pub(super) fn get_load(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let job = job(ctx, args)?.filter(|job| job.load_rank > 0);
+    let mut w = Writer::new();
+    match &job {
+        Some(job) => load_with_minions(&mut w, job),
+        None => {
+            w.map(0);
+        }
+    }
+    Ok(w.into_bytes())
+}
+
+pub(super) fn load_with_minions(w: &mut Writer, job: &Job) {
+    let minions = job.minions.as_ref().filter(|minions| !minions.is_empty());
+    let is_minions = |key: &[u8]| minions.is_some() && msgpack::as_text(key) == Some("Minions");
+    let pairs: Vec<_> = msgpack::pairs(&job.load).filter(|(key, _)| !is_minions(key)).collect();
+    w.map(pairs.len() + usize::from(minions.is_some()));
+    for (key, value) in pairs {
+        w.raw(key).raw(value);
+    }
+    if let Some(minions) = minions {
+        w.str("Minions").array(minions.len());
+        for id in minions {
+            w.str(id);
+        }
+    }
+}
+
+/// `{minion: {"return", "retcode"?, "success"?, "out"?}}`, the keys that the return has.
+pub(super) fn get_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let job = job(ctx, args)?.unwrap_or_default();
+    let answers: Vec<_> = job.cached().collect();
+    let mut w = Writer::new();
+    w.map(answers.len());
+    for (minion, answer) in answers {
+        let kept: Vec<_> = ["return", "retcode", "success", "out"]
+            .into_iter()
+            .filter_map(|key| answer.get(key).map(|value| (key, value)))
+            .collect();
+        w.str(minion).map(kept.len());
+        for (key, value) in kept {
+            w.str(key).raw(value);
+        }
+    }
+    Ok(w.into_bytes())
+}
+
+pub(super) fn get_jids(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let filter = JobFilter { find_job: true, ..JobFilter::default() };
+    let (jobs, _) = jobs_before(&ctx.store, &filter, None, usize::MAX).map_err(failed)?;
+    let mut w = Writer::new();
+    w.map(jobs.len());
+    for listed in jobs.iter().rev() {
+        w.str(&listed.row.jid);
+        instance(ctx, &mut w, &listed.row, false)?;
+    }
+    Ok(w.into_bytes())
+}
+
+pub(super) fn get_jids_filter(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let count = usize::try_from(args.int("count")?.unwrap_or(0)).unwrap_or(0);
+    let filter = JobFilter { find_job: !args.flag("filter_find_job")?, ..JobFilter::default() };
+    let (jobs, _) = jobs_before(&ctx.store, &filter, None, count).map_err(failed)?;
+    let mut w = Writer::new();
+    w.array(jobs.len());
+    for listed in jobs.iter().rev() {
+        instance(ctx, &mut w, &listed.row, true)?;
+    }
+    Ok(w.into_bytes())
+}
+
+/// `format_jid_instance` of Salt, with its words for what a load does not say.
+fn instance(ctx: &Ctx, w: &mut Writer, row: &JobRow, with_jid: bool) -> Result<(), CallError> {
+    let row = row_load(&ctx.store, row).map_err(failed)?;
+    let optional = [!row.metadata.is_empty(), with_jid, !row.endtime.is_empty()];
+    w.map(6 + optional.iter().filter(|there| **there).count());
+    let or_str = |w: &mut Writer, key: &str, value: &[u8], default: &str| {
+        w.str(key);
+        if value.is_empty() {
+            w.str(default)
+        } else {
+            w.raw(value)
+        };
+    };
+    or_str(w, "Function", &row.fun, "unknown-function");
+    w.str("Arguments");
+    if Reader::new(&row.arg).array().is_ok() {
+        w.raw(&row.arg)
+    } else {
+        w.array(0)
+    };
+    or_str(w, "Target", &row.tgt, "unknown-target");
+    or_str(w, "Target-type", &row.tgt_type, "list");
+    or_str(w, "User", &row.user, "root");
+    if !row.metadata.is_empty() {
+        w.str("Metadata").raw(&row.metadata);
+    }
+    if with_jid {
+        w.str("JID").str(&row.jid);
+    }
+    w.str("StartTime").str(&start_time(&row.jid));
+    if !row.endtime.is_empty() {
+        w.str("EndTime").str(&row.endtime);
+    }
+    Ok(())
+}
+
+pub(super) fn get_fun(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let latest = ctx.store.latest_of(args.required_text("fun")?).map_err(failed)?;
+    let mut w = Writer::new();
+    w.map(latest.len());
+    for (minion, latest) in &latest {
+        w.str(minion).str(&latest.jid);
+    }
+    Ok(w.into_bytes())
+}
+
+pub(super) fn get_minions(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let minions = ctx.store.minions().map_err(failed)?;
+    let mut w = Writer::new();
+    w.array(minions.len());
+    for minion in &minions {
+        w.str(minion);
+    }
+    Ok(w.into_bytes())
+}
+
+/// The text, or false: `salt/runners/jobs.py` tests it for truth.
+pub(super) fn get_endtime(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let row = ctx.store.job_row(&args.required_id("jid")?).map_err(failed)?;
+    let mut w = Writer::new();
+    match row.filter(|row| !row.endtime.is_empty()) {
+        Some(row) => w.str(&row.endtime),
+        None => w.bool(false),
+    };
+    Ok(w.into_bytes())
+}
+
+pub(super) fn load_reg(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    Ok(ctx.store.register().map_err(failed)?.unwrap_or_else(|| vec![0xc0]))
+}

@@ -1,0 +1,236 @@
+//! Calls of the command line: lists, one job, the daemon's state.
+
+use super::cache::load_with_minions;
+use super::{Ctx, failed};
+use crate::clock::Micros;
+use crate::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX};
+use crate::model::{EventFilter, Glob, SeqNo};
+use crate::query::{Job, JobFilter, Listed, jobs_before, row_load};
+use crate::store::StoredEntry;
+use crate::wire::call::{Args, CallError};
+use crate::wire::msgpack::{Reader, Writer};
+
+const LIMIT: usize = 20;
+
+fn limit(args: &Args<'_>) -> Result<usize, CallError> {
+    Ok(args.count("limit")?.unwrap_or(LIMIT).min(LIST_ROWS_MAX))
+}
+
+fn glob(args: &Args<'_>, key: &'static str) -> Result<Option<Glob>, CallError> {
+    Ok(args.text(key)?.map(Glob::new))
+}
+
+fn time(args: &Args<'_>, key: &'static str) -> Result<Option<Micros>, CallError> {
+    Ok(args.int(key)?.map(Micros))
+}
+
+/// A map whose pairs are counted as they are written.
+#[derive(Default)]
+struct Map {
+    pairs: usize,
+    body: Writer,
+}
+
+impl Map {
+    fn key(&mut self, key: &str) -> &mut Writer {
+        self.pairs += 1;
+        self.body.str(key)
+    }
+
+    fn text_unless_empty(&mut self, key: &str, text: &str) {
+        if !text.is_empty() {
+            self.key(key).str(text);
+        }
+    }
+
+    fn raw_or_nil(&mut self, key: &str, value: Option<&[u8]>) {
+        self.key(key).raw(value.filter(|v| !v.is_empty()).unwrap_or(&[0xc0]));
+    }
+
+    fn raw_if_any(&mut self, key: &str, value: Option<&[u8]>) {
+        if let Some(value) = value.filter(|v| !v.is_empty()) {
+            self.key(key).raw(value);
+        }
+    }
+
+    fn write(self, w: &mut Writer) {
+        w.map(self.pairs).raw(&self.body.into_bytes());
+    }
+}
+
+pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let filter = EventFilter {
+        tag: glob(args, "tag")?,
+        jid: args.id("jid")?,
+        minion: args.text("minion")?.map(str::to_owned),
+        since: time(args, "since")?,
+        until: time(args, "until")?,
+    };
+    let before = args.count("before")?.map_or(ctx.store.durable(), |n| SeqNo(n as u64));
+    let limit = limit(args)?;
+    // One more than asked for tells whether there are more.
+    let mut events = ctx.store.events_before(&filter, before, limit.saturating_add(1)).map_err(failed)?;
+    let mut more = events.len() > limit;
+    events.truncate(limit);
+    let mut bytes = 0;
+    let fits = events.iter().take_while(|e| {
+        bytes += e.body.len() + e.tag.len();
+        bytes <= LIST_BYTES_MAX
+    });
+    let fits = fits.count().max(1);
+    more |= fits < events.len();
+    events.truncate(fits);
+    if !args.raw("newest_first").is_none_or(|v| v != [0xc2]) {
+        events.reverse();
+    }
+    let mut w = Writer::new();
+    w.map(2).str("events").array(events.len());
+    for event in &events {
+        write_event(&mut w, event);
+    }
+    w.str("more").bool(more);
+    Ok(w.into_bytes())
+}
+
+fn write_event(w: &mut Writer, event: &StoredEntry) {
+    let mut map = Map::default();
+    map.key("seq").uint(event.seq.0);
+    map.key("time").int(event.at.0);
+    map.key("tag").str(&String::from_utf8_lossy(&event.tag));
+    map.key("source").str(event.source.name());
+    map.text_unless_empty("jid", &event.jid);
+    map.text_unless_empty("minion", &event.minion);
+    map.text_unless_empty("fun", &event.fun);
+    let whole = Reader::new(&event.body).value().is_ok_and(|value| value.len() == event.body.len());
+    // The bus checks nothing: data that is no msgpack is shown as the bytes it is.
+    if whole {
+        map.key("data").raw(&event.body)
+    } else {
+        map.key("data").bin(&event.body)
+    };
+    map.write(w);
+}
+
+pub(super) fn jobs_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let filter = JobFilter {
+        user: args.text("user")?.map(str::to_owned),
+        fun: glob(args, "fun")?,
+        tgt: glob(args, "tgt")?,
+        minion: args.text("minion")?.map(str::to_owned),
+        since: time(args, "since")?,
+        until: time(args, "until")?,
+        find_job: args.flag("find_job")?,
+    };
+    let before = args.id("before")?;
+    let (jobs, more) = jobs_before(&ctx.store, &filter, before.as_deref(), limit(args)?).map_err(failed)?;
+    let mut w = Writer::new();
+    w.map(2).str("jobs").array(jobs.len());
+    for listed in &jobs {
+        let job = Job::read(&ctx.store, &listed.row.jid).map_err(failed)?.unwrap_or_default();
+        job_row(ctx, listed, &job)?.write(&mut w);
+    }
+    w.str("more").bool(more);
+    Ok(w.into_bytes())
+}
+
+fn job_row(ctx: &Ctx, listed: &Listed, job: &Job) -> Result<Map, CallError> {
+    let row = row_load(&ctx.store, &listed.row).map_err(failed)?;
+    let mut map = Map::default();
+    map.key("jid").str(&row.jid);
+    map.key("time").int(listed.at.0);
+    map.raw_or_nil("fun", Some(&row.fun));
+    map.raw_or_nil("arg", Some(&row.arg));
+    map.raw_or_nil("tgt", Some(&row.tgt));
+    map.raw_or_nil("tgt_type", Some(&row.tgt_type));
+    map.raw_or_nil("user", Some(&row.user));
+    match &job.minions {
+        Some(minions) => map.key("expected").uint(minions.len() as u64),
+        None => map.key("expected").nil(),
+    };
+    map.key("returned").uint(job.answers.len() as u64);
+    map.key("failed").uint(job.failed() as u64);
+    map.text_unless_empty("endtime", &row.endtime);
+    map.raw_if_any("metadata", Some(&row.metadata));
+    Ok(map)
+}
+
+pub(super) fn job_show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let jid = args.required_id("jid")?;
+    let row = ctx.store.job_row(&jid).map_err(failed)?;
+    let (Some(row), Some(job)) = (row, Job::read(&ctx.store, &jid).map_err(failed)?) else {
+        return Ok(vec![0xc0]);
+    };
+    let at = crate::model::JidKey::of(&jid).time().unwrap_or(Micros(row.first_at));
+    let mut map = job_row(ctx, &Listed { row, at }, &job)?;
+    if job.load_rank > 0 {
+        load_with_minions(map.key("load"), &job);
+    } else {
+        map.key("load").nil();
+    }
+    let minions = map.key("minions").array(job.minions.as_ref().map_or(0, std::collections::BTreeSet::len));
+    for id in job.minions.iter().flatten() {
+        minions.str(id);
+    }
+    let missing = job.missing();
+    let list = map.key("missing").array(missing.len());
+    for id in missing {
+        list.str(id);
+    }
+    let returns = map.key("returns").array(job.answers.len());
+    for (minion, answer) in &job.answers {
+        let mut one = Map::default();
+        one.key("minion").str(minion);
+        one.key("seq").uint(answer.entry.seq.0);
+        one.key("time").int(answer.entry.at.0);
+        one.raw_or_nil("return", answer.get("return"));
+        one.raw_if_any("retcode", answer.get("retcode"));
+        one.raw_if_any("success", answer.get("success"));
+        one.raw_or_nil("fun", answer.get("fun"));
+        one.raw_if_any("fun_args", answer.get("fun_args"));
+        one.raw_if_any("out", answer.get("out"));
+        one.key("duplicates").uint(answer.duplicates);
+        one.write(returns);
+    }
+    let mut w = Writer::new();
+    map.write(&mut w);
+    Ok(w.into_bytes())
+}
+
+pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let mut map = Map::default();
+    map.key("version").str(env!("CARGO_PKG_VERSION"));
+    map.key("pid").uint(u64::from(std::process::id()));
+    let uptime = ctx.clock.now().0.saturating_sub(ctx.started.0) / 1_000_000;
+    map.key("uptime_s").int(uptime);
+    map.key("state_dir").str(&ctx.state_dir.to_string_lossy());
+    map.key("socket").str(&ctx.socket.to_string_lossy());
+    let durable = ctx.store.durable().0;
+    map.key("head").uint(durable);
+    map.key("durable").uint(durable);
+    let buses = map.key("bus").array(ctx.buses.len());
+    for bus in &ctx.buses {
+        let bus = bus.status();
+        buses.map(4).str("path").str(&bus.path.to_string_lossy()).str("connected").bool(bus.connected);
+        buses.str("framing");
+        match bus.framing {
+            Some(framing) => buses.str(framing.name()),
+            None => buses.nil(),
+        };
+        buses.str("events").uint(bus.events);
+    }
+    let counters = ctx.metrics.all();
+    let w = map.key("counters").map(counters.len());
+    for (name, value) in counters {
+        w.str(name).uint(value);
+    }
+    let classes = ctx.store.classes().map_err(failed)?;
+    let w = map.key("classes").array(classes.len());
+    for class in classes {
+        w.map(5).str("class").str(class.class.name()).str("segments").uint(class.segments as u64);
+        w.str("entries").uint(class.sums.entries).str("disk_bytes").uint(class.sums.log_bytes);
+        w.str("raw_bytes").uint(class.sums.raw_bytes);
+    }
+    let mut w = Writer::new();
+    map.write(&mut w);
+    Ok(w.into_bytes())
+}

@@ -1,0 +1,171 @@
+//! Calls: what can be asked over the local socket, one entry each in [`CALLS`]. `docs/WIRE.md` has the shapes.
+//!
+//! A reading call answers msgpack. A writing call makes a [`Write`]: entries to store, and the answer to give
+//! once they are on disk. Neither waits for the disk itself, the socket does.
+
+mod cache;
+mod lists;
+mod writes;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crate::clock::{Clock, Micros};
+use crate::ingest::bus::Watch;
+use crate::metrics::Metrics;
+use crate::model::Batch;
+use crate::store::{Store, StoreError};
+use crate::wire::call::{Args, CallError};
+
+/// What calls work with.
+pub struct Ctx {
+    /// The store, for reading.
+    pub store: Store,
+    /// The time.
+    pub clock: Clock,
+    /// Where to count.
+    pub metrics: Arc<Metrics>,
+    /// Makes jids.
+    pub jids: JidMaker,
+    /// Bytes of the largest entry taken.
+    pub entry_bytes_max: usize,
+    /// The buses being read.
+    pub buses: Vec<Watch>,
+    /// When the daemon started.
+    pub started: Micros,
+    /// Where the store is.
+    pub state_dir: PathBuf,
+    /// Where the socket is.
+    pub socket: PathBuf,
+}
+
+/// What a writing call wants.
+pub struct Write {
+    /// Entries to store; none if there is nothing to wait for.
+    pub batch: Batch,
+    /// The answer once they are stored, as msgpack.
+    pub answer: Vec<u8>,
+}
+
+/// How a call is carried out.
+pub enum Run {
+    /// Answers at once, from what is stored.
+    Read(fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>),
+    /// Stores something first.
+    Write(fn(&Ctx, &Args<'_>) -> Result<Write, CallError>),
+}
+
+/// One call.
+pub struct Call {
+    /// Its name on the wire.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub doc: &'static str,
+    /// How.
+    pub run: Run,
+}
+
+const fn read(
+    name: &'static str,
+    doc: &'static str,
+    run: fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>,
+) -> Call {
+    Call { name, doc, run: Run::Read(run) }
+}
+
+const fn write(
+    name: &'static str,
+    doc: &'static str,
+    run: fn(&Ctx, &Args<'_>) -> Result<Write, CallError>,
+) -> Call {
+    Call { name, doc, run: Run::Write(run) }
+}
+
+/// Every call there is.
+pub const CALLS: &[Call] = &[
+    write("prep_jid", "a jid for a job: the one passed, or a new one", writes::prep_jid),
+    write("save_load", "keep a job as it was published", writes::save_load),
+    write("save_minions", "add minions that a syndic reported for a job", writes::save_minions),
+    write("returner", "keep one minion's return", writes::returner),
+    write("update_endtime", "keep when a job ended", writes::update_endtime),
+    write("event_return", "archive a batch of events", writes::event_return),
+    write("save_reg", "keep Thorium's register", writes::save_reg),
+    write("clean_old_jobs", "let go of jobs that are old enough", writes::clean_old_jobs),
+    read("get_load", "a job as it was published, with its minions", cache::get_load),
+    read("get_jid", "the returns of a job by minion", cache::get_jid),
+    read("get_jids", "every job in short", cache::get_jids),
+    read("get_jids_filter", "the newest jobs in short", cache::get_jids_filter),
+    read("get_fun", "per minion the last job that ran a function", cache::get_fun),
+    read("get_minions", "every minion that has returned a job", cache::get_minions),
+    read("get_endtime", "when a job ended", cache::get_endtime),
+    read("load_reg", "Thorium's register as kept last", cache::load_reg),
+    read("status", "the daemon, its doors and its store", lists::status),
+    read("events_list", "events, the latest first", lists::events_list),
+    read("jobs_list", "jobs, the latest first", lists::jobs_list),
+    read("job_show", "one job with its returns", lists::job_show),
+];
+
+/// The call of that name.
+pub fn find(name: &str) -> Option<&'static Call> {
+    CALLS.iter().find(|call| call.name == name)
+}
+
+/// What a store's error is to a caller.
+fn failed(error: StoreError) -> CallError {
+    match error {
+        StoreError::Stopping => CallError::Unavailable(error.to_string()),
+        error => {
+            tracing::error!(%error, "a call could not be answered from the store");
+            CallError::Internal(error.to_string())
+        }
+    }
+}
+
+/// Makes jids: the present time, or the next microsecond that has not been given out.
+#[derive(Debug)]
+pub struct JidMaker(AtomicI64);
+
+impl JidMaker {
+    /// Gives out nothing up to `last`.
+    pub fn after(last: Micros) -> Self {
+        Self(AtomicI64::new(last.0))
+    }
+
+    /// The instant of a new jid.
+    pub fn next(&self, now: Micros) -> Micros {
+        let advance = |last: i64| Some(now.0.max(last.saturating_add(1)));
+        let last = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, advance).unwrap_or(now.0);
+        Micros(now.0.max(last.saturating_add(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jids_are_unique_even_when_the_clock_stands_or_steps_back() {
+        let maker = JidMaker::after(Micros(100));
+        let made = [50, 50, 200, 200, 10].map(|now| maker.next(Micros(now)).0);
+        assert_eq!(made, [101, 102, 200, 201, 202]);
+    }
+
+    #[test]
+    fn every_call_is_in_the_wire_page() {
+        let page = include_str!("../../../docs/WIRE.md");
+        for call in CALLS {
+            assert!(
+                page.contains(&format!("| `{}` |", call.name)),
+                "{} is missing in docs/WIRE.md",
+                call.name
+            );
+        }
+        let rows =
+            page.lines().skip_while(|l| *l != "## Calls of the returner").filter(|l| l.starts_with("| `"));
+        for row in rows {
+            let name = row.trim_start_matches("| `").split('`').next().unwrap_or_default();
+            assert!(find(name).is_some(), "docs/WIRE.md has a call {name} that does not exist");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Calls that store something.
+//!
+//! # Rules
+//!
+//! `save_load` runs again for every return, with the return as load (`salt/utils/job.py`). Such a load is
+//! stored only for a job of which nothing else is known; everything it says comes again in `returner`.
+//! A jid of `req` or `nocache` is one that was never made: refused, quietly.
+
+use super::{Ctx, Write};
+use crate::clock::Micros;
+use crate::model::{Batch, Entry, Flags, Kind, Source, stamped_jid};
+use crate::wire::call::{Args, CallError, id_text};
+use crate::wire::msgpack::{self, Reader, Writer};
+use crate::wire::salt_event::{event_entry, peek};
+
+/// Words that stand where a jid should be.
+const NO_JIDS: [&str; 3] = ["", "req", "nocache"];
+
+/// An entry of a returner call, with nothing in it yet.
+fn blank(ctx: &Ctx, args: &Args<'_>, kind: Kind) -> Result<Entry<'static>, CallError> {
+    Ok(Entry {
+        kind,
+        source: source(args, Source::Returner)?,
+        flags: Flags::default(),
+        at: args.int("at")?.map_or_else(|| ctx.clock.now(), Micros),
+        tag: b"",
+        jid: "",
+        minion: "",
+        fun: "",
+        retcode: 0,
+        body: b"",
+    })
+}
+
+fn source(args: &Args<'_>, door: Source) -> Result<Source, CallError> {
+    Ok(if args.flag("replay")? { Source::Spool } else { door })
+}
+
+fn nil() -> Vec<u8> {
+    vec![0xc0]
+}
+
+impl Ctx {
+    fn store_one(&self, entry: &Entry<'_>, answer: Vec<u8>) -> Result<Write, CallError> {
+        self.check_size(entry)?;
+        Ok(Write { batch: Batch::of(entry), answer })
+    }
+
+    fn check_size(&self, entry: &Entry<'_>) -> Result<(), CallError> {
+        let (len, max) = (entry.raw_len(), self.entry_bytes_max);
+        if len > max {
+            self.metrics.entries_too_large.add(1);
+            return Err(CallError::TooLarge { len, max });
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, why: String) -> CallError {
+        self.metrics.calls_refused.add(1);
+        CallError::Refused(why)
+    }
+
+    fn job_of(&self, jid: String) -> Result<String, CallError> {
+        if NO_JIDS.contains(&jid.as_str()) {
+            return Err(self.refuse(format!("`{jid}` is no job id; nothing is stored under it")));
+        }
+        Ok(jid)
+    }
+}
+
+pub(super) fn prep_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+    let passed = args.id("passed_jid")?.filter(|jid| !jid.is_empty());
+    let jid = passed.unwrap_or_else(|| stamped_jid(ctx.jids.next(ctx.clock.now())));
+    let mut answer = Writer::new();
+    answer.str(&jid);
+    let answer = answer.into_bytes();
+    if !args.flag("nocache")? {
+        return Ok(Write { batch: Batch::default(), answer });
+    }
+    let body = nil();
+    ctx.store_one(&Entry { jid: &jid, body: &body, ..blank(ctx, args, Kind::NoCache)? }, answer)
+}
+
+pub(super) fn save_load(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+    let jid = ctx.job_of(args.required_id("jid")?)?;
+    let load = args.required_map("load")?;
+    let minions = args.array("minions")?;
+    let seen = peek(load);
+    let is_return = seen.has_return && seen.cmd.is_none_or(|cmd| cmd == "_return");
+    let kind = if is_return { Kind::ReturnLoad } else { Kind::Load };
+    if is_return && minions.is_none() {
+        let known = ctx.store.job_row(&jid).map_err(super::failed)?;
+        if known.is_some_and(|row| row.rank > 0) {
+            return Ok(Write { batch: Batch::default(), answer: nil() });
+        }
+    }
+    let mut body = Writer::new();
+    body.array(2).raw(load).raw(minions.unwrap_or(&[0xc0]));
+    let body = body.into_bytes();
+    let fun = seen.fun.unwrap_or("");
+    ctx.store_one(&Entry { jid: &jid, fun, body: &body, ..blank(ctx, args, kind)? }, nil())
+}
+
+pub(super) fn save_minions(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+    let jid = ctx.job_of(args.required_id("jid")?)?;
+    let minions = args.required_array("minions")?;
+    let mut body = Writer::new();
+    body.array(2).raw(minions).raw(args.raw("syndic_id").unwrap_or(&[0xc0]));
+    let body = body.into_bytes();
+    ctx.store_one(&Entry { jid: &jid, body: &body, ..blank(ctx, args, Kind::Minions)? }, nil())
+}
+
+pub(super) fn returner(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+    let load = args.required_map("load")?;
+    let jid = msgpack::get(load, "jid").and_then(id_text);
+    let jid =
+        ctx.job_of(jid.ok_or_else(|| ctx.refuse("a return without `jid` belongs to no job".to_owned()))?)?;
+    let minion = msgpack::get(load, "id").and_then(id_text).filter(|id| !id.is_empty());
+    let minion =
+        minion.ok_or_else(|| ctx.refuse(format!("a return of job {jid} without `id` is nobody's")))?;
+    let seen = peek(load);
+    // The master fires a return before it hands it over, and firing adds the stamp: so it was on the bus.
+    let fired = seen.has_stamp && seen.cmd == Some("_return");
+    let flags = if fired { seen.flags().with(Flags::ON_BUS) } else { seen.flags() };
+    let tag = format!("salt/job/{jid}/ret/{minion}");
+    let entry = Entry {
+        flags,
+        tag: tag.as_bytes(),
+        jid: &jid,
+        minion: &minion,
+        fun: seen.fun.unwrap_or(""),
+        retcode: seen.retcode.unwrap_or(0),
+        body: load,
+        ..blank(ctx, args, Kind::Return)?
+    };
+    ctx.store_one(&entry, nil())
+}
+
+pub(super) fn update_endtime(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+    let jid = ctx.job_of(args.required_id("jid")?)?;
+    let mut body = Writer::new();
+    body.str(args.required_text("endtime")?);
+    let body = body.into_bytes();
+    ctx.store_one(&Entry { jid: &jid, body: &body, ..blank(ctx, args, Kind::Endtime)? }, nil())
+}
+
+pub(super) fn event_return(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+    let events = args.required_array("events")?;
+    let source = source(args, Source::EventReturn)?;
+    let at = args.int("at")?.map_or_else(|| ctx.clock.now(), Micros);
+    let mut batch = Batch::default();
+    let (mut total, mut malformed) = (0, 0);
+    for event in msgpack::elements(events) {
+        total += 1;
+        let tag = msgpack::get(event, "tag").and_then(|tag| Reader::new(tag).bytes().ok());
+        let data = msgpack::get(event, "data");
+        let (Some(tag), Some(data)) = (tag.filter(|tag| !tag.is_empty()), data) else {
+            malformed += 1;
+            continue;
+        };
+        let entry = event_entry(tag, data, source, at);
+        ctx.check_size(&entry)?;
+        batch.push(&entry);
+    }
+    if malformed > 0 {
+        ctx.metrics.event_return_malformed.add(malformed);
+        tracing::warn!(malformed, total, "elements of an event_return batch have no tag or no data");
+    }
+    let taken = batch.len() as u64;
+    ctx.metrics.event_return_events.add(taken);
+    let mut answer = Writer::new();
+    answer.uint(taken);
+    Ok(Write { batch, answer: answer.into_bytes() })
+}
+
+pub(super) fn save_reg(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+    let body = args.raw("data").unwrap_or(&[0xc0]);
+    ctx.store_one(&Entry { body, ..blank(ctx, args, Kind::Register)? }, nil())
+}
+
+/// Salt asks this every minute. Nothing is let go of in this first form of the store: entries stay until
+/// retention comes with segments and classes that have bounds.
+pub(super) fn clean_old_jobs(_: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+    args.int("keep_jobs_seconds")?;
+    Ok(Write { batch: Batch::default(), answer: nil() })
+}

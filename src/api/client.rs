@@ -1,0 +1,274 @@
+//! The command line's end of the local socket: one connection, one question at a time, and a bound on
+//! everything: the wait, the size of an answer, its depth. `docs/WIRE.md` has the bytes.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rmpv::Value;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::limits;
+
+/// The version of the protocol spoken here.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// What a client says first, before the version.
+const MAGIC: &[u8; 6] = b"SCWIRE";
+
+/// Levels that the protocol itself adds around a value of Salt: answer, list, row, field.
+const ENVELOPE_DEPTH: usize = 8;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens there, or not for us: start the daemon, or look elsewhere.
+    #[error("no daemon answers at {}: {source}", path.display())]
+    Away {
+        /// The socket that was tried.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The daemon understood and declined; `code` is one of the table in `docs/WIRE.md`.
+    #[error("the daemon declined: {message} ({code})")]
+    Refused {
+        /// The stable code.
+        code: String,
+        /// The daemon's sentence.
+        message: String,
+    },
+    /// What came back is not an answer: a bug, another program's socket, or a daemon of another version.
+    #[error("the daemon's answer makes no sense: {0}")]
+    Protocol(String),
+    /// The daemon did not answer in time: try again later.
+    #[error("the daemon did not answer within {} seconds", .0.as_secs())]
+    TimedOut(Duration),
+}
+
+/// A connection to the daemon.
+pub struct Client {
+    stream: UnixStream,
+    path: PathBuf,
+    timeout: Duration,
+    id_next: u64,
+}
+
+impl Client {
+    /// Connects to the daemon at `path`.
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        Self::connect_within(path, limits::CLI_ANSWER_TIMEOUT)
+    }
+
+    /// Connects, and gives the daemon `timeout` for this and for each answer.
+    pub fn connect_within(path: &Path, timeout: Duration) -> Result<Self, ClientError> {
+        let stream = open(path, timeout).map_err(|error| match error {
+            // A full backlog: the daemon lives and does not come round to us.
+            rustix::io::Errno::AGAIN => ClientError::TimedOut(timeout),
+            error => ClientError::Away { path: path.to_owned(), source: error.into() },
+        })?;
+        Ok(Self { stream, path: path.to_owned(), timeout, id_next: 1 })
+    }
+
+    /// Asks, and waits for the answer. `args` is a map with str keys, see [`args`].
+    pub fn call(&mut self, name: &str, args: Value) -> Result<Value, ClientError> {
+        let id = self.id_next;
+        self.id_next += 1;
+        let request = Value::Array(vec![Value::from(id), Value::from(name), args]);
+        let deadline = Instant::now() + self.timeout;
+        let sent = self.send(id, &request).map_err(|error| self.broken(error));
+        match (self.receive(deadline), sent) {
+            (Ok(answer), _) => read_answer(answer, id),
+            // A daemon that refuses at sight may close before it has read everything we sent.
+            (Err(_), Err(error)) | (Err(error), Ok(())) => Err(error),
+        }
+    }
+
+    fn send(&mut self, id: u64, request: &Value) -> io::Result<()> {
+        let mut frame = Vec::with_capacity(256);
+        if id == 1 {
+            frame.extend_from_slice(MAGIC);
+            frame.extend_from_slice(&PROTOCOL_VERSION.to_be_bytes());
+        }
+        let header = frame.len();
+        frame.extend_from_slice(&[0; 4]);
+        rmpv::encode::write_value(&mut frame, request)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
+        let body = u32::try_from(frame.len() - header - 4)
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the request is too large"))?;
+        for (place, byte) in frame.iter_mut().skip(header).zip(body.to_be_bytes()) {
+            *place = byte;
+        }
+        self.stream.write_all(&frame)
+    }
+
+    fn receive(&mut self, deadline: Instant) -> Result<Value, ClientError> {
+        let mut header = [0; 4];
+        self.fill(&mut header, deadline)?;
+        let bytes = u32::from_be_bytes(header) as usize;
+        if bytes > limits::WIRE_FRAME_BYTES_MAX {
+            return Err(ClientError::Protocol(format!("a frame of {bytes} bytes")));
+        }
+        // Grows with what arrives, not with what a header promises.
+        let mut frame = Vec::new();
+        let mut chunk = vec![0; 64 * 1024];
+        while frame.len() < bytes {
+            let wanted = chunk.len().min(bytes - frame.len());
+            let Some(part) = chunk.get_mut(..wanted) else { break };
+            self.fill(part, deadline)?;
+            frame.extend_from_slice(part);
+        }
+        let mut rest = frame.as_slice();
+        let depth = limits::MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH;
+        let value = rmpv::decode::read_value_with_max_depth(&mut rest, depth)
+            .map_err(|error| ClientError::Protocol(format!("no msgpack: {error}")))?;
+        if rest.is_empty() {
+            Ok(value)
+        } else {
+            Err(ClientError::Protocol("bytes after the answer".to_owned()))
+        }
+    }
+
+    fn fill(&mut self, mut part: &mut [u8], deadline: Instant) -> Result<(), ClientError> {
+        while !part.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ClientError::TimedOut(self.timeout));
+            }
+            self.stream.set_read_timeout(Some(left)).map_err(|error| self.broken(error))?;
+            match self.stream.read(part) {
+                Ok(0) => return Err(ClientError::Protocol("the connection was closed".to_owned())),
+                Ok(count) => part = part.get_mut(count..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.broken(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn broken(&self, error: io::Error) -> ClientError {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::TimedOut(self.timeout),
+            io::ErrorKind::InvalidInput => ClientError::Protocol(error.to_string()),
+            _ => ClientError::Away { path: self.path.clone(), source: error },
+        }
+    }
+}
+
+/// Arguments of a call; those that are nil are left out.
+pub fn args<const N: usize>(pairs: [(&str, Value); N]) -> Value {
+    let said = pairs.into_iter().filter(|(_, value)| !value.is_nil());
+    Value::Map(said.map(|(key, value)| (Value::from(key), value)).collect())
+}
+
+/// Connects with a bound: a send timeout also bounds the wait for a place in the backlog.
+fn open(path: &Path, timeout: Duration) -> rustix::io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(UnixStream::from(socket))
+}
+
+fn read_answer(answer: Value, id: u64) -> Result<Value, ClientError> {
+    let Value::Array(parts) = answer else {
+        return Err(ClientError::Protocol("no array".to_owned()));
+    };
+    let [answered, good, value] = <[Value; 3]>::try_from(parts)
+        .map_err(|parts| ClientError::Protocol(format!("an array of {}", parts.len())))?;
+    // Last words carry the id nil: they are about the connection, so about us too.
+    if !answered.is_nil() && answered.as_u64() != Some(id) {
+        return Err(ClientError::Protocol(format!("an answer to {answered}, asked was {id}")));
+    }
+    match good.as_bool() {
+        Some(true) if !answered.is_nil() => Ok(value),
+        Some(false) => {
+            let text = |key: &str| value[key].as_str().unwrap_or("?").to_owned();
+            Err(ClientError::Refused { code: text("code"), message: text("message") })
+        }
+        _ => Err(ClientError::Protocol("neither an answer nor a refusal".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// Asks a listener that reads the request and says `answer`, as raw bytes.
+    fn ask(answer: &[u8]) -> Result<Value, ClientError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut peer, _) = listener.accept().unwrap();
+                let mut seen = [0; 8 + 4];
+                peer.read_exact(&mut seen).unwrap();
+                assert_eq!(&seen[..8], b"SCWIRE\x00\x01");
+                let mut body = vec![0; u32::from_be_bytes(seen[8..].try_into().unwrap()) as usize];
+                peer.read_exact(&mut body).unwrap();
+                let request = rmpv::decode::read_value(&mut body.as_slice()).unwrap();
+                assert_eq!(request.to_string(), r#"[1, "status", {"limit": 3}]"#);
+                peer.write_all(answer).unwrap();
+            });
+            let mut client = Client::connect_within(&path, Duration::from_millis(500)).unwrap();
+            client.call("status", args([("limit", Value::from(3)), ("tag", Value::Nil)]))
+        })
+    }
+
+    fn frame(value: &Value) -> Vec<u8> {
+        let mut body = Vec::new();
+        rmpv::encode::write_value(&mut body, value).unwrap();
+        [&u32::try_from(body.len()).unwrap().to_be_bytes()[..], &body].concat()
+    }
+
+    #[test]
+    fn an_answer_is_returned_and_a_refusal_is_an_error() {
+        let answer = Value::Array(vec![1.into(), true.into(), "fine".into()]);
+        assert_eq!(ask(&frame(&answer)).unwrap().as_str(), Some("fine"));
+
+        let why = Value::Map(vec![("code".into(), "bad_args".into()), ("message".into(), "limit".into())]);
+        for id in [Value::from(1), Value::Nil] {
+            let refusal = Value::Array(vec![id, false.into(), why.clone()]);
+            let error = ask(&frame(&refusal)).unwrap_err();
+            assert!(matches!(error, ClientError::Refused { code, .. } if code == "bad_args"));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_a_protocol_error_and_costs_no_memory() {
+        let other = Value::Array(vec![7.into(), true.into(), Value::Nil]);
+        let mut deep = vec![0x91; 100_000];
+        deep.push(0xc0);
+        let deep = [&100_001u32.to_be_bytes()[..], &deep].concat();
+        for answer in [
+            frame(&other),
+            frame(&Value::from(1)),
+            b"\xff\xff\xff\xffxx".to_vec(),
+            b"\0\0\0\x02\xc0\xc0".to_vec(),
+            deep,
+            vec![],
+        ] {
+            let error = ask(&answer).unwrap_err();
+            assert!(matches!(error, ClientError::Protocol(_)), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn silence_times_out_and_absence_is_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sock");
+        assert!(matches!(Client::connect(&path), Err(ClientError::Away { .. })));
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut client = Client::connect_within(&path, Duration::from_millis(30)).unwrap();
+        let error = client.call("status", args([])).unwrap_err();
+        assert!(matches!(error, ClientError::TimedOut(_)), "{error:?}");
+        drop(listener);
+        assert!(matches!(Client::connect(&path), Err(ClientError::Away { .. })));
+    }
+}

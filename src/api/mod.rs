@@ -1,0 +1,5 @@
+//! The doors: how programs talk to the daemon.
+
+pub mod call;
+pub mod client;
+pub mod socket;

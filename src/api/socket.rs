@@ -1,0 +1,360 @@
+//! The local socket: many short-lived and forking processes, one unix stream each.
+//!
+//! Each connection has a reader and a writer task. The reader takes frames in order and starts calls; a
+//! writing call goes to `intake` before the next frame is looked at, so one peer's writes keep their order.
+//! The writer sends answers as they come. A peer that breaks the protocol is told so and dropped; the others
+//! and the daemon go on.
+//!
+//! # Bounds
+//!
+//! Nothing a peer does makes the daemon allocate more than [`SOCKET_BYTES_IN_FLIGHT`] for frames: a frame's
+//! bytes are set aside before they are read. Large frames have a lane of their own, so that one peer with a
+//! slow giant does not hold up the small calls of others. Patience is bounded at every step.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::call::{Ctx, Run, Write, find};
+use crate::channel::Refused;
+use crate::limits::{
+    INTAKE_PATIENCE, PEER_CALLS_IN_FLIGHT, PEER_PATIENCE, PREAMBLE_PATIENCE, SOCKET_BYTES_IN_FLIGHT,
+    SOCKET_PEERS_MAX, WIRE_FRAME_BYTES_MAX,
+};
+use crate::store::{Done, Intake};
+use crate::wire::call::{
+    CallError, PREAMBLE_LEN, Request, VERSION, answer_frame, read_preamble, refusal_frame, version_frame,
+};
+
+/// A frame up to this size goes through the lane of small ones.
+const SMALL_FRAME_BYTES: usize = 1024 * 1024;
+
+/// Bytes that one permit of a lane stands for.
+const PERMIT_BYTES: usize = 1024;
+
+/// Why the socket could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Somebody answers there already.
+    #[error("another daemon answers at {}: stop it first, or give another --socket", .0.display())]
+    InUse(PathBuf),
+    /// Something is there that is no socket, and is left alone.
+    #[error("{} exists and is no socket: move it away, or give another --socket", .0.display())]
+    NoSocket(PathBuf),
+    /// The operating system refused.
+    #[error("{action} {}: {source}", path.display())]
+    Io {
+        /// Verb first.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The refusal.
+        source: std::io::Error,
+    },
+    /// The group is not known on this machine.
+    #[error("socket_group: there is no group `{0}` on this machine")]
+    NoGroup(String),
+}
+
+/// The socket's file: bound, listening, removed when dropped.
+pub struct Door {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Door {
+    /// Binds the socket, with a directory for it and its permissions. Must run inside a tokio runtime.
+    pub fn open(path: &Path, mode: u32, group: Option<&str>) -> Result<Self, SocketError> {
+        let io = |action: &'static str, path: &Path| {
+            let path = path.to_owned();
+            move |source| SocketError::Io { action, path, source }
+        };
+        let gid = group
+            .map(|name| group_id(name).ok_or_else(|| SocketError::NoGroup(name.to_owned())))
+            .transpose()?;
+        if let Some(parent) = path.parent() {
+            if !parent.is_dir() {
+                use std::os::unix::fs::DirBuilderExt as _;
+                let made = fs::DirBuilder::new().recursive(true).mode(0o750).create(parent);
+                made.map_err(io("create the directory", parent))?;
+                if gid.is_some() {
+                    std::os::unix::fs::chown(parent, None, gid).map_err(io("change the group of", parent))?;
+                }
+            }
+        }
+        match fs::symlink_metadata(path) {
+            Ok(found) if !std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
+                return Err(SocketError::NoSocket(path.to_owned()));
+            }
+            Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+                return Err(SocketError::InUse(path.to_owned()));
+            }
+            // Nobody listens: a daemon that was killed left it behind.
+            Ok(_) => fs::remove_file(path).map_err(io("remove the stale socket", path))?,
+            Err(_) => {}
+        }
+        let listener = UnixListener::bind(path).map_err(io("bind", path))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io("set the mode of", path))?;
+        if gid.is_some() {
+            std::os::unix::fs::chown(path, None, gid).map_err(io("change the group of", path))?;
+        }
+        Ok(Self { listener, path: path.to_owned() })
+    }
+}
+
+/// The number of a group, from `/etc/group`.
+fn group_id(name: &str) -> Option<u32> {
+    let groups = fs::read_to_string("/etc/group").ok()?;
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+/// What all connections share.
+struct House {
+    ctx: Arc<Ctx>,
+    intake: Intake,
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+}
+
+/// Serves connections until `stop` turns true, then lets calls under way finish.
+pub async fn serve(door: Door, ctx: Arc<Ctx>, intake: Intake, mut stop: watch::Receiver<bool>) {
+    let lane = || Arc::new(Semaphore::new(SOCKET_BYTES_IN_FLIGHT / 2 / PERMIT_BYTES));
+    let house = Arc::new(House { ctx, intake, small: lane(), large: lane() });
+    let peers = Arc::new(Semaphore::new(SOCKET_PEERS_MAX));
+    loop {
+        let accepted = tokio::select! {
+            accepted = door.listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let Ok(seat) = peers.clone().try_acquire_owned() else {
+                    house.ctx.metrics.peers_turned_away.add(1);
+                    continue;
+                };
+                house.ctx.metrics.peers.add(1);
+                let (house, stop) = (house.clone(), stop.clone());
+                tokio::spawn(async move {
+                    serve_peer(&house, stream, stop).await;
+                    drop(seat);
+                });
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely: connections that end will give some back.
+                tracing::warn!(%error, "could not accept a connection");
+                sleep(std::time::Duration::from_millis(50)).await;
+            }
+        }
+    }
+    drop(door);
+    // Every peer gives its seat back once its last answer is out.
+    let all = u32::try_from(SOCKET_PEERS_MAX).unwrap_or(u32::MAX);
+    let _ = timeout(PEER_PATIENCE, peers.acquire_many(all)).await;
+}
+
+/// An answer on its way out, and the place that it frees.
+type Outgoing = (Vec<u8>, Option<OwnedSemaphorePermit>);
+
+async fn serve_peer(house: &Arc<House>, stream: UnixStream, stop: watch::Receiver<bool>) {
+    let (mut from, to) = stream.into_split();
+    // Each call under way holds a place, so the queue of answers always has room for one more.
+    let (answers, outgoing) = mpsc::channel(PEER_CALLS_IN_FLIGHT + 1);
+    let writer = tokio::spawn(send_answers(to, outgoing));
+    let last_words = match take_requests(house, &mut from, &answers, stop).await {
+        Ok(()) => None,
+        Err(Farewell::Protocol(error)) => Some(refusal_frame(None, &error)),
+        Err(Farewell::Version(theirs)) => Some(version_frame(theirs)),
+        Err(Farewell::Gone) => None,
+    };
+    if let Some(frame) = last_words {
+        house.ctx.metrics.peers_dropped.add(1);
+        let _ = answers.send((frame, None)).await;
+    }
+    drop(answers);
+    let _ = writer.await;
+}
+
+/// Why a connection ends.
+enum Farewell {
+    Protocol(CallError),
+    Version(u16),
+    Gone,
+}
+
+impl From<std::io::Error> for Farewell {
+    fn from(_: std::io::Error) -> Self {
+        Farewell::Gone
+    }
+}
+
+fn broke(what: impl Into<String>) -> Farewell {
+    Farewell::Protocol(CallError::Protocol(what.into()))
+}
+
+async fn take_requests(
+    house: &Arc<House>,
+    from: &mut OwnedReadHalf,
+    answers: &mpsc::Sender<Outgoing>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), Farewell> {
+    let mut preamble = [0_u8; PREAMBLE_LEN];
+    match timeout(PREAMBLE_PATIENCE, from.read_exact(&mut preamble)).await {
+        Err(_) => return Err(broke("no preamble came in time")),
+        Ok(read) => read?,
+    };
+    match read_preamble(preamble) {
+        Some(VERSION) => {}
+        Some(theirs) => return Err(Farewell::Version(theirs)),
+        None => {
+            return Err(broke(
+                "this socket speaks saltcellar's protocol, which begins with SCWIRE and a version",
+            ));
+        }
+    }
+    let places = Arc::new(Semaphore::new(PEER_CALLS_IN_FLIGHT));
+    loop {
+        let mut header = [0_u8; 4];
+        // Between frames a peer may be silent for as long as it likes; the stop ends that.
+        tokio::select! {
+            read = from.read_exact(&mut header) => read?,
+            _ = stop.wait_for(|stop| *stop) => return Ok(()),
+        };
+        let len = u32::from_be_bytes(header) as usize;
+        if len > WIRE_FRAME_BYTES_MAX {
+            return Err(broke(format!("a frame of {len} bytes exceeds the limit of {WIRE_FRAME_BYTES_MAX}")));
+        }
+        let lane = if len <= SMALL_FRAME_BYTES { &house.small } else { &house.large };
+        let permits = u32::try_from(len / PERMIT_BYTES + 1).unwrap_or(u32::MAX);
+        let Ok(bytes) = lane.clone().acquire_many_owned(permits).await else { return Err(Farewell::Gone) };
+        let mut payload = vec![0_u8; len];
+        match timeout(PEER_PATIENCE, from.read_exact(&mut payload)).await {
+            Err(_) => return Err(broke("a frame that was begun did not end in time")),
+            Ok(read) => read?,
+        };
+        let Ok(place) = places.clone().acquire_owned().await else { return Err(Farewell::Gone) };
+        house.ctx.metrics.calls.add(1);
+        start_call(house, payload, bytes, place, answers).await.map_err(Farewell::Protocol)?;
+    }
+}
+
+/// Starts a call; returns once its place among the peer's writes is settled.
+async fn start_call(
+    house: &Arc<House>,
+    payload: Vec<u8>,
+    bytes: OwnedSemaphorePermit,
+    place: OwnedSemaphorePermit,
+    answers: &mpsc::Sender<Outgoing>,
+) -> Result<(), CallError> {
+    let request = Request::read(&payload)?;
+    let id = request.id;
+    let reply = Reply { id, place, answers: answers.clone(), house: house.clone() };
+    match find(request.call).map(|call| &call.run) {
+        None => reply.send(Err(CallError::UnknownCall(request.call.to_owned()))),
+        Some(Run::Read(run)) => {
+            let house = house.clone();
+            tokio::task::spawn_blocking(move || {
+                let outcome = Request::read(&payload).and_then(|request| run(&house.ctx, &request.args));
+                drop((payload, bytes));
+                reply.send(outcome);
+            });
+        }
+        Some(Run::Write(run)) => {
+            let made = run(&house.ctx, &request.args);
+            drop(payload);
+            match made {
+                Err(error) => reply.send(Err(error)),
+                Ok(Write { batch, answer }) if batch.is_empty() => reply.send(Ok(answer)),
+                Ok(Write { batch, answer }) => submit(house, batch, answer, bytes, reply).await,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Hands entries to the appender, waiting for room within reason.
+async fn submit(
+    house: &House,
+    mut batch: crate::model::Batch,
+    answer: Vec<u8>,
+    bytes: OwnedSemaphorePermit,
+    reply: Reply,
+) {
+    let mut done: Option<Done> = Some(Box::new(move |stored: Result<(), String>| {
+        drop(bytes);
+        reply.send(stored.map(|()| answer).map_err(CallError::Unavailable));
+    }));
+    let deadline = Instant::now() + INTAKE_PATIENCE;
+    loop {
+        let words = match house.intake.try_submit(batch, done.take()) {
+            Ok(()) => return,
+            Err(Refused::Full((back, back_done))) if Instant::now() < deadline => {
+                (batch, done) = (back, back_done);
+                sleep(std::time::Duration::from_millis(1)).await;
+                continue;
+            }
+            Err(Refused::Full((_, done))) => (done, "the disk cannot keep up; try again later"),
+            Err(Refused::Closed((_, done))) => (done, "the daemon is stopping"),
+        };
+        if let (Some(done), why) = words {
+            done(Err(why.to_owned()));
+        }
+        return;
+    }
+}
+
+/// Where the answer of one call goes.
+struct Reply {
+    id: u64,
+    place: OwnedSemaphorePermit,
+    answers: mpsc::Sender<Outgoing>,
+    house: Arc<House>,
+}
+
+impl Reply {
+    /// Sends the answer; never waits. A peer that is gone gets none.
+    fn send(self, outcome: Result<Vec<u8>, CallError>) {
+        let frame = match outcome {
+            Ok(value) => answer_frame(self.id, &value),
+            Err(error) => {
+                if !matches!(error, CallError::Refused(_) | CallError::TooLarge { .. }) {
+                    self.house.ctx.metrics.calls_failed.add(1);
+                }
+                refusal_frame(Some(self.id), &error)
+            }
+        };
+        let _ = self.answers.try_send((frame, Some(self.place)));
+    }
+}
+
+async fn send_answers(mut to: OwnedWriteHalf, mut outgoing: mpsc::Receiver<Outgoing>) {
+    while let Some((mut frame, place)) = outgoing.recv().await {
+        let mut places = vec![place];
+        // What else is ready goes out with it.
+        while frame.len() < 64 * 1024 {
+            let Ok((more, place)) = outgoing.try_recv() else { break };
+            frame.extend_from_slice(&more);
+            places.push(place);
+        }
+        match timeout(PEER_PATIENCE, to.write_all(&frame)).await {
+            Ok(Ok(())) => {}
+            // It does not read, or is gone: closing wakes the reading half too.
+            Ok(Err(_)) | Err(_) => break,
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! `saltcellar completions SHELL`.
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use super::Cli;
+use super::output::{Format, Output};
+
+/// Arguments of `completions`.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The shell
+    shell: Shell,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  saltcellar completions bash > ~/.local/share/bash-completion/completions/saltcellar
+  saltcellar completions zsh > ~/.zfunc/_saltcellar
+  saltcellar completions fish > ~/.config/fish/completions/saltcellar.fish";
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    // By way of memory, because the generator panics where a write fails.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "saltcellar", &mut script);
+    let mut out = Output::new(Format::Table);
+    out.text(&String::from_utf8_lossy(&script))?;
+    Ok(out.flush()?)
+}

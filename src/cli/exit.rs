@@ -1,0 +1,67 @@
+//! How the program ends: exit codes, after sysexits(3), and which error means which.
+
+use std::process::ExitCode;
+
+use super::ask::NoDaemon;
+use super::output::OutputError;
+use crate::api::client::ClientError;
+use crate::config::ConfigError;
+
+/// An exit code. Scripts rely on the numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done.
+    Ok = 0,
+    /// Understood and not possible: an unknown job, an error not listed below.
+    Failed = 1,
+    /// Bad usage or configuration.
+    Usage = 64,
+    /// What is stored cannot be read.
+    Corrupt = 65,
+    /// No daemon answers.
+    NoDaemon = 69,
+    /// A fault of saltcellar itself.
+    Software = 70,
+    /// Not now: try again later.
+    TempFail = 75,
+    /// Told to stop while not yet done.
+    Interrupted = 130,
+}
+
+impl Exit {
+    /// What that error means to whoever ran the program.
+    pub fn of(error: &anyhow::Error) -> Self {
+        error.chain().find_map(Self::of_cause).unwrap_or(Self::Failed)
+    }
+
+    fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Self> {
+        // A reader that has seen enough (`| head`) is no failure.
+        if let Some(OutputError::Closed) = cause.downcast_ref() {
+            return Some(Self::Ok);
+        }
+        if cause.is::<ConfigError>() {
+            return Some(Self::Usage);
+        }
+        if cause.is::<NoDaemon>() {
+            return Some(Self::NoDaemon);
+        }
+        Some(match cause.downcast_ref::<ClientError>()? {
+            ClientError::Away { .. } => Self::NoDaemon,
+            ClientError::TimedOut(_) => Self::TempFail,
+            ClientError::Protocol(_) => Self::Software,
+            ClientError::Refused { code, .. } => match code.as_str() {
+                "bad_args" => Self::Usage,
+                "unavailable" => Self::TempFail,
+                "internal" | "protocol" => Self::Software,
+                _ => Self::Failed,
+            },
+        })
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}

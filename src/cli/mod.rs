@@ -1,0 +1,152 @@
+//! The command line: one file per verb, and what verbs share.
+//!
+//! # Invariant
+//!
+//! Every verb that answers something takes `--output`; every way to end is an [`Exit`]; an error is one line
+//! on standard error that begins with `saltcellar: failed to`, and a missing daemon is said as such.
+
+mod ask;
+mod check;
+mod completions;
+mod events;
+mod exit;
+mod jobs;
+mod logs;
+mod nested;
+mod output;
+mod serve;
+mod status;
+mod table;
+mod version;
+mod when;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub use self::exit::Exit;
+pub use self::output::{Format, OutputError};
+use crate::config::Given;
+
+/// Job cache and event archive beside a Salt master.
+#[derive(Parser)]
+#[command(name = "saltcellar", version, arg_required_else_help = true, after_long_help = EXAMPLES)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  saltcellar serve                           run the daemon, with defaults
+  saltcellar serve --bus /var/run/salt/master
+                                             and archive that master's event bus
+  saltcellar jobs list --since 2h            what ran lately
+  saltcellar jobs show 20261121054728123456  one job in full
+  saltcellar events list --tag 'salt/auth*'  the last events of a kind
+  saltcellar check                           what the daemon would run on
+
+Exit codes:
+  0 done   1 failed   64 bad usage or configuration   65 stored data cannot be read
+  69 no daemon answers   70 a fault of saltcellar   75 try again later   130 interrupted";
+
+/// Flags of every verb.
+#[derive(clap::Args)]
+struct Global {
+    /// The daemon's unix socket [env: SALTCELLAR_SOCKET]
+    #[arg(long, global = true, value_name = "PATH", help_heading = "Global options")]
+    socket: Option<PathBuf>,
+    /// The daemon's state directory [env: SALTCELLAR_STATE_DIR]
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
+    state_dir: Option<PathBuf>,
+    /// Read this configuration file instead of the default one
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
+    config: Option<PathBuf>,
+    /// Form of the answer
+    #[arg(long, global = true, value_enum, default_value_t = Format::Table, hide_possible_values = true,
+          value_name = "table|json|jsonl", help_heading = "Global options")]
+    output: Format,
+}
+
+impl Global {
+    fn given(&self) -> Given {
+        Given {
+            config: self.config.clone(),
+            state_dir: self.state_dir.clone(),
+            socket: self.socket.clone(),
+            ..Given::default()
+        }
+    }
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run the daemon
+    Serve(serve::Args),
+    /// Validate the configuration and print what it comes to
+    #[command(after_long_help = check::EXAMPLES)]
+    Check,
+    /// What Salt's jobs were and what they returned
+    #[command(subcommand)]
+    Jobs(jobs::Jobs),
+    /// What passed over the event bus
+    #[command(subcommand)]
+    Events(events::Events),
+    /// How the daemon is
+    #[command(after_long_help = status::EXAMPLES)]
+    Status,
+    /// Versions of the program and of what it speaks
+    Version,
+    /// Print completions for a shell
+    Completions(completions::Args),
+}
+
+/// Runs the program: reads `args` (the first is the program's name), does what they say, and reports.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nobody is left to tell if this cannot be printed.
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() };
+        }
+    };
+    match dispatch(cli) {
+        Ok(()) => Exit::Ok.into(),
+        Err(error) => {
+            let exit = Exit::of(&error);
+            if exit != Exit::Ok {
+                report(&error);
+            }
+            exit.into()
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<()> {
+    let Cli { global, verb } = cli;
+    match verb {
+        Verb::Serve(args) => serve::run(&global, args),
+        Verb::Check => check::run(&global),
+        Verb::Jobs(jobs) => jobs::run(&global, jobs),
+        Verb::Events(events) => events::run(&global, events),
+        Verb::Status => status::run(&global),
+        Verb::Version => version::run(&global),
+        Verb::Completions(args) => completions::run(&args),
+    }
+}
+
+/// Says what went wrong. Causes may quote what a daemon or a file said, hence the escaping.
+#[expect(clippy::print_stderr, reason = "this is where the program speaks to whoever ran it")]
+fn report(error: &anyhow::Error) {
+    if let Some(away) = error.chain().find_map(|cause| cause.downcast_ref::<ask::NoDaemon>()) {
+        eprintln!("saltcellar: {}", output::plain(&away.to_string()));
+        eprintln!("saltcellar: {}", output::plain(&away.hint()));
+        return;
+    }
+    eprintln!("saltcellar: failed to {}", output::plain(&format!("{error:#}")));
+}

@@ -1,0 +1,96 @@
+//! A value of Salt as indented text, in the manner of Salt's own `nested` outputter.
+
+use serde_json::Value as Json;
+
+use super::output::plain;
+
+const STEP: usize = 4;
+/// Levels beyond this one are no longer indented: nobody counts spaces that far.
+const INDENT_MAX: usize = 60;
+
+/// The value as lines, each indented by `indent` spaces at least.
+pub(super) fn nested(value: &Json, indent: usize) -> String {
+    let mut text = String::new();
+    write(&mut text, value, indent);
+    text
+}
+
+fn write(out: &mut String, value: &Json, indent: usize) {
+    match value {
+        Json::Object(object) if !is_leaf(value) => {
+            for (key, value) in object {
+                field(out, &format!("{}:", plain(key)), value, indent);
+            }
+        }
+        Json::Array(items) if !items.is_empty() => {
+            for item in items {
+                field(out, "-", item, indent);
+            }
+        }
+        Json::String(text) if text.contains('\n') => {
+            for part in text.trim_end_matches('\n').split('\n') {
+                line(out, indent, &plain(part.trim_end_matches('\r')));
+            }
+        }
+        other => line(out, indent, &leaf(other)),
+    }
+}
+
+/// A key or a dash, and its value: beside it if that fits a line, else below.
+fn field(out: &mut String, head: &str, value: &Json, indent: usize) {
+    if is_leaf(value) {
+        line(out, indent, &format!("{head} {}", leaf(value)));
+    } else {
+        line(out, indent, head);
+        write(out, value, indent + STEP);
+    }
+}
+
+/// Whether a value takes one line: scalars, empty ones, and what JSON tags (`{"$bin": ...}`).
+fn is_leaf(value: &Json) -> bool {
+    match value {
+        Json::Object(object) => {
+            object.is_empty()
+                || object.len() == 1 && object.keys().all(|key| key.starts_with('$') && key != "$map")
+        }
+        Json::Array(items) => items.is_empty(),
+        Json::String(text) => !text.contains('\n'),
+        _ => true,
+    }
+}
+
+/// A one-line value; text stands bare.
+pub(super) fn leaf(value: &Json) -> String {
+    match value {
+        Json::Null => String::new(),
+        Json::String(text) => plain(text).into_owned(),
+        other => plain(&other.to_string()).into_owned(),
+    }
+}
+
+fn line(out: &mut String, indent: usize, text: &str) {
+    out.extend(std::iter::repeat_n(' ', indent.min(INDENT_MAX)));
+    out.push_str(text);
+    out.truncate(out.trim_end_matches(' ').len());
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_are_indented_as_people_read_them() {
+        let value = json!({
+            "pid": 7, "ok": true, "none": null, "empty": [], "blob": {"$bin": "AA=="},
+            "out": "one\n\x1b[2Jtwo\n",
+            "list": ["a", {"k": "v"}],
+        });
+        let expected = "  pid: 7\n  ok: true\n  none:\n  empty: []\n  blob: {\"$bin\":\"AA==\"}\n  out:\n      one\n      \\x1b[2Jtwo\n  list:\n      - a\n      -\n          k: v\n";
+        assert_eq!(nested(&value, 2), expected);
+        assert_eq!(nested(&json!("one\ntwo"), 0), "one\ntwo\n");
+        assert_eq!(nested(&json!(true), 0), "true\n");
+    }
+}

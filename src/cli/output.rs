@@ -1,0 +1,150 @@
+//! What the program prints: tables for people, JSON for programs.
+//!
+//! # Invariant
+//!
+//! Nothing that came from Salt reaches a terminal as a control character: minions choose much of what is
+//! shown, and an escape sequence is a command to the terminal. See [`plain`] and [`Output::json`].
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+
+use serde_json::Value as Json;
+
+/// The form of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Aligned columns or indented text, for people.
+    Table,
+    /// One JSON document.
+    Json,
+    /// One JSON object a line.
+    Jsonl,
+}
+
+/// Why something could not be printed.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    /// The reader went away; end quietly.
+    #[error("nobody reads the output any more")]
+    Closed,
+    /// Anything else, such as a full disk.
+    #[error("write the output: {0}")]
+    Failed(io::Error),
+}
+
+impl From<io::Error> for OutputError {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe { Self::Closed } else { Self::Failed(error) }
+    }
+}
+
+/// Standard output, and how to write to it.
+pub(super) struct Output {
+    /// The form asked for.
+    pub(super) format: Format,
+    /// Columns of the terminal; none if this is not one, and then nothing is cut.
+    pub(super) width: Option<usize>,
+    bold: bool,
+    writer: BufWriter<Stdout>,
+}
+
+impl Output {
+    /// Standard output in that form.
+    pub(super) fn new(format: Format) -> Self {
+        let stdout = io::stdout();
+        let terminal = stdout.is_terminal();
+        let size = terminal.then(|| rustix::termios::tcgetwinsize(&stdout).ok()).flatten();
+        let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+        let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Self { format, width: columns, bold: terminal && colour, writer: BufWriter::new(stdout) }
+    }
+
+    /// One line of text that is known to be plain.
+    pub(super) fn line(&mut self, text: &str) -> Result<(), OutputError> {
+        Ok(writeln!(self.writer, "{text}")?)
+    }
+
+    /// One line that heads others.
+    pub(super) fn heading(&mut self, text: &str) -> Result<(), OutputError> {
+        if self.bold { self.line(&format!("\x1b[1m{text}\x1b[0m")) } else { self.line(text) }
+    }
+
+    /// Text that ends its own lines.
+    pub(super) fn text(&mut self, text: &str) -> Result<(), OutputError> {
+        Ok(self.writer.write_all(text.as_bytes())?)
+    }
+
+    /// A document: indented as `json`, on one line as `jsonl`.
+    pub(super) fn json(&mut self, document: &Json) -> Result<(), OutputError> {
+        let text = if self.format == Format::Json { format!("{document:#}") } else { document.to_string() };
+        self.line(&json_plain(&text))
+    }
+
+    /// A document on one line, without its end.
+    pub(super) fn json_compact(&mut self, document: &Json) -> Result<(), OutputError> {
+        self.text(&json_plain(&document.to_string()))
+    }
+
+    /// Hands everything over to the system.
+    pub(super) fn flush(&mut self) -> Result<(), OutputError> {
+        Ok(self.writer.flush()?)
+    }
+}
+
+/// JSON escapes the first 32 control characters itself; the others occur within strings only, where an
+/// escape means the same.
+fn json_plain(text: &str) -> Cow<'_, str> {
+    escape(text, |c| is_unsafe(c) && c > ' ', |out, c| write!(out, "\\u{:04x}", u32::from(c)))
+}
+
+/// The text with everything escaped that could move a cursor, start a line, or turn the reading direction.
+pub(super) fn plain(text: &str) -> Cow<'_, str> {
+    escape(text, is_unsafe, |out, c| match c {
+        '\n' => out.write_str("\\n"),
+        '\r' => out.write_str("\\r"),
+        '\t' => out.write_str("\\t"),
+        c if u32::from(c) < 0x100 => write!(out, "\\x{:02x}", u32::from(c)),
+        c => write!(out, "\\u{{{:x}}}", u32::from(c)),
+    })
+}
+
+fn escape(
+    text: &str,
+    is_unsafe: impl Fn(char) -> bool,
+    write: impl Fn(&mut String, char) -> std::fmt::Result,
+) -> Cow<'_, str> {
+    if !text.contains(&is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_unsafe(c) {
+            // Writing to a String cannot fail.
+            let _ = write(&mut out, c);
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
+fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped() {
+        assert_eq!(plain("gr\u{fc}n"), "gr\u{fc}n");
+        assert_eq!(plain("\x1b[2J\n\r\t\x7f\u{9b}x\u{202e}y"), r"\x1b[2J\n\r\t\x7f\x9bx\u{202e}y");
+        let json = Json::from("\x1b\x7f\u{9b}2J\u{202e}");
+        let text = json.to_string();
+        assert_eq!(json_plain(&text), r#""\u001b\u007f\u009b2J\u202e""#);
+        assert_eq!(serde_json::from_str::<Json>(&json_plain(&text)).unwrap(), json);
+    }
+}

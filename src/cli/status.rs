@@ -1,0 +1,77 @@
+//! `saltcellar status`: how the daemon is.
+
+use anyhow::Context;
+use serde_json::Value as Json;
+
+use super::nested::leaf;
+use super::output::{Format, Output, OutputError};
+use super::table::{Column, Table};
+use super::{Global, ask};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  saltcellar status
+  saltcellar status --output json | jq .counters";
+
+pub(super) fn run(global: &Global) -> anyhow::Result<()> {
+    let mut client = ask::connect(global)?;
+    let status = ask::call(&mut client, "status", []).context("ask for the status")?;
+    let mut out = Output::new(global.output);
+    match out.format {
+        Format::Table => table(&mut out, &status)?,
+        Format::Json | Format::Jsonl => out.json(&status)?,
+    }
+    Ok(out.flush()?)
+}
+
+fn table(out: &mut Output, status: &Json) -> Result<(), OutputError> {
+    for name in ["version", "pid", "uptime_s", "state_dir", "socket", "head", "durable"] {
+        out.line(&format!("{name:<10} {}", cell(status, name)))?;
+    }
+    let columns = |titles: [&'static str; 4]| titles.map(Column::left);
+    list(
+        out,
+        status,
+        "bus",
+        ["path", "connected", "framing", "events"],
+        columns(["BUS", "CONNECTED", "FRAMING", "EVENTS"]),
+    )?;
+    list(
+        out,
+        status,
+        "classes",
+        ["class", "segments", "entries", "disk_bytes", "raw_bytes"],
+        [
+            Column::left("CLASS"),
+            Column::right("SEGMENTS"),
+            Column::right("ENTRIES"),
+            Column::right("DISK BYTES"),
+            Column::right("RAW BYTES"),
+        ],
+    )?;
+    if let Some(counters) = status.get("counters").and_then(Json::as_object).filter(|c| !c.is_empty()) {
+        out.line("")?;
+        let rows: Vec<_> = counters.iter().map(|(name, value)| vec![name.clone(), leaf(value)]).collect();
+        Table::new([Column::left("COUNTER"), Column::right("VALUE")]).print(out, &rows)?;
+    }
+    Ok(())
+}
+
+fn list<const N: usize>(
+    out: &mut Output,
+    status: &Json,
+    name: &str,
+    fields: [&str; N],
+    columns: [Column; N],
+) -> Result<(), OutputError> {
+    let Some(rows) = status.get(name).and_then(Json::as_array).filter(|rows| !rows.is_empty()) else {
+        return Ok(());
+    };
+    let rows: Vec<_> = rows.iter().map(|row| fields.map(|field| cell(row, field)).to_vec()).collect();
+    out.line("")?;
+    Table::new(columns).print(out, &rows)
+}
+
+fn cell(row: &Json, field: &str) -> String {
+    row.get(field).map(leaf).unwrap_or_default()
+}

@@ -1,0 +1,29 @@
+//! `saltcellar version`: the program's version and those of the formats it speaks.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::Global;
+use super::output::{Format, Output};
+use crate::api::client;
+
+/// Formats that other programs or other versions meet, each with the version of this build.
+const FORMATS: &[(&str, u16)] = &[("wire", client::PROTOCOL_VERSION)];
+
+pub(super) fn run(global: &Global) -> anyhow::Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut out = Output::new(global.output);
+    match out.format {
+        Format::Table => {
+            out.line(&format!("saltcellar {version}"))?;
+            for (name, format) in FORMATS {
+                out.line(&format!("{name} format {format}"))?;
+            }
+        }
+        Format::Json | Format::Jsonl => {
+            let formats: Map<_, _> =
+                FORMATS.iter().map(|(name, format)| ((*name).to_owned(), Json::from(*format))).collect();
+            out.json(&json!({ "version": version, "formats": formats }))?;
+        }
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,185 @@
+//! Times as people write and read them. All are UTC; inside they are microseconds since 1970.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value as Json;
+
+const MICROS: i64 = 1_000_000;
+const DAY_S: i64 = 86_400;
+
+/// A moment on the command line: `10m` ago, or a date.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct When(pub(super) i64);
+
+impl std::str::FromStr for When {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ago = ago_s(text).and_then(|seconds| now_micros().checked_sub(seconds.checked_mul(MICROS)?));
+        ago.or_else(|| date_micros(text)).map(Self).ok_or_else(|| {
+            "give 30s, 10m, 2h, 3d or 1w (ago), or a date in UTC: 2026-11-21, 2026-11-21T05:47, \
+             2026-11-21T05:47:28.123"
+                .to_owned()
+        })
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a person's `10m` counts from the real time, nobody winds it")]
+fn now_micros() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+fn ago_s(text: &str) -> Option<i64> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let factor = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => DAY_S,
+        "w" => 7 * DAY_S,
+        _ => return None,
+    };
+    number(digits)?.checked_mul(factor)
+}
+
+fn number(digits: &str) -> Option<i64> {
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+/// `2026-11-21`, then if wanted `T05:47`, `:28`, `.123456`, `Z`; a space may stand for the `T`.
+fn date_micros(text: &str) -> Option<i64> {
+    let text = text.strip_suffix('Z').unwrap_or(text);
+    let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
+    let mut date = date.split('-');
+    let (year, month, day) = (part(&mut date, 4)?, part(&mut date, 2)?, part(&mut date, 2)?);
+    let (time, fraction) = time.split_once('.').unwrap_or((time, ""));
+    let mut time = time.split(':');
+    let (hour, minute) = (part(&mut time, 2)?, part(&mut time, 2)?);
+    let second = time.next().map_or(Some(0), |second| part(&mut std::iter::once(second), 2))?;
+    let in_range = hour < 24 && minute < 60 && second < 60 && fraction.len() <= 6;
+    if date.next().is_some() || time.next().is_some() || !in_range {
+        return None;
+    }
+    let days = days_of(year, month, day)?;
+    let fraction = number(&format!("{fraction:0<6}"))?;
+    Some((days * DAY_S + hour * 3_600 + minute * 60 + second) * MICROS + fraction)
+}
+
+fn part<'a>(parts: &mut impl Iterator<Item = &'a str>, digits: usize) -> Option<i64> {
+    parts.next().filter(|part| part.len() == digits).and_then(number)
+}
+
+/// Days from 1970-01-01, Gregorian; none if there is no such day.
+fn days_of(year: i64, month: i64, day: i64) -> Option<i64> {
+    if !(1..=12).contains(&month) || day < 1 {
+        return None;
+    }
+    // Years begin in March here, so that the leap day is the last of its year.
+    let year_m = if month > 2 { year } else { year - 1 };
+    let month_m = (month + 9) % 12;
+    let days = 365 * year_m + year_m.div_euclid(4) - year_m.div_euclid(100)
+        + year_m.div_euclid(400)
+        + (153 * month_m + 2) / 5
+        + (day - 1)
+        - 719_468;
+    (civil(days) == (year, month, day)).then_some(days)
+}
+
+/// The date of a day counted from 1970-01-01: the reverse of [`days_of`].
+fn civil(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_m = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_m + 2) / 5 + 1;
+    let month = if month_m < 10 { month_m + 3 } else { month_m - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    (year, month, day)
+}
+
+/// ISO 8601 with microseconds: `2026-11-21T05:47:28.123456Z`.
+pub(super) fn iso(micros: i64) -> String {
+    let seconds = micros.div_euclid(MICROS);
+    let (year, month, day) = civil(seconds.div_euclid(DAY_S));
+    let second = seconds.rem_euclid(DAY_S);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    let fraction = micros.rem_euclid(MICROS);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{fraction:06}Z")
+}
+
+/// Turns the integer under `time` into ISO text; rows of the daemon carry integers.
+pub(super) fn iso_in(row: &mut Json) {
+    if let Some(time) = row.get_mut("time")
+        && let Some(micros) = time.as_i64()
+    {
+        *time = Json::from(iso(micros));
+    }
+}
+
+/// ISO text as tables show it: `2026-11-21 05:47:28.123`.
+pub(super) fn short(iso: &Json) -> String {
+    let iso = iso.as_str().unwrap_or_default();
+    iso.get(..23).unwrap_or(iso).replace('T', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_read_and_written() {
+        for (text, expected) in [
+            ("1970-01-01", "1970-01-01T00:00:00.000000Z"),
+            ("2026-11-21", "2026-11-21T00:00:00.000000Z"),
+            ("2026-11-21T05:47", "2026-11-21T05:47:00.000000Z"),
+            ("2026-11-21 05:47:28", "2026-11-21T05:47:28.000000Z"),
+            ("2024-02-29T23:59:59.123Z", "2024-02-29T23:59:59.123000Z"),
+            ("1969-12-31T23:59:59.999999", "1969-12-31T23:59:59.999999Z"),
+            ("2000-03-01", "2000-03-01T00:00:00.000000Z"),
+        ] {
+            assert_eq!(iso(date_micros(text).unwrap()), expected, "{text}");
+        }
+        assert_eq!(date_micros("2026-11-21T05:47:28.5"), Some(1_795_240_048_500_000));
+        assert_eq!(short(&Json::from("2026-11-21T05:47:28.123456Z")), "2026-11-21 05:47:28.123");
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused() {
+        for text in [
+            "",
+            "m",
+            "10",
+            "10y",
+            "-1m",
+            "2026-2-3",
+            "2026-02-30",
+            "2026-13-01",
+            "2026-01-01T24:00",
+            "2026-01-01T1:00",
+            "2026-01-01T01:00:00.1234567",
+            "2026-01-01-01",
+            "99999999999999999999d",
+            "+1d",
+        ] {
+            assert!(text.parse::<When>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_age_counts_back_from_now() {
+        let When(then) = "2h".parse().unwrap();
+        let age = now_micros() - then;
+        assert!((7_200 * MICROS..7_210 * MICROS).contains(&age), "{age}");
+    }
+
+    #[test]
+    fn every_day_of_some_centuries_goes_both_ways() {
+        for days in -200_000..200_000 {
+            let (year, month, day) = civil(days);
+            assert_eq!(days_of(year, month, day), Some(days));
+        }
+    }
+}

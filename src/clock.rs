@@ -1,0 +1,161 @@
+//! Time: the one place that asks the operating system what it is.
+//!
+//! Everything else is handed a [`Clock`], which tests wind by hand. An instant is a [`Micros`]:
+//! microseconds since 1970 UTC, the resolution of a jid and of Salt's `_stamp`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Microseconds since 1970-01-01 00:00 UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Micros(pub i64);
+
+/// A date and a time of day in UTC, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Civil {
+    /// Year, 1970 to 9999 wherever it came out of a jid.
+    pub year: i64,
+    /// Month, 1 to 12.
+    pub month: u32,
+    /// Day of the month, from 1.
+    pub day: u32,
+    /// Hour, 0 to 23.
+    pub hour: u32,
+    /// Minute, 0 to 59.
+    pub minute: u32,
+    /// Second, 0 to 59.
+    pub second: u32,
+    /// Microsecond, 0 to 999,999.
+    pub micros: u32,
+}
+
+const DAY: i64 = 86_400_000_000;
+
+impl Micros {
+    /// Takes the instant apart into its UTC date and time of day.
+    ///
+    /// The calendar arithmetic is the usual one over eras of 400 years that begin in March
+    /// (H. Hinnant, "chrono-compatible low-level date algorithms").
+    pub fn civil(self) -> Civil {
+        let days = self.0.div_euclid(DAY);
+        let rest = self.0.rem_euclid(DAY);
+        let z = days + 719_468;
+        let era = z.div_euclid(146_097);
+        let doe = z.rem_euclid(146_097);
+        let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
+        let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+        let mp = (5 * doy + 2) / 153;
+        let month = if mp < 10 { mp + 3 } else { mp - 9 };
+        let small = |n: i64| u32::try_from(n).unwrap_or(0);
+        Civil {
+            year: yoe + era * 400 + i64::from(month <= 2),
+            month: small(month),
+            day: small(doy - (153 * mp + 2) / 5 + 1),
+            hour: small(rest / 3_600_000_000),
+            minute: small(rest / 60_000_000 % 60),
+            second: small(rest / 1_000_000 % 60),
+            micros: small(rest % 1_000_000),
+        }
+    }
+
+    /// `2026-11-21T05:47:28.123456Z`.
+    pub fn iso(self) -> String {
+        let c = self.civil();
+        format!(
+            "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z",
+            c.year, c.month, c.day, c.hour, c.minute, c.second, c.micros
+        )
+    }
+}
+
+impl Civil {
+    /// The instant, or `None` for a date that the calendar does not have.
+    pub fn micros_since_epoch(&self) -> Option<Micros> {
+        let leap = self.year % 4 == 0 && (self.year % 100 != 0 || self.year % 400 == 0);
+        let days_in_month = match self.month {
+            1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
+            4 | 6 | 9 | 11 => 30,
+            2 => 28 + u32::from(leap),
+            _ => return None,
+        };
+        let in_range = (1..=days_in_month).contains(&self.day)
+            && self.hour < 24
+            && self.minute < 60
+            && self.second < 60
+            && self.micros < 1_000_000
+            && (-100_000..=100_000).contains(&self.year);
+        if !in_range {
+            return None;
+        }
+        let y = self.year - i64::from(self.month <= 2);
+        let era = y.div_euclid(400);
+        let yoe = y.rem_euclid(400);
+        let month = i64::from(self.month);
+        let mp = if month > 2 { month - 3 } else { month + 9 };
+        let doy = (153 * mp + 2) / 5 + i64::from(self.day) - 1;
+        let doe = yoe * 365 + yoe / 4 - yoe / 100 + doy;
+        let days = era * 146_097 + doe - 719_468;
+        let seconds = i64::from(self.hour) * 3_600 + i64::from(self.minute) * 60 + i64::from(self.second);
+        Some(Micros(days * DAY + seconds * 1_000_000 + i64::from(self.micros)))
+    }
+}
+
+/// Where the time comes from.
+#[derive(Debug, Clone, Default)]
+pub struct Clock(Option<Arc<AtomicI64>>);
+
+impl Clock {
+    /// The operating system's clock.
+    pub fn real() -> Self {
+        Self(None)
+    }
+
+    /// A clock that stands at `now` until [`Clock::wind`] moves it.
+    pub fn hand_wound(now: Micros) -> Self {
+        Self(Some(Arc::new(AtomicI64::new(now.0))))
+    }
+
+    /// What time it is. A clock set before 1970 reads 1970.
+    pub fn now(&self) -> Micros {
+        if let Some(hand) = &self.0 {
+            return Micros(hand.load(Ordering::Relaxed));
+        }
+        #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    }
+
+    /// Moves a hand-wound clock forward; does nothing to the real one.
+    pub fn wind(&self, by_micros: i64) {
+        if let Some(hand) = &self.0 {
+            hand.fetch_add(by_micros, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_round_trip_through_the_calendar() {
+        for (us, iso) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_400_000_000, "2000-02-29T00:00:00.000000Z"),
+            (1_795_230_637_359_479, "2026-11-21T03:10:37.359479Z"),
+            (253_402_300_799_999_999, "9999-12-31T23:59:59.999999Z"),
+        ] {
+            assert_eq!(Micros(us).iso(), iso);
+            assert_eq!(Micros(us).civil().micros_since_epoch(), Some(Micros(us)));
+        }
+    }
+
+    #[test]
+    fn a_date_that_does_not_exist_is_none() {
+        let day = |month, day| Civil { year: 2026, month, day, hour: 0, minute: 0, second: 0, micros: 0 };
+        assert_eq!(day(2, 29).micros_since_epoch(), None);
+        assert_eq!(day(13, 1).micros_since_epoch(), None);
+        assert_eq!(day(4, 0).micros_since_epoch(), None);
+    }
+}

@@ -1,0 +1,327 @@
+//! Every key of the configuration, once: its name, what it takes, its default, its documentation, an example,
+//! and how it is read and shown.
+//!
+//! `docs/CONFIG.md`, the hints for unknown keys, and what `saltcellar check` prints are all made from
+//! [`KEYS`]. A new key is one item here and one field of [`Config`].
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+use tracing_subscriber::EnvFilter;
+
+use super::raw::{Node, Value};
+use super::surroundings::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR};
+use super::{Config, LogFormat, size};
+use crate::limits;
+
+/// One key. Public so that documentation can be made from it.
+pub struct Key {
+    /// Dotted name: `log.level` is `level` under `log`.
+    pub name: &'static str,
+    /// What it takes, so that it reads well after "give".
+    pub takes: &'static str,
+    /// The default, in words where it depends on the user.
+    pub default: &'static str,
+    /// What it is for, in one line.
+    pub doc: &'static str,
+    /// A value, as YAML.
+    pub example: &'static str,
+    /// The flag of `saltcellar serve` that sets it.
+    pub flag: Option<&'static str>,
+    /// The environment variable that sets it.
+    pub environment: Option<&'static str>,
+    pub(super) set: fn(&mut Config, &Value) -> Result<(), Bad>,
+    pub(super) show: fn(&Config) -> Json,
+}
+
+/// Why a value was not taken.
+pub(super) struct Bad {
+    /// The line, where it is not that of the key.
+    pub(super) line: Option<usize>,
+    pub(super) problem: String,
+}
+
+impl From<String> for Bad {
+    fn from(problem: String) -> Self {
+        Self { line: None, problem }
+    }
+}
+
+/// All keys, in the order of the documentation.
+pub const KEYS: &[Key] = &[
+    Key {
+        name: "state_dir",
+        takes: "an absolute path of a directory",
+        default: "`/var/lib/saltcellar` for root, else `saltcellar` under `$XDG_STATE_HOME` or `~/.local/state`",
+        doc: "Everything the daemon keeps lives in this directory. One daemon per directory.",
+        example: "/var/lib/saltcellar",
+        flag: Some("--state-dir"),
+        environment: Some(ENV_STATE_DIR),
+        set: |config, value| put(&mut config.state_dir, path(value)),
+        show: |config| path_json(&config.state_dir),
+    },
+    Key {
+        name: "socket",
+        takes: "an absolute path of at most 107 bytes",
+        default: "`/run/saltcellar/saltcellar.sock` for root, else `saltcellar/saltcellar.sock` under `$XDG_RUNTIME_DIR`, \
+                  `$XDG_STATE_HOME` or `~/.local/state`, the first that is set",
+        doc: "The unix socket for the Salt extension and the command line.",
+        example: "/run/saltcellar/saltcellar.sock",
+        flag: Some("--socket"),
+        environment: Some(ENV_SOCKET),
+        set: |config, value| put(&mut config.socket, socket_path(value)),
+        show: |config| path_json(&config.socket),
+    },
+    Key {
+        name: "socket_mode",
+        takes: "file permissions in octal, from \"0600\" to \"0777\"",
+        default: "\"0660\"",
+        doc: "Permissions of the socket. Whoever may write to it may read and add history.",
+        example: "\"0660\"",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.socket_mode, mode(value)),
+        show: |config| Json::from(format!("{:04o}", config.socket_mode)),
+    },
+    Key {
+        name: "socket_group",
+        takes: "the name of a group",
+        default: "none: the daemon's own group",
+        doc: "Group of the socket: its members may use the command line and the Salt extension.",
+        example: "salt",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.socket_group, text(value).map(|name| Some(name.to_owned()))),
+        show: |config| config.socket_group.clone().map_or(Json::Null, Json::from),
+    },
+    Key {
+        name: "bus",
+        takes: "a list of absolute paths of directories",
+        default: "[]",
+        doc: "Salt socket directories (`sock_dir`) whose event bus the daemon reads itself.",
+        example: "[/var/run/salt/master]",
+        flag: Some("--bus"),
+        environment: None,
+        set: |config, value| put(&mut config.bus, paths(value)),
+        show: |config| config.bus.iter().map(|path| path_json(path)).collect(),
+    },
+    Key {
+        name: "log.level",
+        takes: "off, error, warn, info, debug or trace, or a filter such as \"info,saltcellar::store=debug\"",
+        default: "info",
+        doc: "How much the daemon says about itself.",
+        example: "debug",
+        flag: Some("--log-level"),
+        environment: Some(ENV_LOG),
+        set: |config, value| put(&mut config.log.level, log_level(value)),
+        show: |config| Json::from(config.log.level.as_str()),
+    },
+    Key {
+        name: "log.format",
+        takes: "auto, text or json",
+        default: "auto",
+        doc: "Form of the log: `auto` is text, with colours on a terminal and without times under the journal.",
+        example: "json",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.log.format, log_format(value)),
+        show: |config| Json::from(config.log.format.name()),
+    },
+    Key {
+        name: "store.segment_bytes_max",
+        takes: "a size from 1MiB to 64GiB: a number of bytes, or a number with KiB, MiB or GiB",
+        default: "256MiB",
+        doc: "A segment of the log that has grown to this size is sealed and a new one begun.",
+        example: "1GiB",
+        flag: None,
+        environment: None,
+        set: |config, value| {
+            put(&mut config.store.segment_bytes_max, size_in(value, size::MIB, 64 * size::GIB))
+        },
+        show: |config| Json::from(size::show(config.store.segment_bytes_max)),
+    },
+    Key {
+        name: "store.entry_bytes_max",
+        takes: "a size from 64KiB to 64MiB: a number of bytes, or a number with KiB or MiB",
+        default: "64MiB",
+        doc: "The largest event, load or return that is stored; a larger one is refused and counted.",
+        example: "16MiB",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.store.entry_bytes_max, entry_size(value)),
+        show: |config| Json::from(size::show(config.store.entry_bytes_max as u64)),
+    },
+];
+
+/// The key of that name.
+pub(super) fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// Whether keys live under that name.
+pub(super) fn is_section(name: &str) -> bool {
+    !under(name).is_empty()
+}
+
+/// The keys under that name, for messages.
+pub(super) fn under(name: &str) -> String {
+    let within = |key: &&Key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+    KEYS.iter().filter(within).map(|key| key.name).collect::<Vec<_>>().join(", ")
+}
+
+/// The known key that looks most like `name`.
+pub(super) fn nearest(name: &str) -> &'static str {
+    let sections = KEYS.iter().filter_map(|key| Some(key.name.split_once('.')?.0));
+    let names = KEYS.iter().map(|key| key.name).chain(sections);
+    names.min_by_key(|known| strsim::damerau_levenshtein(known, name)).unwrap_or("state_dir")
+}
+
+fn put<T>(place: &mut T, value: Result<T, Bad>) -> Result<(), Bad> {
+    *place = value?;
+    Ok(())
+}
+
+fn refused<T>(value: &Value) -> Result<T, Bad> {
+    Err(Bad::from(format!("{} is not accepted", value.noun())))
+}
+
+fn text(value: &Value) -> Result<&str, Bad> {
+    match value {
+        Value::Text(text) if !text.is_empty() && !text.contains('\0') => Ok(text),
+        _ => refused(value),
+    }
+}
+
+fn path(value: &Value) -> Result<PathBuf, Bad> {
+    let path = Path::new(text(value)?);
+    if path.is_absolute() { Ok(path.to_owned()) } else { refused(value) }
+}
+
+fn socket_path(value: &Value) -> Result<PathBuf, Bad> {
+    let path = path(value)?;
+    let bytes = path.as_os_str().len();
+    if bytes > limits::SOCKET_PATH_BYTES_MAX {
+        return Err(Bad::from(format!("{} has {bytes} bytes, too long for a unix socket", value.noun())));
+    }
+    Ok(path)
+}
+
+fn paths(value: &Value) -> Result<Vec<PathBuf>, Bad> {
+    let Value::List(items) = value else { return refused(value) };
+    let item = |node: &Node| path(&node.value).map_err(|bad| Bad { line: Some(node.line), ..bad });
+    items.iter().map(item).collect()
+}
+
+fn path_json(path: &Path) -> Json {
+    Json::from(path.to_string_lossy().into_owned())
+}
+
+fn mode(value: &Value) -> Result<u32, Bad> {
+    let digits = text(value)?;
+    let digits = digits.strip_prefix("0o").unwrap_or(digits);
+    match u32::from_str_radix(digits, 8) {
+        Ok(mode @ 0o600..=0o777) if mode & 0o600 == 0o600 && digits.len() <= 4 => Ok(mode),
+        _ => refused(value),
+    }
+}
+
+fn log_level(value: &Value) -> Result<String, Bad> {
+    let level = text(value)?;
+    let plain = matches!(level, "off" | "error" | "warn" | "info" | "debug" | "trace");
+    // To the filter a lone word that is no level is the name of a module; here it is a slip of the pen.
+    let filter = level.contains('=') && EnvFilter::builder().parse(level).is_ok();
+    if plain || filter { Ok(level.to_owned()) } else { refused(value) }
+}
+
+fn log_format(value: &Value) -> Result<LogFormat, Bad> {
+    let name = text(value)?;
+    LogFormat::ALL.into_iter().find(|format| format.name() == name).map_or_else(|| refused(value), Ok)
+}
+
+fn size_in(value: &Value, least: u64, most: u64) -> Result<u64, Bad> {
+    match size::parse(text(value)?) {
+        Some(bytes) if (least..=most).contains(&bytes) => Ok(bytes),
+        _ => refused(value),
+    }
+}
+
+fn entry_size(value: &Value) -> Result<usize, Bad> {
+    let bytes = size_in(value, 64 * size::KIB, limits::ENTRY_BYTES_MAX as u64)?;
+    usize::try_from(bytes).or_else(|_| refused(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::raw;
+
+    #[test]
+    fn every_example_is_accepted_and_shown_again() {
+        for key in KEYS {
+            let node = raw::parse(key.example).unwrap();
+            let mut config = Config::for_state_dir("/s", "/s/sock");
+            assert!((key.set)(&mut config, &node.value).is_ok(), "{}: {}", key.name, key.example);
+            let shown = (key.show)(&config).to_string();
+            let mut again = Config::for_state_dir("/s", "/s/sock");
+            assert!(
+                (key.set)(&mut again, &raw::parse(&shown).unwrap().value).is_ok(),
+                "{}: {shown}",
+                key.name
+            );
+            assert_eq!(again, config, "{}", key.name);
+        }
+    }
+
+    #[test]
+    fn every_plain_default_is_what_a_fresh_config_has() {
+        let fresh = Config::for_state_dir("/s", "/s/sock");
+        for key in KEYS.iter().filter(|key| !key.default.contains(' ')) {
+            let mut config = fresh.clone();
+            assert!((key.set)(&mut config, &raw::parse(key.default).unwrap().value).is_ok(), "{}", key.name);
+            assert_eq!(config, fresh, "{}", key.name);
+        }
+    }
+
+    #[test]
+    fn values_outside_of_what_a_key_takes_are_refused() {
+        for (name, value) in [
+            ("state_dir", "relative/path"),
+            ("state_dir", "[/a]"),
+            ("state_dir", "~"),
+            ("socket_mode", "0060"),
+            ("socket_mode", "999"),
+            ("socket_mode", "00660"),
+            ("socket_group", "\"\""),
+            ("bus", "/var/run/salt/master"),
+            ("bus", "[relative]"),
+            ("log.level", "inof"),
+            ("log.level", "a=b=c"),
+            ("log.format", "xml"),
+            ("store.segment_bytes_max", "1"),
+            ("store.segment_bytes_max", "-5"),
+            ("store.segment_bytes_max", "12 parsecs"),
+            ("store.segment_bytes_max", "99999999999999999999GiB"),
+            ("store.entry_bytes_max", "65MiB"),
+        ] {
+            let mut config = Config::for_state_dir("/s", "/s/sock");
+            let value = raw::parse(value).unwrap().value;
+            assert!((find(name).unwrap().set)(&mut config, &value).is_err(), "{name}: {value:?}");
+        }
+    }
+
+    #[test]
+    fn bounds_in_prose_are_those_of_the_limits() {
+        let takes = |name| find(name).unwrap().takes;
+        assert!(takes("socket").contains(&format!("at most {} bytes", limits::SOCKET_PATH_BYTES_MAX)));
+        assert!(takes("store.entry_bytes_max").contains(&size::show(limits::ENTRY_BYTES_MAX as u64)));
+    }
+
+    #[test]
+    fn the_nearest_key_is_found() {
+        for (given, known) in
+            [("sate_dir", "state_dir"), ("log.levle", "log.level"), ("logs", "log"), ("sockets", "socket")]
+        {
+            assert_eq!(nearest(given), known);
+        }
+    }
+}

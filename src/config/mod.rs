@@ -1,0 +1,138 @@
+//! The configuration: from what flags, environment and file say to one checked [`Config`].
+//!
+//! A flag wins over the environment, the environment over the file, the file over the default. Each value
+//! remembers where it came from. What a file may say is listed in [`KEYS`] and in `docs/CONFIG.md`.
+//!
+//! # Invariant
+//!
+//! A [`Config`] that exists can be used as it stands: paths are absolute, the socket's path fits a socket
+//! address, sizes lie within [`crate::limits`]. Making one reads the configuration file and touches nothing
+//! else.
+
+mod error;
+mod keys;
+mod load;
+mod raw;
+mod render;
+mod size;
+mod surroundings;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+pub use self::error::{ConfigError, Origin};
+pub use self::keys::{KEYS, Key};
+pub use self::load::{Given, SocketChoice};
+pub use self::render::markdown;
+pub use self::surroundings::{SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR, Surroundings};
+use crate::limits;
+
+/// What the daemon runs on.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Everything the daemon keeps lives below this directory.
+    pub state_dir: PathBuf,
+    /// The unix socket for the extension and the command line.
+    pub socket: PathBuf,
+    /// Permission bits of the socket.
+    pub socket_mode: u32,
+    /// Group of the socket, by name; none leaves the daemon's own.
+    pub socket_group: Option<String>,
+    /// Salt socket directories whose event bus is read.
+    pub bus: Vec<PathBuf>,
+    /// The daemon's own log.
+    pub log: LogConfig,
+    /// The store.
+    pub store: StoreConfig,
+    /// Where each key's value was said; a key that is absent has its default.
+    origins: BTreeMap<&'static str, Origin>,
+}
+
+/// How the daemon speaks about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogConfig {
+    /// A level or an env-filter directive; known to parse.
+    pub level: String,
+    /// The form of a line.
+    pub format: LogFormat,
+}
+
+/// The form of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text, fitted to where it goes: a terminal, the journal, a file.
+    Auto,
+    /// Text without colours, with times.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl LogFormat {
+    const ALL: [Self; 3] = [Self::Auto, Self::Text, Self::Json];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// Bounds of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// Bytes after which a segment of the log is sealed.
+    pub segment_bytes_max: u64,
+    /// Bytes of the largest entry taken; at most [`limits::ENTRY_BYTES_MAX`].
+    pub entry_bytes_max: usize,
+}
+
+impl Config {
+    /// Defaults for that state directory and socket, without a look at files or environment.
+    pub fn for_state_dir(state_dir: impl Into<PathBuf>, socket: impl Into<PathBuf>) -> Self {
+        Self {
+            state_dir: state_dir.into(),
+            socket: socket.into(),
+            socket_mode: 0o660,
+            socket_group: None,
+            bus: Vec::new(),
+            log: LogConfig { level: "info".to_owned(), format: LogFormat::Auto },
+            store: StoreConfig {
+                segment_bytes_max: 256 * size::MIB,
+                entry_bytes_max: limits::ENTRY_BYTES_MAX,
+            },
+            origins: BTreeMap::new(),
+        }
+    }
+
+    /// Reads flags, environment and file, in that order of weight.
+    pub fn load(given: &Given, surroundings: &Surroundings) -> Result<Self, ConfigError> {
+        load::config(given, surroundings)
+    }
+
+    /// Where the value of the key `name` was said.
+    pub fn origin(&self, name: &str) -> &Origin {
+        self.origins.get(name).unwrap_or(&Origin::Default)
+    }
+
+    /// The effective configuration as YAML, each value with its origin in a comment.
+    pub fn to_yaml(&self) -> String {
+        render::yaml(self)
+    }
+
+    /// The effective configuration as JSON: `config` as a file would hold it, `origins` by dotted name.
+    pub fn to_json(&self) -> serde_json::Value {
+        render::json(self)
+    }
+}
+
+/// Two configurations are equal if a daemon would run alike on them, whoever said so.
+impl PartialEq for Config {
+    fn eq(&self, other: &Self) -> bool {
+        KEYS.iter().all(|key| (key.show)(self) == (key.show)(other))
+    }
+}
+
+impl Eq for Config {}

@@ -1,0 +1,215 @@
+//! What a configuration file says, before anyone asks what it means.
+//!
+//! Owns the step from YAML text to a tree in which every key and value knows its line. Scalars stay the
+//! text that was typed: whether `0660` is a number, an octal mode or a name is for the key to say.
+//!
+//! # Invariant
+//!
+//! A tree has no duplicate keys, no anchors, aliases or tags, and is at most
+//! [`limits::CONFIG_DEPTH_MAX`] deep.
+
+use std::collections::HashSet;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput};
+
+use crate::limits;
+
+/// One value of a file and the line on which it begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Node {
+    pub(super) line: usize,
+    pub(super) value: Value,
+}
+
+/// A value as typed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Value {
+    /// Nothing, `~` or `null`.
+    Null,
+    /// One word or string.
+    Text(String),
+    /// A sequence.
+    List(Vec<Node>),
+    /// A mapping, in the order of the file.
+    Map(Vec<Entry>),
+}
+
+impl Value {
+    /// What this is, for messages.
+    pub(super) fn noun(&self) -> String {
+        match self {
+            Self::Null => "nothing".to_owned(),
+            Self::Text(text) => format!("{text:?}"),
+            Self::List(_) => "a list".to_owned(),
+            Self::Map(_) => "a mapping".to_owned(),
+        }
+    }
+}
+
+/// One key of a mapping.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) line: usize,
+    pub(super) node: Node,
+}
+
+/// The text is not YAML that a configuration may be written in.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct BadYaml {
+    pub(super) line: usize,
+    pub(super) problem: String,
+}
+
+impl BadYaml {
+    fn new(line: usize, problem: impl Into<String>) -> Self {
+        Self { line, problem: problem.into() }
+    }
+}
+
+/// Reads one document. An empty file is [`Value::Null`].
+pub(super) fn parse(text: &str) -> Result<Node, BadYaml> {
+    let mut reader = Reader { parser: Parser::new_from_str(text) };
+    let mut document = None;
+    loop {
+        let (event, line) = reader.next()?;
+        match event {
+            Event::StreamEnd => return Ok(document.unwrap_or(Node { line: 1, value: Value::Null })),
+            Event::StreamStart | Event::DocumentEnd | Event::Nothing => {}
+            Event::DocumentStart(_) if document.is_some() => {
+                return Err(BadYaml::new(line, "a second document begins; one is read"));
+            }
+            Event::DocumentStart(_) => document = Some(reader.node(0)?),
+            _ => return Err(BadYaml::new(line, "content outside of a document")),
+        }
+    }
+}
+
+/// Turns the parser's events into nodes.
+struct Reader<'a> {
+    parser: Parser<'a, StrInput<'a>>,
+}
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Result<(Event<'a>, usize), BadYaml> {
+        match self.parser.next_event() {
+            Some(Ok((event, span))) => Ok((event, line_of(span))),
+            Some(Err(error)) => {
+                Err(BadYaml::new(error.marker().line(), format!("not YAML: {}", error.info())))
+            }
+            None => Ok((Event::StreamEnd, 1)),
+        }
+    }
+
+    fn node(&mut self, depth: usize) -> Result<Node, BadYaml> {
+        let (event, line) = self.next()?;
+        self.node_from(event, line, depth)
+    }
+
+    fn node_from(&mut self, event: Event<'a>, line: usize, depth: usize) -> Result<Node, BadYaml> {
+        if depth > limits::CONFIG_DEPTH_MAX {
+            return Err(BadYaml::new(line, "nested too deeply"));
+        }
+        let value = match event {
+            Event::Scalar(_, _, _, Some(_))
+            | Event::SequenceStart(_, Some(_))
+            | Event::MappingStart(_, Some(_)) => {
+                return Err(BadYaml::new(line, "tags (!name) are not used here; write the value alone"));
+            }
+            Event::Alias(_)
+            | Event::Scalar(_, _, 1.., _)
+            | Event::SequenceStart(1.., _)
+            | Event::MappingStart(1.., _) => {
+                return Err(BadYaml::new(
+                    line,
+                    "anchors and aliases (&name, *name) are not used here; write the value out",
+                ));
+            }
+            Event::Scalar(text, ScalarStyle::Plain, ..) if is_null(&text) => Value::Null,
+            Event::Scalar(text, ..) => Value::Text(text.into_owned()),
+            Event::SequenceStart(..) => Value::List(self.list(depth)?),
+            Event::MappingStart(..) => Value::Map(self.map(depth)?),
+            _ => return Err(BadYaml::new(line, "a value is missing")),
+        };
+        Ok(Node { line, value })
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Vec<Node>, BadYaml> {
+        let mut items = Vec::new();
+        loop {
+            let (event, line) = self.next()?;
+            if event == Event::SequenceEnd {
+                return Ok(items);
+            }
+            items.push(self.node_from(event, line, depth + 1)?);
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Result<Vec<Entry>, BadYaml> {
+        let mut entries = Vec::new();
+        let mut seen = HashSet::new();
+        loop {
+            let (event, line) = self.next()?;
+            if event == Event::MappingEnd {
+                return Ok(entries);
+            }
+            let key = self.node_from(event, line, depth + 1)?;
+            let Value::Text(name) = key.value else {
+                return Err(BadYaml::new(line, format!("a key must be a name, not {}", key.value.noun())));
+            };
+            let node = self.node(depth + 1)?;
+            if !seen.insert(name.clone()) {
+                return Err(BadYaml::new(line, format!("the key {name:?} is given twice")));
+            }
+            entries.push(Entry { name, line, node });
+        }
+    }
+}
+
+fn line_of(span: Span) -> usize {
+    span.start.line()
+}
+
+fn is_null(text: &str) -> bool {
+    matches!(text, "" | "~" | "null" | "Null" | "NULL")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(text: &str) -> String {
+        let bad = parse(text).expect_err("accepted");
+        format!("{}: {}", bad.line, bad.problem)
+    }
+
+    #[test]
+    fn keys_and_values_know_their_lines() {
+        let Value::Map(entries) = parse("# one\na: 1\nb:\n  - x\n  - 0660\n").unwrap().value else {
+            panic!("no mapping");
+        };
+        let seen: Vec<_> = entries.iter().map(|e| (e.name.as_str(), e.line, e.node.line)).collect();
+        assert_eq!(seen, [("a", 2, 2), ("b", 3, 4)]);
+        let Value::List(items) = &entries[1].node.value else { panic!("no list") };
+        assert_eq!(items[1], Node { line: 5, value: Value::Text("0660".into()) });
+    }
+
+    #[test]
+    fn an_empty_file_is_nothing() {
+        for text in ["", "\n", "# only a comment\n", "---\n"] {
+            assert_eq!(parse(text).unwrap().value, Value::Null, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_configuration_does_not_use_is_refused_with_its_line() {
+        assert_eq!(problem("a: 1\nb: 2\na: 3\n"), "3: the key \"a\" is given twice");
+        assert_eq!(problem("a: 1\n'a': 3\n"), "2: the key \"a\" is given twice");
+        assert!(problem("a: &x 1\nb: *x\n").starts_with("1: anchors"));
+        assert!(problem("a: !!str 1\n").starts_with("1: tags"));
+        assert!(problem("a: 1\n---\nb: 2\n").starts_with("2: a second document"));
+        assert!(problem("[a]: 1\n").starts_with("1: a key must be a name"));
+        assert!(problem("a: [1\nb: 2\n").contains("not YAML"));
+        assert!(problem(&"[".repeat(50)).contains("nested too deeply"));
+    }
+}

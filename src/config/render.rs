@@ -1,0 +1,186 @@
+//! Writes configurations and their documentation: `saltcellar check` and `docs/CONFIG.md`.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value as Json, json};
+
+use super::{Config, KEYS, Key, Origin};
+
+/// The effective configuration as YAML that [`super::Config::load`] would read again.
+pub(super) fn yaml(config: &Config) -> String {
+    let mut text = format!("# saltcellar {}, effective configuration\n", env!("CARGO_PKG_VERSION"));
+    let mut section = "";
+    for key in KEYS {
+        let value = (key.show)(config);
+        let (indent, name) = match key.name.split_once('.') {
+            Some((outer, name)) => {
+                if outer != section {
+                    line(&mut text, format_args!("{outer}:"));
+                    section = outer;
+                }
+                ("  ", name)
+            }
+            None => ("", key.name),
+        };
+        let origin = config.origin(key.name);
+        match &value {
+            // A key without a value cannot be written; it is shown all the same.
+            Json::Null => line(&mut text, format_args!("{indent}# {name}: not set  # {origin}")),
+            Json::Array(items) if !items.is_empty() => {
+                line(&mut text, format_args!("{indent}{name}:  # {origin}"));
+                for item in items {
+                    line(&mut text, format_args!("{indent}  - {}", scalar(item)));
+                }
+            }
+            _ => line(&mut text, format_args!("{indent}{name}: {}  # {origin}", scalar(&value))),
+        }
+    }
+    text
+}
+
+/// The effective configuration and its origins.
+pub(super) fn json(config: &Config) -> Json {
+    let mut values = Map::new();
+    let mut origins = Map::new();
+    for key in KEYS {
+        let value = (key.show)(config);
+        match key.name.split_once('.') {
+            Some((outer, name)) => {
+                let section = values.entry(outer).or_insert_with(|| json!({}));
+                if let Json::Object(section) = section {
+                    section.insert(name.to_owned(), value);
+                }
+            }
+            None => {
+                values.insert(key.name.to_owned(), value);
+            }
+        }
+        origins.insert(key.name.to_owned(), origin_json(config.origin(key.name)));
+    }
+    json!({ "config": values, "origins": origins })
+}
+
+/// `docs/CONFIG.md`, from [`KEYS`].
+pub fn markdown() -> String {
+    let mut text = String::from(PREFACE);
+    for key in KEYS {
+        key_markdown(&mut text, key);
+    }
+    text
+}
+
+const PREFACE: &str = "\
+<!-- Made from src/config/keys.rs; renew with: UPDATE_EXPECT=1 cargo test --test tidy -->
+# Configuration
+
+`saltcellar serve` runs without any configuration. What it would run on, and where each value comes from, is
+what `saltcellar check` prints.
+
+A flag wins over the environment, the environment over the file, the file over the default. The file is YAML:
+the one named by `--config`, else `/etc/saltcellar/saltcellar.yaml` for root and
+`$XDG_CONFIG_HOME/saltcellar/saltcellar.yaml` (or `~/.config/...`) for everybody else, if it exists. An unknown
+key, a value of the wrong kind, a key given twice: each is refused with file, line, and what would be
+accepted. Anchors, aliases and tags of YAML are not used. Paths in a file are absolute; those of flags and
+environment count from the working directory.
+
+A client (`saltcellar jobs`, `events`, `status`) finds the socket by the same rules. Where nobody names one and
+the user's own does not exist, it turns to the system's, `/run/saltcellar/saltcellar.sock`.
+
+```yaml
+state_dir: /var/lib/saltcellar
+bus: [/var/run/salt/master]
+log:
+  level: info
+store:
+  segment_bytes_max: 256MiB
+```
+";
+
+fn key_markdown(text: &mut String, key: &Key) {
+    line(text, format_args!("\n## `{}`\n\n{}\n", key.name, key.doc));
+    line(text, format_args!("- takes {}", key.takes));
+    let plain = !key.default.contains(' ') && !key.default.contains('`');
+    let quote = if plain { "`" } else { "" };
+    line(text, format_args!("- default: {quote}{}{quote}", key.default));
+    line(text, format_args!("- example: `{}`", key.example));
+    if let Some(flag) = key.flag {
+        let times = if key.name == "bus" { " (may be repeated)" } else { "" };
+        line(text, format_args!("- flag of `serve`: `{flag}`{times}"));
+    }
+    if let Some(variable) = key.environment {
+        line(text, format_args!("- environment: `{variable}`"));
+    }
+}
+
+fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "{arguments}");
+}
+
+fn origin_json(origin: &Origin) -> Json {
+    Json::from(origin.to_string())
+}
+
+/// A scalar of YAML: bare where that can only mean the same text, else quoted as in JSON.
+fn scalar(value: &Json) -> String {
+    match value {
+        Json::String(text) if is_bare(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn is_bare(text: &str) -> bool {
+    let first = text.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '/');
+    let sized = text.chars().next().is_some_and(|c| c.is_ascii_digit()) && text.ends_with("iB");
+    let rest = text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    (first || sized)
+        && rest
+        && !matches!(text, "null" | "true" | "false" | "yes" | "no" | "on" | "off" | "y" | "n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Given, Surroundings};
+
+    #[test]
+    fn the_effective_configuration_can_be_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.yaml");
+        let mut config = Config::for_state_dir("/s: odd # \"path\"", "/s/sock");
+        config.bus = vec!["/a".into(), "/b c".into()];
+        config.socket_group = Some("yes".into());
+        config.log.level = "info,saltcellar::store=debug".into();
+        std::fs::write(&path, config.to_yaml()).unwrap();
+        let given = Given { config: Some(path), ..Given::default() };
+        assert_eq!(Config::load(&given, &Surroundings::default()), Ok(config));
+    }
+
+    #[test]
+    fn each_value_is_shown_with_its_origin() {
+        let given = Given { socket: Some("/flag.sock".into()), ..Given::default() };
+        let around = Surroundings { state_dir: Some("/e".into()), ..Surroundings::default() };
+        let config = Config::load(&given, &around).unwrap();
+        let yaml = config.to_yaml();
+        let lines: Vec<_> = yaml.lines().skip(1).collect();
+        assert_eq!(
+            lines,
+            [
+                "state_dir: /e  # SALTCELLAR_STATE_DIR",
+                "socket: /flag.sock  # --socket",
+                "socket_mode: \"0660\"  # default",
+                "# socket_group: not set  # default",
+                "bus: []  # default",
+                "log:",
+                "  level: info  # default",
+                "  format: auto  # default",
+                "store:",
+                "  segment_bytes_max: 256MiB  # default",
+                "  entry_bytes_max: 64MiB  # default",
+            ]
+        );
+        let json = config.to_json();
+        assert_eq!(json["config"]["log"]["level"], "info");
+        assert_eq!(json["origins"]["socket"], "--socket");
+    }
+}

@@ -1,0 +1,173 @@
+//! The daemon: builds everything out of a configuration, runs it, and stops it in order.
+//!
+//! ```text
+//! start: store -> appender, sealer -> buses -> socket -> ready
+//! stop:  socket (calls under way finish) -> buses (backlog handed over) -> appender (all answered, synced)
+//!        -> sealer -> lock released
+//! ```
+//!
+//! # Invariant
+//!
+//! Whatever was taken before the stop is stored and answered before the process ends.
+
+mod threads;
+mod watchdog;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::api::call::{Ctx, JidMaker};
+use crate::api::socket::{Door, serve};
+use crate::clock::{Clock, Micros};
+use crate::config::Config;
+use crate::ingest::bus::Bus;
+use crate::limits::{DRAIN_PATIENCE, SEGMENT_ENTRIES_MAX};
+use crate::metrics::Metrics;
+use crate::shutdown::Drain;
+use crate::store::{Limits, Options, Store};
+
+/// A running daemon.
+pub struct Daemon {
+    drain: Drain,
+    stop: watch::Sender<bool>,
+    runtime: tokio::runtime::Runtime,
+    socket: tokio::task::JoinHandle<()>,
+    buses: Vec<JoinHandle<()>>,
+    store_threads: Vec<JoinHandle<()>>,
+}
+
+impl Daemon {
+    /// Opens the store and every door.
+    pub fn start(config: &Config) -> anyhow::Result<Self> {
+        let clock = Clock::real();
+        let metrics = Arc::new(Metrics::default());
+        let started = clock.now();
+        let opened = Store::open(&Options {
+            dir: config.state_dir.clone(),
+            holder: format!("pid {} with socket {}", std::process::id(), config.socket.display()),
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            limits: Limits {
+                segment_bytes_max: config.store.segment_bytes_max,
+                segment_entries_max: SEGMENT_ENTRIES_MAX,
+            },
+        })
+        .context("open the store")?;
+        let (store, intake, appender, sealer) = (opened.store, opened.intake, opened.appender, opened.sealer);
+        let opened_in = Duration::from_micros(u64::try_from(clock.now().0 - started.0).unwrap_or(0));
+        tracing::info!(
+            state_dir = %config.state_dir.display(), next_seq = store.durable().0, ?opened_in, "the store is open"
+        );
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .max_blocking_threads(16)
+            .thread_name("sc-api")
+            .enable_all()
+            .build()
+            .context("start the runtime")?;
+        let door = {
+            let _inside = runtime.enter();
+            Door::open(&config.socket, config.socket_mode, config.socket_group.as_deref())
+                .context("open the local socket")?
+        };
+        let store_threads = vec![
+            threads::spawn("sc-append", move || appender.run()).context("start the appender")?,
+            threads::spawn("sc-seal", move || sealer.run()).context("start the sealer")?,
+        ];
+        let drain = Drain::new();
+        let mut watches = Vec::new();
+        let mut buses = Vec::new();
+        for (n, sock_dir) in config.bus.iter().enumerate() {
+            let bus = Bus::new(sock_dir, intake.clone(), clock.clone(), metrics.clone(), drain.clone());
+            watches.push(bus.watch());
+            buses
+                .push(threads::spawn(&format!("sc-bus-{n}"), move || bus.run()).context("start a bus door")?);
+        }
+        let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
+        let ctx = Arc::new(Ctx {
+            store,
+            clock,
+            metrics,
+            jids,
+            entry_bytes_max: config.store.entry_bytes_max,
+            buses: watches,
+            started,
+            state_dir: config.state_dir.clone(),
+            socket: config.socket.clone(),
+        });
+        let (stop, stopping) = watch::channel(false);
+        let socket = runtime.spawn(serve(door, ctx, intake, stopping));
+        tracing::info!(socket = %config.socket.display(), "listening");
+        Ok(Self { drain, stop, runtime, socket, buses, store_threads })
+    }
+
+    /// Waits for SIGTERM or SIGINT, telling systemd's watchdog that all is well.
+    pub fn wait_for_signal(&self) -> anyhow::Result<()> {
+        self.runtime.block_on(async {
+            let mut term = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+            let mut int = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+            let name = tokio::select! {
+                _ = term.recv() => "SIGTERM",
+                _ = int.recv() => "SIGINT",
+                () = watchdog::feed() => "the watchdog ended",
+            };
+            tracing::info!(signal = name, "stopping: what has arrived is stored first");
+            Ok(())
+        })
+    }
+
+    /// Stops everything in order.
+    pub fn stop(self) {
+        watchdog::stopping();
+        // Should a disk hang, the process still ends; what was acknowledged is on it.
+        let given_up = threads::spawn("sc-giveup", || {
+            std::thread::sleep(DRAIN_PATIENCE);
+            tracing::error!("stopping took too long; ending without the rest");
+            std::process::exit(75);
+        });
+        if let Err(error) = given_up {
+            tracing::warn!(%error, "no bound on the time that stopping takes");
+        }
+        let _ = self.stop.send(true);
+        let _ = self.runtime.block_on(self.socket);
+        self.drain.stop();
+        self.buses.into_iter().for_each(threads::join);
+        // The last senders of `intake` went with the doors; calls that wait in the runtime hold the rest.
+        self.runtime.shutdown_timeout(Duration::from_secs(5));
+        self.store_threads.into_iter().for_each(threads::join);
+        tracing::info!("stopped");
+    }
+}
+
+/// The time of the newest jid made of time, unless somebody passed one from the future.
+fn newest_jid(store: &Store, now: Micros) -> anyhow::Result<Micros> {
+    const HOUR: i64 = 3_600_000_000;
+    let bound = crate::model::JidKey::from_time(Micros(now.0.saturating_add(HOUR)), None);
+    let newest = store.jobs_before(Some(bound), 1)?;
+    Ok(newest.first().and_then(|(key, _)| key.time()).unwrap_or_default())
+}
+
+/// Runs the daemon until it is asked to stop.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    raise_file_limit();
+    let daemon = Daemon::start(&config)?;
+    watchdog::ready(&config);
+    let outcome = daemon.wait_for_signal();
+    daemon.stop();
+    outcome
+}
+
+/// Each peer takes a file descriptor; the soft limit of 1,024 is for programs that use select(2).
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "could not raise the limit of open files");
+    }
+}

@@ -1,0 +1,3 @@
+//! Doors for bytes that nobody waits for: event buses.
+
+pub mod bus;

@@ -1,0 +1,100 @@
+//! Every counter, named once.
+//!
+//! The promise "nothing is dropped without a counter" is kept here: each way in which an entry can fail to
+//! reach the log has a counter of its own, and `saltcellar status` shows them all.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The sum so far.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// The counters of one daemon, all zero at its start.
+        #[derive(Debug, Default)]
+        pub struct Metrics {
+            $($(#[doc = $doc])+ pub $name: Counter,)+
+        }
+
+        impl Metrics {
+            /// Name and value of each, in the order of this file.
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.get()),)+]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Entries written to the log and synced.
+    entries_stored,
+    /// Bytes of those entries as they came, tags and bodies.
+    entry_bytes_stored,
+    /// Commits: each one write and one fdatasync per class it touched.
+    commits,
+    /// Events that came a second time by another door and were already stored.
+    duplicates_folded,
+    /// Returns of one (jid, minion) that differ from the first one; they are stored as history.
+    returns_differing,
+    /// Entries not stored because a write or a sync failed; their senders were told.
+    entries_failed,
+    /// Events read off a bus and lost: the store failed, or the backlog was full.
+    bus_events_lost,
+    /// Frames on a bus that were no event: no tag, no msgpack, over the limit.
+    bus_frames_malformed,
+    /// Times the daemon connected to a bus.
+    bus_connects,
+    /// Events read off the buses.
+    bus_events,
+    /// Events that came through `event_return`.
+    event_return_events,
+    /// Elements of an `event_return` batch without tag or data.
+    event_return_malformed,
+    /// Writing calls refused by rule: a jid of `req`, a return without `id`.
+    calls_refused,
+    /// Entries refused because they exceed the largest size allowed.
+    entries_too_large,
+    /// Calls answered with an error other than `refused`.
+    calls_failed,
+    /// Calls taken from the local socket.
+    calls,
+    /// Connections accepted on the local socket.
+    peers,
+    /// Connections closed because the peer broke the protocol.
+    peers_dropped,
+    /// Connections turned away because too many were open.
+    peers_turned_away,
+    /// Bytes cut off the end of an unfinished segment at start: a write that a crash left half done.
+    tail_bytes_cut,
+    /// Frames of a finished segment that failed their checksum and were skipped.
+    frames_damaged,
+    /// Segments whose index had to be built again from their log.
+    indexes_rebuilt,
+    /// Segments sealed.
+    segments_sealed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_shows_under_its_own_name() {
+        let metrics = Metrics::default();
+        metrics.commits.add(3);
+        assert!(metrics.all().contains(&("commits", 3)));
+    }
+}

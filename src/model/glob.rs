@@ -1,0 +1,166 @@
+//! Patterns over tags and names, with the rules of Python's `fnmatch.fnmatchcase`, as everywhere in Salt.
+//!
+//! `*` matches anything including slashes, `?` one character, `[seq]` and `[!seq]` one character in or out
+//! of a set with ranges. There is no escape; a `[` that nothing closes is a literal `[`.
+
+/// A compiled pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Glob {
+    text: String,
+    tokens: Vec<Token>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Token {
+    Char(char),
+    One,
+    Many,
+    Set { not: bool, ranges: Vec<(char, char)> },
+}
+
+impl Token {
+    fn takes(&self, c: char) -> bool {
+        match self {
+            Token::Char(own) => *own == c,
+            Token::One => true,
+            Token::Many => false,
+            Token::Set { not, ranges } => ranges.iter().any(|&(a, b)| a <= c && c <= b) != *not,
+        }
+    }
+}
+
+impl Glob {
+    /// Compiles a pattern; every text is one.
+    pub fn new(text: &str) -> Self {
+        let chars: Vec<char> = text.chars().collect();
+        let mut tokens = Vec::new();
+        let mut rest = chars.as_slice();
+        while let Some((&c, after)) = rest.split_first() {
+            rest = after;
+            tokens.push(match c {
+                '*' => {
+                    if tokens.last() == Some(&Token::Many) {
+                        continue;
+                    }
+                    Token::Many
+                }
+                '?' => Token::One,
+                '[' => match set(rest) {
+                    Some((token, after)) => {
+                        rest = after;
+                        token
+                    }
+                    None => Token::Char('['),
+                },
+                c => Token::Char(c),
+            });
+        }
+        Self { text: text.to_owned(), tokens }
+    }
+
+    /// The pattern's text.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Does the whole of `text` match?
+    pub fn matches(&self, text: &str) -> bool {
+        // Backtracks to the last star only: worst case length times pattern, no recursion.
+        let mut rest = text.chars();
+        let mut at = 0;
+        let mut star: Option<(usize, std::str::Chars<'_>)> = None;
+        loop {
+            if self.tokens.get(at) == Some(&Token::Many) {
+                at += 1;
+                star = Some((at, rest.clone()));
+                continue;
+            }
+            let fits = match (self.tokens.get(at), rest.next()) {
+                (None, None) => return true,
+                (Some(token), Some(c)) => token.takes(c),
+                (None, Some(_)) => false,
+                // Text is used up while the pattern wants more: a longer star cannot help.
+                (Some(_), None) => return false,
+            };
+            if fits {
+                at += 1;
+                continue;
+            }
+            let Some((after_star, text_there)) = &mut star else { return false };
+            if text_there.next().is_none() {
+                return false;
+            }
+            at = *after_star;
+            rest = text_there.clone();
+        }
+    }
+
+    /// Does it match these bytes? Those that are no UTF-8 count as replacement characters.
+    pub fn matches_bytes(&self, bytes: &[u8]) -> bool {
+        self.matches(&String::from_utf8_lossy(bytes))
+    }
+}
+
+/// Reads a set after its `[`. A `]` right at its start is a member.
+fn set(rest: &[char]) -> Option<(Token, &[char])> {
+    let (not, body) = match rest.split_first() {
+        Some(('!', after)) => (true, after),
+        _ => (false, rest),
+    };
+    let end = body.iter().skip(1).position(|&c| c == ']')? + 1;
+    let mut members = body.get(..end)?;
+    let mut ranges = Vec::new();
+    while let Some((&first, after)) = members.split_first() {
+        members = after;
+        match members {
+            ['-', last, after @ ..] => {
+                // A range that runs backwards is empty, as in Python.
+                if first <= *last {
+                    ranges.push((first, *last));
+                }
+                members = after;
+            }
+            _ => ranges.push((first, first)),
+        }
+    }
+    Some((Token::Set { not, ranges }, body.get(end + 1..)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(pattern: &str, text: &str, expected: bool) {
+        assert_eq!(Glob::new(pattern).matches(text), expected, "{pattern:?} on {text:?}");
+    }
+
+    /// Each line was asked of Python's `fnmatch.fnmatchcase`.
+    #[test]
+    fn patterns_match_as_in_python() {
+        check("", "", true);
+        check("", "a", false);
+        check("*", "", true);
+        check("*", "a/b/c", true);
+        check("salt/job/*/ret/*", "salt/job/20261121/ret/web1", true);
+        check("salt/job/*/ret/*", "salt/job/20261121/new", false);
+        check("salt/job/*/ret/", "salt/job/1/ret/web1", false);
+        check("a?c", "abc", true);
+        check("a?c", "ac", false);
+        check("a?c", "aéc", true);
+        check("*.example", "web.example.example", true);
+        check("a*b*c", "aXbYbZc", true);
+        check("a*b*c", "aXbYbZ", false);
+        check("web[0-9]", "web5", true);
+        check("web[!0-9]", "web5", false);
+        check("web[!0-9]", "webx", true);
+        check("web[", "web[", true);
+        check("web[]", "web[]", true);
+        check("web[]]", "web]", true);
+        check("web[!]]", "web]", false);
+        check("web[a-]", "web-", true);
+        check("web[z-a]", "webm", false);
+        check("a\\*", "a\\b", true);
+        check("**", "ab", true);
+        check("*a", "aaaaab", false);
+    }
+}

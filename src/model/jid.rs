@@ -1,0 +1,151 @@
+//! Job ids.
+//!
+//! A jid is text: 20 digits `YYYYMMDDhhmmssffffff` in UTC, with `unique_jid` followed by `_<pid>`, and a
+//! client may pass anything at all (`salt/utils/jid.py`; any text was accepted by 3006 to 3008). Twenty
+//! digits do not fit a `u64`, so an index key is built from the time they spell.
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::clock::{Civil, Micros};
+
+/// A fixed-size key for a jid that sorts by time.
+///
+/// ```text
+/// bit 127     0: made of time      1: any other text
+/// 126..64     microseconds         the upper 127 bits of xxh3-128 of the text
+/// 63..0       0, or 1 + pid        (two texts may share a key: compare the text)
+/// ```
+///
+/// # Invariant
+///
+/// A key made of time spells its jid exactly ([`JidKey::text`]); any other key only finds candidates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JidKey(pub u128);
+
+const ODD: u128 = 1 << 127;
+
+impl JidKey {
+    /// The key of a jid's text.
+    pub fn of(jid: &str) -> Self {
+        stamped(jid).unwrap_or_else(|| Self(ODD | (xxh3_128(jid.as_bytes()) >> 1)))
+    }
+
+    /// The key of a jid made at `at`, by process `pid` if the jid carries one.
+    pub fn from_time(at: Micros, pid: Option<u32>) -> Self {
+        let us = u128::from(u64::try_from(at.0).unwrap_or(0));
+        Self(us << 64 | pid.map_or(0, |pid| u128::from(pid) + 1))
+    }
+
+    /// When the jid was made, if it says so.
+    pub fn time(self) -> Option<Micros> {
+        (self.0 & ODD == 0).then(|| Micros(i64::try_from(self.0 >> 64).unwrap_or(i64::MAX)))
+    }
+
+    /// The pid at the end of the jid, if there is one.
+    pub fn pid(self) -> Option<u32> {
+        self.time()?;
+        u64::try_from(self.0 & u128::from(u64::MAX)).ok()?.checked_sub(1)?.try_into().ok()
+    }
+
+    /// The jid's text, if the key is made of time.
+    pub fn text(self) -> Option<String> {
+        let base = stamped_jid(self.time()?);
+        Some(match self.pid() {
+            Some(pid) => format!("{base}_{pid}"),
+            None => base,
+        })
+    }
+}
+
+/// A jid in Salt's format for an instant (`gen_jid` in `salt/utils/jid.py`).
+pub fn stamped_jid(at: Micros) -> String {
+    let c = at.civil();
+    format!(
+        "{:04}{:02}{:02}{:02}{:02}{:02}{:06}",
+        c.year, c.month, c.day, c.hour, c.minute, c.second, c.micros
+    )
+}
+
+/// Salt's spelling of a jid's time (`jid_to_time`): `2026, Nov 21 03:10:37.359479`, empty for a jid of
+/// another form.
+pub fn start_time(jid: &str) -> String {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let Some(at) = JidKey::of(jid).time() else { return String::new() };
+    let c = at.civil();
+    let month = usize::try_from(c.month).ok().and_then(|m| MONTHS.get(m.checked_sub(1)?)).unwrap_or(&"");
+    format!(
+        "{:04}, {month} {:02} {:02}:{:02}:{:02}.{:06}",
+        c.year, c.day, c.hour, c.minute, c.second, c.micros
+    )
+}
+
+fn stamped(jid: &str) -> Option<JidKey> {
+    let digits = jid.get(..20)?;
+    if !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let number = |from: usize, to: usize| digits.get(from..to)?.parse::<u32>().ok();
+    let civil = Civil {
+        year: i64::from(number(0, 4)?),
+        month: number(4, 6)?,
+        day: number(6, 8)?,
+        hour: number(8, 10)?,
+        minute: number(10, 12)?,
+        second: number(12, 14)?,
+        micros: number(14, 20)?,
+    };
+    let at = civil.micros_since_epoch().filter(|at| at.0 >= 0)?;
+    let rest = jid.get(20..)?;
+    if rest.is_empty() {
+        return Some(JidKey::from_time(at, None));
+    }
+    // Only a pid that its number spells back: `_007` is kept as free text.
+    let pid: u32 = rest.strip_prefix('_')?.parse().ok()?;
+    (pid.to_string() == rest.get(1..)?).then(|| JidKey::from_time(at, Some(pid)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jid_of_time_spells_itself_back() {
+        for jid in ["20261121030955505683", "20261121030955505683_4711", "19700101000000000000"] {
+            assert_eq!(JidKey::of(jid).text().as_deref(), Some(jid), "{jid}");
+        }
+    }
+
+    #[test]
+    fn any_other_text_has_a_key_without_time() {
+        for jid in [
+            "",
+            "req",
+            "20261321030955505683",
+            "2026112103095550568",
+            "20261121030955505683_",
+            "20261121030955505683_007",
+            "20261121030955505683_99999999999",
+            "19691121030955505683",
+            "2026112103095550568é",
+            "žluť",
+        ] {
+            assert_eq!(JidKey::of(jid).time(), None, "{jid}");
+            assert_eq!(JidKey::of(jid).text(), None, "{jid}");
+        }
+    }
+
+    #[test]
+    fn keys_sort_by_time_and_free_text_sorts_last() {
+        let mut jids = ["free", "20261121030955505684", "20261121030955505683_2", "20261121030955505683"];
+        jids.sort_by_key(|jid| JidKey::of(jid));
+        assert_eq!(jids, ["20261121030955505683", "20261121030955505683_2", "20261121030955505684", "free"]);
+    }
+
+    #[test]
+    fn the_start_time_is_spelled_as_salt_spells_it() {
+        assert_eq!(start_time("20261121031037359479"), "2026, Nov 21 03:10:37.359479");
+        assert_eq!(start_time("20261121031037359479_12"), "2026, Nov 21 03:10:37.359479");
+        assert_eq!(start_time("mine"), "");
+    }
+}

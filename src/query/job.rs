@@ -1,0 +1,242 @@
+//! One job: its load, its minions, their answers.
+//!
+//! # Rules
+//!
+//! - The best load counts (`store::row::rank`), of equal ones the first.
+//! - A minion's first answer counts; later different ones are its history. An answer that the bus trimmed for
+//!   its size (`VALUE_TRIMMED`, `salt/utils/dicttrim.py`) never counts before a whole one.
+//! - The minions expected are all that the publish and the syndics named.
+//! - The last end time counts.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use memchr::memmem;
+
+use crate::model::{Kind, SeqNo};
+use crate::store::dedupe::answer_digest;
+use crate::store::row::{load_of, rank};
+use crate::store::{Store, StoreError, StoredEntry};
+use crate::wire::call::id_text;
+use crate::wire::msgpack::{self, as_text, is_nil};
+
+/// One minion's answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The answer that counts.
+    pub entry: StoredEntry,
+    /// Later answers that differ from it.
+    pub duplicates: u64,
+}
+
+impl Answer {
+    /// A value of the return's map, as msgpack.
+    pub fn get(&self, key: &str) -> Option<&[u8]> {
+        msgpack::get(&self.entry.body, key)
+    }
+
+    /// Did it fail?
+    pub fn failed(&self) -> bool {
+        self.entry.flags.failed(self.entry.retcode)
+    }
+}
+
+/// A job as its entries tell it.
+#[derive(Debug, Clone, Default)]
+pub struct Job {
+    /// The publish map or what stands in for it; empty if nothing does.
+    pub load: Vec<u8>,
+    /// How good that is; 0 for none.
+    pub load_rank: u8,
+    /// Minions expected, sorted; `None` if nobody said.
+    pub minions: Option<BTreeSet<String>>,
+    /// Answers by minion.
+    pub answers: BTreeMap<String, Answer>,
+    /// Salt's spelling of when it ended; empty if unknown.
+    pub endtime: String,
+    /// Its returns are not to be cached.
+    pub nocache: bool,
+    /// Its first entry.
+    pub first: SeqNo,
+}
+
+impl Job {
+    /// Reads a job; `None` if there is no entry of it.
+    pub fn read(store: &Store, jid: &str) -> Result<Option<Self>, StoreError> {
+        Ok(Self::of(store.job_entries(jid)?))
+    }
+
+    /// Puts a job together from its entries in the order of the log.
+    pub fn of(entries: Vec<StoredEntry>) -> Option<Self> {
+        let mut job = Self { first: entries.first()?.seq, ..Self::default() };
+        for entry in entries {
+            job.learn(entry);
+        }
+        Some(job)
+    }
+
+    fn learn(&mut self, entry: StoredEntry) {
+        let rank = rank(entry.kind);
+        if rank > self.load_rank {
+            self.load_rank = rank;
+            self.load = load_of(entry.kind, &entry.body).to_vec();
+        }
+        match entry.kind {
+            Kind::Load | Kind::ReturnLoad => {
+                if let Some(minions) = msgpack::elements(&entry.body).nth(1).filter(|m| !is_nil(m)) {
+                    self.expect(minions);
+                }
+            }
+            Kind::JobNew => {
+                if let Some(minions) = msgpack::get(&entry.body, "minions") {
+                    self.expect(minions);
+                }
+            }
+            Kind::Minions => self.expect(msgpack::elements(&entry.body).next().unwrap_or_default()),
+            Kind::Endtime => as_text(&entry.body).unwrap_or_default().clone_into(&mut self.endtime),
+            Kind::NoCache => self.nocache = true,
+            Kind::Return => self.answered(entry),
+            Kind::Event | Kind::Register => {}
+        }
+    }
+
+    fn expect(&mut self, minions: &[u8]) {
+        self.minions.get_or_insert_default().extend(msgpack::elements(minions).filter_map(id_text));
+    }
+
+    fn answered(&mut self, entry: StoredEntry) {
+        match self.answers.get_mut(&entry.minion) {
+            None => {
+                self.answers.insert(entry.minion.clone(), Answer { entry, duplicates: 0 });
+            }
+            Some(known) => match (trimmed(&known.entry.body), trimmed(&entry.body)) {
+                (true, false) => known.entry = entry,
+                (false, true) => {}
+                _ if answer_digest(&known.entry.body, 0) == answer_digest(&entry.body, 0) => {}
+                _ => known.duplicates += 1,
+            },
+        }
+    }
+
+    /// Answers that the job cache may give: none of a job with `nocache`.
+    pub fn cached(&self) -> impl Iterator<Item = (&String, &Answer)> {
+        self.answers.iter().filter(|_| !self.nocache)
+    }
+
+    /// Minions that were asked and have not answered.
+    pub fn missing(&self) -> Vec<&str> {
+        let asked = self.minions.iter().flatten();
+        asked.filter(|id| !self.answers.contains_key(*id)).map(String::as_str).collect()
+    }
+
+    /// How many answers failed.
+    pub fn failed(&self) -> usize {
+        self.answers.values().filter(|a| a.failed()).count()
+    }
+}
+
+fn trimmed(body: &[u8]) -> bool {
+    memmem::find(body, b"VALUE_TRIMMED").is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Micros;
+    use crate::model::{Flags, Source};
+    use msgpack::Writer;
+
+    fn entry(seq: u64, kind: Kind, minion: &str, body: Vec<u8>) -> StoredEntry {
+        StoredEntry {
+            seq: SeqNo(seq),
+            kind,
+            source: Source::Bus,
+            flags: Flags::default(),
+            at: Micros(0),
+            tag: Vec::new(),
+            jid: "1".into(),
+            minion: minion.into(),
+            fun: String::new(),
+            retcode: 0,
+            body,
+        }
+    }
+
+    fn answer(text: &str) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.map(1).str("return").str(text);
+        w.into_bytes()
+    }
+
+    fn names(list: &[&str]) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.array(list.len());
+        for name in list {
+            w.str(name);
+        }
+        w.into_bytes()
+    }
+
+    fn load(fun: &str, minions: &[u8]) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.array(2).map(1).str("fun").str(fun).raw(minions);
+        w.into_bytes()
+    }
+
+    fn text_of(job: &Job, minion: &str) -> String {
+        as_text(job.answers[minion].get("return").unwrap()).unwrap().to_owned()
+    }
+
+    #[test]
+    fn the_first_answer_counts_and_the_others_are_history() {
+        let job = Job::of(vec![
+            entry(1, Kind::Return, "web1", answer("first")),
+            entry(2, Kind::Return, "web1", answer("first")),
+            entry(3, Kind::Return, "web1", answer("second")),
+        ])
+        .unwrap();
+        assert_eq!((text_of(&job, "web1").as_str(), job.answers["web1"].duplicates), ("first", 1));
+    }
+
+    #[test]
+    fn a_trimmed_answer_gives_way_to_the_whole_one() {
+        for order in [["VALUE_TRIMMED", "whole"], ["whole", "VALUE_TRIMMED"]] {
+            let job = Job::of(vec![
+                entry(1, Kind::Return, "web1", answer(order[0])),
+                entry(2, Kind::Return, "web1", answer(order[1])),
+            ])
+            .unwrap();
+            assert_eq!((text_of(&job, "web1").as_str(), job.answers["web1"].duplicates), ("whole", 0));
+        }
+    }
+
+    #[test]
+    fn minions_add_up_and_the_missing_ones_are_known() {
+        let mut syndic = Writer::new();
+        syndic.array(2).raw(&names(&["db1"])).nil();
+        let job = Job::of(vec![
+            entry(1, Kind::Return, "web1", answer("x")),
+            entry(2, Kind::Load, "", load("test.ping", &names(&["web1", "web2"]))),
+            entry(3, Kind::Minions, "", syndic.into_bytes()),
+            entry(4, Kind::Load, "", load("later", &[0xc0])),
+        ])
+        .unwrap();
+        assert_eq!(job.missing(), ["db1", "web2"]);
+        assert_eq!(
+            msgpack::get(&job.load, "fun").and_then(as_text),
+            Some("test.ping"),
+            "of equal loads the first"
+        );
+        assert!(Job::of(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn a_job_with_nocache_shows_no_cached_answers() {
+        let job = Job::of(vec![
+            entry(1, Kind::NoCache, "", vec![0xc0]),
+            entry(2, Kind::Return, "web1", answer("x")),
+        ])
+        .unwrap();
+        assert_eq!((job.cached().count(), job.answers.len()), (0, 1));
+    }
+}

@@ -1,0 +1,86 @@
+//! Blocks that were read lately, kept unpacked.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::block::BlockView;
+use super::format::Class;
+use crate::limits::BLOCK_CACHE_BYTES;
+use crate::model::SeqNo;
+
+/// Names a block: class, segment, number.
+pub type BlockId = (Class, SeqNo, u32);
+
+/// The cache; full, it drops what was put in first.
+#[derive(Debug, Default)]
+pub struct BlockCache(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    blocks: HashMap<BlockId, (Arc<BlockView>, usize)>,
+    order: VecDeque<BlockId>,
+    bytes: usize,
+}
+
+impl BlockCache {
+    /// A block that is here.
+    pub fn get(&self, id: BlockId) -> Option<Arc<BlockView>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).blocks.get(&id).map(|(view, _)| view.clone())
+    }
+
+    /// Puts a block in.
+    pub fn put(&self, id: BlockId, view: Arc<BlockView>) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Unpacked it will be some four times as large; count that in from the start.
+        let cost = view.memory().saturating_mul(5);
+        if cost > BLOCK_CACHE_BYTES || inner.blocks.insert(id, (view, cost)).is_some() {
+            return;
+        }
+        inner.bytes += cost;
+        inner.order.push_back(id);
+        while inner.bytes > BLOCK_CACHE_BYTES {
+            let Some(oldest) = inner.order.pop_front() else { break };
+            if let Some((_, cost)) = inner.blocks.remove(&oldest) {
+                inner.bytes = inner.bytes.saturating_sub(cost);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Micros;
+    use crate::model::{Entry, Flags, Kind, Source};
+    use crate::store::block::BlockBuilder;
+
+    #[test]
+    fn the_oldest_blocks_make_room() {
+        let cache = BlockCache::default();
+        let noise: Vec<u8> =
+            (0..200_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+        let mut builder = BlockBuilder::default();
+        builder.push(
+            SeqNo(1),
+            &Entry {
+                kind: Kind::Event,
+                source: Source::Bus,
+                flags: Flags::ON_BUS,
+                at: Micros(0),
+                tag: b"x",
+                jid: "",
+                minion: "",
+                fun: "",
+                retcode: 0,
+                body: &noise,
+            },
+        );
+        let view = Arc::new(BlockView::new(builder.finish().unwrap()).unwrap());
+        for n in 0..20 {
+            cache.put((Class::Events, SeqNo(1), n), view.clone());
+        }
+        assert!(cache.get((Class::Events, SeqNo(1), 0)).is_none());
+        assert!(cache.get((Class::Events, SeqNo(1), 19)).is_some());
+        assert!(cache.0.lock().unwrap().bytes <= BLOCK_CACHE_BYTES);
+    }
+}

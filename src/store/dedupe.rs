@@ -1,0 +1,294 @@
+//! What comes in by two doors is stored once.
+//!
+//! An event can be read off the bus, come again through `event_return`, and a third time as the argument of
+//! `returner`: a master hands all three the same map (`salt/utils/job.py`; byte for byte in the recorded calls
+//! of 3006 to 3008). So an event is known by its tag and its bytes.
+//!
+//! Two events may really be equal: the bus adds no number. Each door is therefore counted for itself, and an
+//! event is a duplicate only if its door has not yet shown it more often than some other door did. What is
+//! stored is as many as the door that showed the most.
+//!
+//! A minion's own `--return` carries fewer keys than the event; it is the same return if job, minion, `return`,
+//! `retcode` and `success` are.
+//!
+//! # Bounds
+//!
+//! Two generations of [`DEDUPE_WINDOW`] fingerprints each. What comes later than that many others is stored
+//! again; readers of a job still fold equal returns.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+
+use crate::limits::DEDUPE_WINDOW;
+use crate::model::{Entry, Flags, Kind, Source};
+use crate::wire::msgpack;
+
+/// A key that is a hash already.
+#[derive(Default)]
+struct Ready(u64);
+
+impl Hasher for Ready {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |h, &b| h.rotate_left(8) ^ u64::from(b));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = n;
+    }
+}
+
+type Map<V> = HashMap<u64, V, BuildHasherDefault<Ready>>;
+
+/// Two generations: the older one is dropped whole when the younger is full.
+#[derive(Debug)]
+struct Generations<V> {
+    young: Map<V>,
+    old: Map<V>,
+}
+
+impl<V: Copy> Generations<V> {
+    fn new() -> Self {
+        Self { young: Map::default(), old: Map::default() }
+    }
+
+    fn get(&self, key: u64) -> Option<V> {
+        self.young.get(&key).or_else(|| self.old.get(&key)).copied()
+    }
+
+    fn put(&mut self, key: u64, value: V) {
+        if self.young.len() >= DEDUPE_WINDOW {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, value);
+    }
+}
+
+/// What to do with an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Store it.
+    New,
+    /// Store it: another answer of a minion that has answered this job already.
+    Differs,
+    /// It is stored already.
+    Known,
+}
+
+/// The memory of recent entries.
+#[derive(Debug)]
+pub struct Dedupe {
+    /// Chosen at random, so that nobody can prepare two events with one fingerprint.
+    seed: u64,
+    seen: Generations<[u8; Source::COUNT]>,
+    answers: Generations<u64>,
+    undo: Vec<Undo>,
+}
+
+#[derive(Debug)]
+enum Undo {
+    Seen(u64, [u8; Source::COUNT]),
+    Answer(u64),
+}
+
+impl Dedupe {
+    /// Remembers nothing yet.
+    pub fn new(seed: u64) -> Self {
+        Self { seed, seen: Generations::new(), answers: Generations::new(), undo: Vec::new() }
+    }
+
+    /// Judges an entry and remembers it.
+    pub fn judge(&mut self, entry: &Entry<'_>) -> Verdict {
+        if self.shown_elsewhere(entry) {
+            return Verdict::Known;
+        }
+        if entry.kind != Kind::Return {
+            return Verdict::New;
+        }
+        let on_bus = entry.flags.has(Flags::ON_BUS);
+        let (key, digest) = self.answer(entry);
+        match self.answers.get(key) {
+            None => {
+                self.undo.push(Undo::Answer(key));
+                self.answers.put(key, digest);
+                Verdict::New
+            }
+            // The event must be kept as it was on the bus; the bare return adds nothing to it.
+            Some(known) if known == digest => {
+                if on_bus {
+                    Verdict::New
+                } else {
+                    Verdict::Known
+                }
+            }
+            Some(_) => Verdict::Differs,
+        }
+    }
+
+    /// Counts the entry for its door; true if another door has shown it as often already.
+    fn shown_elsewhere(&mut self, entry: &Entry<'_>) -> bool {
+        let mut hash = Xxh3::with_seed(self.seed);
+        hash.update(entry.tag);
+        hash.update(&[0, entry.kind as u8]);
+        hash.update(entry.jid.as_bytes());
+        hash.update(&[0]);
+        hash.update(entry.body);
+        let key = hash.digest();
+        let before = self.seen.get(key).unwrap_or_default();
+        let mut counts = before;
+        let door = entry.source as usize;
+        let most = counts.iter().enumerate().filter(|(d, _)| *d != door).map(|(_, n)| *n).max().unwrap_or(0);
+        let own = counts.get_mut(door).map_or(0, |n| {
+            *n = n.saturating_add(1);
+            *n
+        });
+        self.undo.push(Undo::Seen(key, before));
+        self.seen.put(key, counts);
+        own <= most
+    }
+
+    fn answer(&self, entry: &Entry<'_>) -> (u64, u64) {
+        let mut key = Xxh3::with_seed(self.seed);
+        key.update(entry.jid.as_bytes());
+        key.update(&[0]);
+        key.update(entry.minion.as_bytes());
+        (key.digest(), answer_digest(entry.body, self.seed))
+    }
+
+    /// What was judged since the last call is stored.
+    pub fn keep(&mut self) {
+        self.undo.clear();
+    }
+
+    /// What was judged since the last [`Dedupe::keep`] was not stored: forget it.
+    pub fn forget(&mut self) {
+        for undo in std::mem::take(&mut self.undo).into_iter().rev() {
+            match undo {
+                Undo::Seen(key, counts) => self.seen.put(key, counts),
+                Undo::Answer(key) => {
+                    self.answers.young.remove(&key);
+                    self.answers.old.remove(&key);
+                }
+            }
+        }
+    }
+}
+
+/// A fingerprint of what a minion answered: `return`, `retcode`, `success`.
+pub fn answer_digest(body: &[u8], seed: u64) -> u64 {
+    let (mut answer, mut retcode, mut success): (&[u8], &[u8], &[u8]) = Default::default();
+    for (key, value) in msgpack::pairs(body) {
+        match msgpack::as_text(key) {
+            Some("return") => answer = value,
+            Some("retcode") => retcode = value,
+            Some("success") => success = value,
+            _ => {}
+        }
+    }
+    let mut hash = Xxh3::with_seed(seed);
+    hash.update(answer);
+    hash.update(&xxh3_64_with_seed(retcode, seed).to_le_bytes());
+    hash.update(success);
+    hash.digest()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Micros;
+
+    fn entry<'a>(source: Source, on_bus: bool, body: &'a [u8]) -> Entry<'a> {
+        let flags = if on_bus { Flags::ON_BUS } else { Flags::default() };
+        Entry {
+            kind: Kind::Return,
+            source,
+            flags,
+            at: Micros(0),
+            tag: b"salt/job/1/ret/web1",
+            jid: "1",
+            minion: "web1",
+            fun: "",
+            retcode: 0,
+            body,
+        }
+    }
+
+    fn body(answer: i64, stamp: bool) -> Vec<u8> {
+        let mut w = msgpack::Writer::new();
+        w.map(1 + usize::from(stamp)).str("return").int(answer);
+        if stamp {
+            w.str("_stamp").str("now");
+        }
+        w.into_bytes()
+    }
+
+    #[test]
+    fn one_event_by_three_doors_is_stored_once() {
+        let body = body(1, true);
+        for doors in [
+            [Source::Bus, Source::EventReturn, Source::Returner],
+            [Source::Returner, Source::Bus, Source::Spool],
+        ] {
+            let mut dedupe = Dedupe::new(1);
+            let verdicts = doors.map(|door| dedupe.judge(&entry(door, true, &body)));
+            assert_eq!(verdicts, [Verdict::New, Verdict::Known, Verdict::Known], "{doors:?}");
+        }
+    }
+
+    #[test]
+    fn equal_events_of_one_door_are_all_kept() {
+        let body = body(1, true);
+        let mut dedupe = Dedupe::new(1);
+        let verdicts =
+            [Source::Bus, Source::Bus, Source::EventReturn, Source::EventReturn, Source::EventReturn]
+                .map(|door| dedupe.judge(&entry(door, true, &body)));
+        use Verdict::{Known, New};
+        assert_eq!(verdicts, [New, New, Known, Known, New]);
+    }
+
+    #[test]
+    fn a_bare_return_folds_into_its_event_but_not_the_other_way_round() {
+        let (event, bare) = (body(1, true), body(1, false));
+        let mut dedupe = Dedupe::new(1);
+        assert_eq!(dedupe.judge(&entry(Source::Bus, true, &event)), Verdict::New);
+        assert_eq!(dedupe.judge(&entry(Source::Returner, false, &bare)), Verdict::Known);
+        let mut dedupe = Dedupe::new(1);
+        assert_eq!(dedupe.judge(&entry(Source::Returner, false, &bare)), Verdict::New);
+        assert_eq!(dedupe.judge(&entry(Source::Bus, true, &event)), Verdict::New);
+    }
+
+    #[test]
+    fn another_answer_of_the_same_minion_is_kept_as_history() {
+        let mut dedupe = Dedupe::new(1);
+        assert_eq!(dedupe.judge(&entry(Source::Returner, false, &body(1, false))), Verdict::New);
+        assert_eq!(dedupe.judge(&entry(Source::Returner, false, &body(2, false))), Verdict::Differs);
+    }
+
+    #[test]
+    fn what_could_not_be_stored_is_new_again() {
+        let body = body(1, true);
+        let mut dedupe = Dedupe::new(1);
+        dedupe.judge(&entry(Source::Bus, true, &body));
+        dedupe.forget();
+        assert_eq!(dedupe.judge(&entry(Source::EventReturn, true, &body)), Verdict::New);
+        dedupe.keep();
+        dedupe.forget();
+        assert_eq!(dedupe.judge(&entry(Source::Bus, true, &body)), Verdict::Known);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut dedupe = Dedupe::new(1);
+        for n in 0..3 * DEDUPE_WINDOW as i64 {
+            dedupe.judge(&entry(Source::Bus, true, &body(n, true)));
+            dedupe.keep();
+        }
+        assert!(dedupe.seen.young.len() + dedupe.seen.old.len() <= 2 * DEDUPE_WINDOW);
+        assert_eq!(dedupe.answers.young.len(), 1);
+    }
+}

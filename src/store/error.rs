@@ -1,0 +1,70 @@
+//! Why the store could not do something.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The store's one error; variants say what the caller can do.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The operating system refused; what was being done is in `action`.
+    #[error("{action} {}: {source}", path.display())]
+    Io {
+        /// Verb first: `write`, `open the directory`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The refusal.
+        source: io::Error,
+    },
+    /// Another daemon has this state directory.
+    #[error("the state directory {} is in use by {holder}: stop that one first, or give another --state-dir", path.display())]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+        /// What the lock file says about its holder.
+        holder: String,
+    },
+    /// The directory was written by a release with another format.
+    #[error(
+        "the state directory {} has format {found}, this release reads format {expected}: \
+         use the release that wrote it, or give an empty --state-dir",
+        path.display()
+    )]
+    Version {
+        /// The directory.
+        path: PathBuf,
+        /// What the directory says.
+        found: String,
+        /// What this release writes.
+        expected: u32,
+    },
+    /// Bytes on disk are not what was written there.
+    #[error("{}: damaged at byte {offset}: {what}", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Where the frame or record begins.
+        offset: u64,
+        /// Found against expected.
+        what: String,
+    },
+    /// sled refused; indexes can be built again from the log.
+    #[error("index {}: {what}", path.display())]
+    Index {
+        /// The database's directory.
+        path: PathBuf,
+        /// sled's words.
+        what: String,
+    },
+    /// The daemon is stopping and takes nothing new.
+    #[error("the daemon is stopping")]
+    Stopping,
+    /// An earlier commit failed in a way that this handle cannot repair.
+    #[error("could not store: {0}")]
+    Failed(String),
+}
+
+/// Names the act and the file in an I/O error.
+pub(crate) fn io_at<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> StoreError + 'a {
+    move |source| StoreError::Io { action, path: path.to_owned(), source }
+}

@@ -1,0 +1,368 @@
+//! A segment's index: where its blocks lie, and which entries belong to which job.
+//!
+//! The index of an unfinished segment lies in memory ([`MemIndex`]) and is made anew from the log at start.
+//! When the segment is sealed it is written to sled in one go ([`SledIndex`]): sled then never sees a write
+//! per event, and the hot path never waits for it.
+//!
+//! # On disk
+//!
+//! ```text
+//! index/            sled database
+//!   tree "block"    key    block number, u32 BE
+//!                   value  offset u64 | payload bytes u32 | entries u32 | first_seq u64 | last_seq u64
+//!                          | at_min i64 | at_max i64, all LE
+//!   tree "jid"      key    jid key, u128 BE | part, u32 BE
+//!                   value  places: block number u32 LE | place in the block u16 LE, up to 512 of them
+//! ```
+//!
+//! Values stay below sled's limit for pages outside its file, which it does not sync.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use super::error::{StoreError, io_at};
+use super::log::BlockMeta;
+use super::row::{self, JobRow};
+use crate::clock::Micros;
+use crate::model::{Entry, JidKey, Kind, SeqNo};
+
+/// An entry's place in its segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Number of the block.
+    pub block: u32,
+    /// Number of the entry in the block.
+    pub at: u16,
+}
+
+/// The last job that ran a function on a minion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Latest {
+    /// Where its return lies in the log.
+    pub seq: SeqNo,
+    /// The job.
+    pub jid: String,
+}
+
+/// Sums over a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sums {
+    /// Entries.
+    pub entries: u64,
+    /// Bytes that they brought along.
+    pub raw_bytes: u64,
+    /// Bytes of the log file.
+    pub log_bytes: u64,
+}
+
+/// The index of a segment that still grows, or waits to be sealed.
+#[derive(Debug)]
+pub struct MemIndex {
+    segment: SeqNo,
+    blocks: Vec<BlockMeta>,
+    places: HashMap<JidKey, Vec<Place>>,
+    rows: BTreeMap<JidKey, JobRow>,
+    latest: HashMap<String, HashMap<String, Latest>>,
+    register: Option<Place>,
+    sums: Sums,
+}
+
+impl MemIndex {
+    /// The index of a segment without entries.
+    pub fn new(segment: SeqNo) -> Self {
+        Self {
+            segment,
+            blocks: Vec::new(),
+            places: HashMap::new(),
+            rows: BTreeMap::new(),
+            latest: HashMap::new(),
+            register: None,
+            sums: Sums::default(),
+        }
+    }
+
+    /// Takes note of a block whose entries follow through [`MemIndex::add`].
+    pub fn add_block(&mut self, meta: BlockMeta) {
+        self.sums.log_bytes = meta.end();
+        self.blocks.push(meta);
+    }
+
+    /// Takes note of an entry of the newest block. `body` is asked for only if the job's row needs it.
+    pub fn add<'a>(
+        &mut self,
+        at: usize,
+        seq: SeqNo,
+        entry: &Entry<'a>,
+        raw_len: usize,
+        body: impl FnOnce() -> &'a [u8],
+    ) {
+        let block = u32::try_from(self.blocks.len().saturating_sub(1)).unwrap_or(u32::MAX);
+        let place = Place { block, at: u16::try_from(at).unwrap_or(u16::MAX) };
+        self.sums.entries += 1;
+        self.sums.raw_bytes += raw_len as u64;
+        if entry.kind == Kind::Register {
+            self.register = Some(place);
+        }
+        if entry.jid.is_empty() {
+            return;
+        }
+        let key = JidKey::of(entry.jid);
+        self.places.entry(key).or_default().push(place);
+        let rank = row::rank(entry.kind);
+        if rank > 0 || matches!(entry.kind, Kind::Endtime | Kind::NoCache | Kind::Minions) {
+            let row = self.rows.entry(key).or_insert_with(|| JobRow {
+                jid: entry.jid.to_owned(),
+                first_at: entry.at.0,
+                segments: vec![self.segment.0],
+                ..JobRow::default()
+            });
+            if rank > row.rank || matches!(entry.kind, Kind::Endtime | Kind::NoCache) {
+                row.learn(&Entry { body: body(), ..*entry });
+            }
+        }
+        if entry.kind == Kind::Return && !entry.fun.is_empty() && !entry.minion.is_empty() {
+            self.note_latest(seq, entry);
+        }
+    }
+
+    fn note_latest(&mut self, seq: SeqNo, entry: &Entry<'_>) {
+        if !self.latest.contains_key(entry.fun) {
+            self.latest.insert(entry.fun.to_owned(), HashMap::new());
+        }
+        let Some(minions) = self.latest.get_mut(entry.fun) else { return };
+        match minions.get_mut(entry.minion) {
+            Some(latest) => {
+                latest.seq = seq;
+                entry.jid.clone_into(&mut latest.jid);
+            }
+            None => {
+                minions.insert(entry.minion.to_owned(), Latest { seq, jid: entry.jid.to_owned() });
+            }
+        }
+    }
+
+    /// The blocks in order.
+    pub fn blocks(&self) -> &[BlockMeta] {
+        &self.blocks
+    }
+
+    /// The places of a job's entries, in order.
+    pub fn places(&self, key: JidKey) -> &[Place] {
+        self.places.get(&key).map_or(&[], Vec::as_slice)
+    }
+
+    /// The rows of jobs whose entries are here.
+    pub fn rows(&self) -> &BTreeMap<JidKey, JobRow> {
+        &self.rows
+    }
+
+    /// Per function and minion the last job.
+    pub fn latest(&self) -> &HashMap<String, HashMap<String, Latest>> {
+        &self.latest
+    }
+
+    /// Where the newest register of this segment lies.
+    pub fn register(&self) -> Option<Place> {
+        self.register
+    }
+
+    /// Sums over the segment.
+    pub fn sums(&self) -> Sums {
+        self.sums
+    }
+}
+
+/// The index of a sealed segment.
+#[derive(Debug)]
+pub struct SledIndex {
+    dir: PathBuf,
+    blocks: Vec<BlockMeta>,
+    jid: sled::Tree,
+    _db: sled::Db,
+}
+
+const PLACES_PER_PART: usize = 512;
+const PLACE_LEN: usize = 6;
+
+/// Opens a sled database; a panic inside sled on damaged files becomes an error.
+pub fn open_sled(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
+    guarded(dir, || sled::Config::new().path(dir).cache_capacity(cache_bytes).flush_every_ms(None).open())
+}
+
+/// Runs something of sled's; its panics and errors become a [`StoreError::Index`].
+pub fn guarded<T>(dir: &Path, work: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
+    let what = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(done)) => return Ok(done),
+        Ok(Err(e)) => e.to_string(),
+        Err(panic) => {
+            let words = panic.downcast_ref::<String>().map(String::as_str);
+            let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
+            format!("sled panicked: {words}")
+        }
+    };
+    Err(StoreError::Index { path: dir.to_owned(), what })
+}
+
+/// Flushes a database and syncs its file: `flush` of sled 0.34 alone is no fsync (docs/DECISIONS.md).
+pub fn flush_and_sync(db: &sled::Db, dir: &Path) -> Result<(), StoreError> {
+    guarded(dir, || db.flush())?;
+    let file = dir.join("db");
+    File::open(&file).and_then(|f| f.sync_data()).map_err(io_at("sync", &file))?;
+    super::format::sync_dir(dir)
+}
+
+impl SledIndex {
+    /// Writes the index of a finished segment into a new directory and syncs it.
+    pub fn write(index: &MemIndex, dir: &Path) -> Result<(), StoreError> {
+        let db = open_sled(dir, 8 << 20)?;
+        guarded(dir, || {
+            let block = db.open_tree("block")?;
+            for (n, meta) in (0_u32..).zip(&index.blocks) {
+                block.insert(n.to_be_bytes(), meta_bytes(meta).as_slice())?;
+            }
+            let jid = db.open_tree("jid")?;
+            for (key, places) in &index.places {
+                for (part, places) in (0_u32..).zip(places.chunks(PLACES_PER_PART)) {
+                    let mut value = Vec::with_capacity(places.len() * PLACE_LEN);
+                    for place in places {
+                        value.extend_from_slice(&place.block.to_le_bytes());
+                        value.extend_from_slice(&place.at.to_le_bytes());
+                    }
+                    jid.insert([&key.0.to_be_bytes()[..], &part.to_be_bytes()].concat(), value)?;
+                }
+            }
+            Ok(())
+        })?;
+        flush_and_sync(&db, dir)
+    }
+
+    /// Opens the index of a sealed segment.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let db = open_sled(dir, 4 << 20)?;
+        let (blocks, jid) = guarded(dir, || {
+            let mut blocks = Vec::new();
+            for pair in &db.open_tree("block")? {
+                let (key, value) = pair?;
+                match read_meta(&value) {
+                    Some(meta) if key.as_ref() == u32::try_from(blocks.len()).unwrap_or(0).to_be_bytes() => {
+                        blocks.push(meta)
+                    }
+                    _ => {
+                        return Err(sled::Error::ReportableBug(format!(
+                            "block row {} is damaged",
+                            blocks.len()
+                        )));
+                    }
+                }
+            }
+            Ok((blocks, db.open_tree("jid")?))
+        })?;
+        Ok(Self { dir: dir.to_owned(), blocks, jid, _db: db })
+    }
+
+    /// The blocks in order.
+    pub fn blocks(&self) -> &[BlockMeta] {
+        &self.blocks
+    }
+
+    /// The places of a job's entries, in order.
+    pub fn places(&self, key: JidKey) -> Result<Vec<Place>, StoreError> {
+        guarded(&self.dir, || {
+            let mut places = Vec::new();
+            for pair in self.jid.scan_prefix(key.0.to_be_bytes()) {
+                let (_, value) = pair?;
+                places.extend(value.chunks_exact(PLACE_LEN).filter_map(|p| {
+                    let block = u32::from_le_bytes(*p.first_chunk()?);
+                    Some(Place { block, at: u16::from_le_bytes(*p.last_chunk()?) })
+                }));
+            }
+            Ok(places)
+        })
+    }
+}
+
+fn meta_bytes(meta: &BlockMeta) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(48);
+    bytes.extend_from_slice(&meta.offset.to_le_bytes());
+    bytes.extend_from_slice(&meta.len.to_le_bytes());
+    bytes.extend_from_slice(&meta.count.to_le_bytes());
+    bytes.extend_from_slice(&meta.first_seq.0.to_le_bytes());
+    bytes.extend_from_slice(&meta.last_seq.0.to_le_bytes());
+    bytes.extend_from_slice(&meta.at_min.0.to_le_bytes());
+    bytes.extend_from_slice(&meta.at_max.0.to_le_bytes());
+    bytes
+}
+
+fn read_meta(bytes: &[u8]) -> Option<BlockMeta> {
+    let u64_at = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    let u32_at = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    Some(BlockMeta {
+        offset: u64_at(0)?,
+        len: u32_at(8)?,
+        count: u32_at(12)?,
+        first_seq: SeqNo(u64_at(16)?),
+        last_seq: SeqNo(u64_at(24)?),
+        at_min: Micros(u64_at(32)?.cast_signed()),
+        at_max: Micros(u64_at(40)?.cast_signed()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Flags, Source};
+
+    #[test]
+    fn a_sealed_index_answers_as_the_one_in_memory_did() {
+        let mut index = MemIndex::new(SeqNo(1));
+        let jids = ["20261121030955505683", "free text", "20261121030955505684"];
+        let mut seq = 0;
+        for block in 0..40_u64 {
+            index.add_block(BlockMeta {
+                offset: 64 + block * 1000,
+                len: 900,
+                count: 100,
+                first_seq: SeqNo(block * 100 + 1),
+                last_seq: SeqNo(block * 100 + 100),
+                at_min: Micros(-5),
+                at_max: Micros(5),
+            });
+            for at in 0..100 {
+                seq += 1;
+                let entry = Entry {
+                    kind: Kind::Return,
+                    source: Source::Bus,
+                    flags: Flags::ON_BUS,
+                    at: Micros(1),
+                    tag: b"",
+                    jid: jids[at % 3],
+                    minion: "web1",
+                    fun: "test.ping",
+                    retcode: 0,
+                    body: b"\x80",
+                };
+                index.add(at, SeqNo(seq), &entry, 1, || b"\x80");
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        SledIndex::write(&index, dir.path()).unwrap();
+        let sealed = SledIndex::open(dir.path()).unwrap();
+        assert_eq!(sealed.blocks(), index.blocks());
+        for jid in jids {
+            let key = JidKey::of(jid);
+            assert!(index.places(key).len() > PLACES_PER_PART);
+            assert_eq!(sealed.places(key).unwrap(), index.places(key));
+        }
+        assert!(sealed.places(JidKey::of("unknown")).unwrap().is_empty());
+        let blobs = std::fs::read_dir(dir.path().join("blobs")).map(|d| d.count()).unwrap_or(0);
+        assert_eq!(blobs, 0, "sled does not sync what it keeps in blobs/");
+    }
+
+    #[test]
+    fn a_panic_inside_sled_is_an_error() {
+        let error = guarded::<()>(Path::new("/x"), || panic!("boom")).unwrap_err().to_string();
+        assert!(error.contains("/x") && error.contains("boom"), "{error}");
+    }
+}

@@ -1,0 +1,313 @@
+//! The store: a log of everything, and what is needed to look things up in it.
+//!
+//! [`Store::open`] checks the directory, reads the tail of the log, and hands out what each thread needs: an
+//! [`Intake`] to write, the [`Store`] itself to read, and the two loops, [`Appender`] and [`Sealer`].
+//!
+//! # Invariant
+//!
+//! The log alone is the truth. Everything in sled can be made again from it, and is, whenever it is missing or
+//! damaged. Sequence numbers only grow; nothing that was acknowledged is ever written again.
+
+pub mod appender;
+pub mod block;
+pub mod cache;
+pub mod column;
+pub mod dedupe;
+pub mod error;
+pub mod format;
+pub mod index;
+pub mod log;
+pub mod read;
+pub mod row;
+pub mod seal;
+pub mod segment;
+pub mod state;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+pub use appender::{Appender, Done, Intake};
+pub use error::StoreError;
+pub use format::{Class, FORMAT_VERSION};
+pub use read::{ClassSums, StoredEntry};
+pub use row::JobRow;
+pub use seal::Sealer;
+
+use crate::channel::bounded;
+use crate::clock::Clock;
+use crate::limits::{DEDUPE_WINDOW, INTAKE_BATCHES, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
+use crate::metrics::Metrics;
+use crate::model::{Entry, SeqNo};
+
+/// When a segment is finished.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes of its log.
+    pub segment_bytes_max: u64,
+    /// Entries in it.
+    pub segment_entries_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { segment_bytes_max: SEGMENT_BYTES, segment_entries_max: SEGMENT_ENTRIES_MAX }
+    }
+}
+
+/// What opening a store needs to know.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The state directory.
+    pub dir: PathBuf,
+    /// Who holds it; the next one to try is told.
+    pub holder: String,
+    /// Where the time comes from.
+    pub clock: Clock,
+    /// Where to count.
+    pub metrics: Arc<Metrics>,
+    /// When segments are finished.
+    pub limits: Limits,
+}
+
+/// A handle for reading; clones read the same store.
+#[derive(Debug, Clone)]
+pub struct Store(Arc<Shared>);
+
+/// An open store, in the parts that its threads take.
+pub struct Opened {
+    /// For readers.
+    pub store: Store,
+    /// For writers. The appender ends when all of these are dropped.
+    pub intake: Intake,
+    /// To run on a thread of its own.
+    pub appender: Appender,
+    /// To run on a thread of its own; ends after the appender.
+    pub sealer: Sealer,
+}
+
+#[derive(Debug)]
+struct Shared {
+    dir: PathBuf,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    state: state::State,
+    segments: [RwLock<Vec<Arc<segment::Segment>>>; Class::ALL.len()],
+    durable: AtomicU64,
+    cache: cache::BlockCache,
+    open: Mutex<VecDeque<Arc<segment::Segment>>>,
+    _lock: format::Lock,
+}
+
+impl Shared {
+    fn segments(&self, class: Class) -> Vec<Arc<segment::Segment>> {
+        let [jobs, events] = &self.segments;
+        let list = match class {
+            Class::Jobs => jobs,
+            Class::Events => events,
+        };
+        list.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn add_segment(&self, segment: Arc<segment::Segment>) {
+        let [jobs, events] = &self.segments;
+        let list = match segment.class {
+            Class::Jobs => jobs,
+            Class::Events => events,
+        };
+        list.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+    }
+
+    fn set_durable(&self, next: SeqNo) {
+        self.durable.store(next.0, Ordering::Release);
+    }
+}
+
+impl Store {
+    /// Opens a state directory, making it if need be, and repairs what a crash left half done.
+    pub fn open(options: &Options) -> Result<Opened, StoreError> {
+        let dir = &options.dir;
+        format::make_dir(dir)?;
+        let lock = format::Lock::take(dir, &options.holder)?;
+        format::check_version(dir)?;
+        let shared = Arc::new(Shared {
+            dir: dir.clone(),
+            clock: options.clock.clone(),
+            metrics: options.metrics.clone(),
+            state: open_state(dir, &options.metrics)?,
+            segments: Default::default(),
+            durable: AtomicU64::new(SeqNo::FIRST.0),
+            cache: cache::BlockCache::default(),
+            open: Mutex::default(),
+            _lock: lock,
+        });
+        let mut backlog = Vec::new();
+        let mut next_seq = SeqNo::FIRST;
+        let mut tails = Vec::new();
+        for class in Class::ALL {
+            let found = segments_on_disk(dir, class)?;
+            let newest = found.last().copied();
+            for first_seq in found {
+                next_seq = next_seq.max(first_seq);
+                let segment =
+                    Arc::new(segment::Segment::open(dir, class, first_seq, segment::Index::Closed)?);
+                let applied = shared.state.sums(class, first_seq)?.is_some();
+                if Some(first_seq) != newest && applied && segment.has_index() {
+                    shared.add_segment(segment);
+                    continue;
+                }
+                let (index, walked) = segment.walk()?;
+                report_damage(&segment, &walked, &options.metrics);
+                next_seq = index.blocks().last().map_or(next_seq, |b| next_seq.max(b.last_seq.next()));
+                *segment.index_mut() = segment::Index::Memory(Box::new(index));
+                shared.add_segment(segment.clone());
+                if Some(first_seq) == newest {
+                    tails.push((class, segment, walked.end));
+                } else {
+                    backlog.push(segment);
+                }
+            }
+        }
+        let mut active = Vec::new();
+        for class in Class::ALL {
+            let tail = tails.iter().position(|(c, ..)| *c == class).map(|at| tails.swap_remove(at));
+            active.push(match tail {
+                Some((_, segment, end)) => {
+                    cut_tail(&segment, end, &options.metrics)?;
+                    appender::Active::open(segment, end)?
+                }
+                None => {
+                    segment::create(dir, class, next_seq, options.clock.now())?;
+                    let index = segment::Index::Memory(Box::new(index::MemIndex::new(next_seq)));
+                    let segment = Arc::new(segment::Segment::open(dir, class, next_seq, index)?);
+                    shared.add_segment(segment.clone());
+                    appender::Active::open(segment, log::FILE_HEADER_LEN as u64)?
+                }
+            });
+        }
+        shared.set_durable(next_seq);
+        let mut dedupe = dedupe::Dedupe::new(random_seed());
+        for growing in &active {
+            remember(&growing.segment, &mut dedupe)?;
+        }
+        dedupe.keep();
+        let (intake, works) = bounded("intake", INTAKE_BATCHES);
+        let (seals_tx, seals) = bounded("seals", SEALS_WAITING);
+        let limits = options.limits;
+        let appender = Appender {
+            shared: shared.clone(),
+            intake: works,
+            seals: seals_tx,
+            active,
+            dedupe,
+            next_seq,
+            limits,
+        };
+        let sealer = Sealer { shared: shared.clone(), seals, backlog };
+        Ok(Opened { store: Store(shared), intake: Intake(intake), appender, sealer })
+    }
+}
+
+/// Opens the state database; a damaged one is put aside and made again out of the segments.
+fn open_state(dir: &Path, metrics: &Metrics) -> Result<state::State, StoreError> {
+    let place = dir.join("state");
+    match state::State::open(&place) {
+        Err(error @ StoreError::Index { .. }) => {
+            let aside = dir.join("state.damaged");
+            tracing::error!(%error, aside = %aside.display(), "the state database is damaged; making it again from the log");
+            metrics.indexes_rebuilt.add(1);
+            let _ = std::fs::remove_dir_all(&aside);
+            std::fs::rename(&place, &aside).map_err(error::io_at("put aside", &place))?;
+            state::State::open(&place)
+        }
+        opened => opened,
+    }
+}
+
+fn segments_on_disk(dir: &Path, class: Class) -> Result<Vec<SeqNo>, StoreError> {
+    let class_dir = format::class_dir(dir, class);
+    format::make_dir(&class_dir)?;
+    let mut found = Vec::new();
+    for item in std::fs::read_dir(&class_dir).map_err(error::io_at("list", &class_dir))? {
+        let item = item.map_err(error::io_at("list", &class_dir))?;
+        let Some(seq) = item.file_name().to_str().and_then(format::segment_seq) else { continue };
+        // A crash between making the directory and its log leaves one without; it holds nothing.
+        if item.path().join("log").is_file() {
+            found.push(seq);
+        } else {
+            let path = item.path();
+            std::fs::remove_dir_all(&path).map_err(error::io_at("remove", &path))?;
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn report_damage(segment: &segment::Segment, walked: &log::Walked, metrics: &Metrics) {
+    for (offset, bytes) in &walked.damaged {
+        metrics.frames_damaged.add(1);
+        tracing::error!(path = %segment.log().path().display(), offset, bytes, "a damaged stretch of the log is skipped");
+    }
+}
+
+/// Cuts off what a crash left behind the last good frame. It was never acknowledged.
+fn cut_tail(segment: &segment::Segment, end: u64, metrics: &Metrics) -> Result<(), StoreError> {
+    let size = segment.log().len()?;
+    if size <= end {
+        return Ok(());
+    }
+    let path = segment.log().path();
+    tracing::warn!(path = %path.display(), offset = end, bytes = size - end, "cutting off an unfinished write");
+    metrics.tail_bytes_cut.add(size - end);
+    let file =
+        std::fs::OpenOptions::new().write(true).open(path).map_err(error::io_at("open for writing", path))?;
+    file.set_len(end).and_then(|()| file.sync_all()).map_err(error::io_at("cut", path))
+}
+
+/// Lets the duplicate memory see the newest entries of a growing segment, as if they had just come.
+fn remember(segment: &segment::Segment, dedupe: &mut dedupe::Dedupe) -> Result<(), StoreError> {
+    let metas = segment::with_memory(segment, |index| {
+        let mut wanted = DEDUPE_WINDOW as u64;
+        let newest = index.blocks().iter().rev().take_while(|meta| {
+            let take = wanted > 0;
+            wanted = wanted.saturating_sub(u64::from(meta.count));
+            take
+        });
+        newest.copied().collect::<Vec<_>>()
+    });
+    for meta in metas.unwrap_or_default().iter().rev() {
+        let view = segment.log().block(meta)?;
+        let rows = view.rows();
+        for at in 0..view.len() {
+            let (tag, jid) = (rows.tag(at), rows.jid(at));
+            let Ok(body) = rows.body(at) else { continue };
+            let (kind, source, flags, retcode) =
+                (rows.kind(at), rows.source(at), rows.flags(at), rows.retcode(at));
+            let (minion, fun, at) = (rows.minion(at), rows.fun(at), rows.at(at));
+            dedupe.judge(&Entry {
+                kind,
+                source,
+                flags,
+                at,
+                tag: &tag,
+                jid: &jid,
+                minion,
+                fun,
+                retcode,
+                body,
+            });
+            dedupe.keep();
+        }
+    }
+    Ok(())
+}
+
+/// A number that nobody outside can guess.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher as _, Hasher as _};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests;

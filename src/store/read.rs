@@ -1,0 +1,428 @@
+//! Reading: entries of a job, events backwards from any point, rows of jobs.
+//!
+//! Readers share nothing with the appender but the index of the growing segment, locked for moments. Bytes
+//! come out of files and are checked again on every read that does not find them in the cache.
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::block::{BlockView, Rows};
+use super::error::StoreError;
+use super::format::Class;
+use super::index::{Latest, Place, Sums};
+use super::row::JobRow;
+use super::segment::{Index, Ready, Segment, memory_sums, with_memory};
+use super::{Shared, Store};
+use crate::clock::Micros;
+use crate::limits::INDEXES_OPEN;
+use crate::model::{EventFilter, Flags, JidKey, Kind, SeqNo, Source};
+
+/// An entry read back, with bytes of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredEntry {
+    /// Its place in the log.
+    pub seq: SeqNo,
+    /// What it is.
+    pub kind: Kind,
+    /// The door it came by.
+    pub source: Source,
+    /// Small facts.
+    pub flags: Flags,
+    /// When it arrived.
+    pub at: Micros,
+    /// Its tag; empty for what is no event.
+    pub tag: Vec<u8>,
+    /// Job id; empty for none.
+    pub jid: String,
+    /// Minion id; empty for none.
+    pub minion: String,
+    /// Function; empty for none.
+    pub fun: String,
+    /// A return's exit code.
+    pub retcode: i64,
+    /// Its body, byte for byte as received.
+    pub body: Vec<u8>,
+}
+
+/// Sums over a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClassSums {
+    /// The class.
+    pub class: Class,
+    /// Segments on disk.
+    pub segments: usize,
+    /// Entries, raw bytes, and bytes of the logs.
+    pub sums: Sums,
+}
+
+impl Store {
+    /// Everything before this number is on disk and readable.
+    pub fn durable(&self) -> SeqNo {
+        SeqNo(self.0.durable.load(Ordering::Acquire))
+    }
+
+    /// All entries of a job, in the order of the log.
+    pub fn job_entries(&self, jid: &str) -> Result<Vec<StoredEntry>, StoreError> {
+        let key = JidKey::of(jid);
+        let row = self.0.state.job(key)?;
+        let sealed_in =
+            |segment: &Segment| row.as_ref().is_some_and(|row| row.segments.contains(&segment.first_seq.0));
+        let mut found = Vec::new();
+        for segment in self.0.segments(Class::Jobs) {
+            let in_memory = matches!(*segment.index(), Index::Memory(_));
+            if !in_memory && !sealed_in(&segment) {
+                continue;
+            }
+            let places = self.0.ready(&segment)?.places(key)?;
+            for (place, view) in self.0.at_places(&segment, &places)? {
+                let entry = stored(&segment, view.rows(), usize::from(place.at))?;
+                if entry.jid == jid {
+                    found.push(entry);
+                }
+            }
+        }
+        found.sort_by_key(|entry| entry.seq);
+        Ok(found)
+    }
+
+    /// A job's row, joined over all segments.
+    pub fn job_row(&self, jid: &str) -> Result<Option<JobRow>, StoreError> {
+        let key = JidKey::of(jid);
+        let mut row = self.0.state.job(key)?;
+        for segment in self.0.segments(Class::Jobs) {
+            let fresh = with_memory(&segment, |index| index.rows().get(&key).cloned()).flatten();
+            row = match (row, fresh) {
+                (Some(mut row), Some(fresh)) => {
+                    row.merge(fresh);
+                    Some(row)
+                }
+                (row, fresh) => row.or(fresh),
+            };
+        }
+        Ok(row.filter(|row| row.jid == jid))
+    }
+
+    /// Up to `limit` rows of jobs, the latest first, of keys below `before`. Fewer mean that there are no more.
+    pub fn jobs_before(
+        &self,
+        before: Option<JidKey>,
+        limit: usize,
+    ) -> Result<Vec<(JidKey, JobRow)>, StoreError> {
+        let mut rows: BTreeMap<JidKey, JobRow> =
+            self.0.state.jobs_before(before, limit)?.into_iter().collect();
+        for segment in self.0.segments(Class::Jobs) {
+            with_memory(&segment, |index| {
+                let newest = match before {
+                    Some(key) => index.rows().range(..key),
+                    None => index.rows().range(..),
+                };
+                for (key, row) in newest.rev().take(limit) {
+                    match rows.get_mut(key) {
+                        Some(known) => known.merge(row.clone()),
+                        None => {
+                            rows.insert(*key, row.clone());
+                        }
+                    }
+                }
+            });
+        }
+        Ok(rows.into_iter().rev().take(limit).collect())
+    }
+
+    /// Per minion, the last job that ran a function.
+    pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
+        let mut latest: BTreeMap<String, Latest> = self.0.state.latest_of(fun)?.into_iter().collect();
+        for segment in self.0.segments(Class::Jobs) {
+            with_memory(&segment, |index| {
+                for (minion, found) in index.latest().get(fun).into_iter().flatten() {
+                    match latest.get_mut(minion) {
+                        Some(known) if known.seq >= found.seq => {}
+                        Some(known) => known.clone_from(found),
+                        None => {
+                            latest.insert(minion.clone(), found.clone());
+                        }
+                    }
+                }
+            });
+        }
+        Ok(latest)
+    }
+
+    /// Every minion that has returned a job, sorted.
+    pub fn minions(&self) -> Result<Vec<String>, StoreError> {
+        let mut minions = self.0.state.minions()?;
+        for segment in self.0.segments(Class::Jobs) {
+            with_memory(&segment, |index| {
+                minions.extend(index.latest().values().flat_map(HashMap::keys).cloned())
+            });
+        }
+        minions.sort_unstable();
+        minions.dedup();
+        Ok(minions)
+    }
+
+    /// Thorium's register as saved last.
+    pub fn register(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        let segments = self.0.segments(Class::Jobs);
+        let fresh = segments.iter().rev().find_map(|segment| {
+            with_memory(segment, |index| index.register()).flatten().map(|place| (segment.first_seq, place))
+        });
+        let Some((first_seq, place)) =
+            fresh.map_or_else(|| self.0.state.register(), |found| Ok(Some(found)))?
+        else {
+            return Ok(None);
+        };
+        let Some(segment) = segments.iter().find(|s| s.first_seq == first_seq) else { return Ok(None) };
+        let found = self.0.at_places(segment, &[place])?;
+        let body = |(place, view): &(Place, Arc<BlockView>)| {
+            stored(segment, view.rows(), usize::from(place.at)).map(|entry| entry.body)
+        };
+        found.first().map(body).transpose()
+    }
+
+    /// Events before `before`, the latest first, until `limit` have passed the filter.
+    pub fn events_before(
+        &self,
+        filter: &EventFilter,
+        before: SeqNo,
+        limit: usize,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        if let Some(jid) = &filter.jid {
+            let mut entries = self.job_entries(jid)?;
+            entries.retain(|e| e.seq < before && passes(filter, e));
+            entries.reverse();
+            entries.truncate(limit);
+            return Ok(entries);
+        }
+        let mut walks: Vec<Backwards<'_>> = Class::ALL.map(|class| Backwards::new(&self.0, class)).into();
+        let mut found = Vec::new();
+        while found.len() < limit {
+            // Merge: the walk whose next event is the latest goes first.
+            let mut best: Option<(SeqNo, usize)> = None;
+            for (n, walk) in walks.iter_mut().enumerate() {
+                if let Some(seq) = walk.peek(filter, before)? {
+                    if best.is_none_or(|(known, _)| known < seq) {
+                        best = Some((seq, n));
+                    }
+                }
+            }
+            let Some(walk) = best.and_then(|(_, n)| walks.get_mut(n)) else { break };
+            if let Some(entry) = walk.take()? {
+                found.push(entry);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Sums per class.
+    pub fn classes(&self) -> Result<Vec<ClassSums>, StoreError> {
+        Class::ALL
+            .into_iter()
+            .map(|class| {
+                let segments = self.0.segments(class);
+                let mut sums = Sums::default();
+                for segment in &segments {
+                    let in_memory = memory_sums(&segment.index());
+                    let part = match in_memory {
+                        Some(part) => part,
+                        None => self.0.state.sums(class, segment.first_seq)?.unwrap_or_default(),
+                    };
+                    sums.entries += part.entries;
+                    sums.raw_bytes += part.raw_bytes;
+                    sums.log_bytes += part.log_bytes;
+                }
+                Ok(ClassSums { class, segments: segments.len(), sums })
+            })
+            .collect()
+    }
+}
+
+fn passes(filter: &EventFilter, entry: &StoredEntry) -> bool {
+    filter.allows(entry.flags, entry.at, &entry.minion)
+        && filter.tag.as_ref().is_none_or(|glob| glob.matches_bytes(&entry.tag))
+}
+
+fn stored(segment: &Segment, rows: Rows<'_>, at: usize) -> Result<StoredEntry, StoreError> {
+    let body = rows.body(at).map_err(|what| StoreError::Corrupt {
+        path: segment.log().path().to_owned(),
+        offset: 0,
+        what: format!("entry {}: {what}", rows.seq(at)),
+    })?;
+    Ok(StoredEntry {
+        seq: rows.seq(at),
+        kind: rows.kind(at),
+        source: rows.source(at),
+        flags: rows.flags(at),
+        at: rows.at(at),
+        tag: rows.tag(at),
+        jid: rows.jid(at),
+        minion: rows.minion(at).to_owned(),
+        fun: rows.fun(at).to_owned(),
+        retcode: rows.retcode(at),
+        body: body.to_vec(),
+    })
+}
+
+impl Shared {
+    /// A segment's index, ready to be asked. A damaged one is made again from the log.
+    pub(super) fn ready<'a>(&self, segment: &'a Arc<Segment>) -> Result<Ready<'a>, StoreError> {
+        loop {
+            match segment.index() {
+                guard if matches!(*guard, Index::Memory(_)) => return Ok(Ready::Memory(guard)),
+                guard => {
+                    if let Index::Open(index) = &*guard {
+                        return Ok(Ready::Sled(index.clone()));
+                    }
+                }
+            }
+            let fresh = match segment.open_index() {
+                Ok(index) => Index::Open(index),
+                Err(error) => {
+                    tracing::warn!(dir = %segment.dir().display(), %error, "an index is damaged; making it again from the log");
+                    self.metrics.indexes_rebuilt.add(1);
+                    let (index, _) = segment.walk()?;
+                    // Without the directory the next start seals the segment again.
+                    let _ = std::fs::remove_dir_all(segment.dir().join("index"));
+                    Index::Memory(Box::new(index))
+                }
+            };
+            let mut slot = segment.index_mut();
+            if matches!(*slot, Index::Closed) {
+                *slot = fresh;
+                drop(slot);
+                self.note_open(segment);
+            }
+        }
+    }
+
+    /// Remembers that a segment's index is open, and closes the one opened longest ago if they are too many.
+    fn note_open(&self, segment: &Arc<Segment>) {
+        let mut open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        open.push_back(segment.clone());
+        if open.len() > INDEXES_OPEN {
+            if let Some(oldest) = open.pop_front() {
+                let mut index = oldest.index_mut();
+                if matches!(*index, Index::Open(_)) {
+                    *index = Index::Closed;
+                }
+            }
+        }
+    }
+
+    /// The blocks of places; a damaged block is reported, counted and left out.
+    fn at_places(
+        &self,
+        segment: &Arc<Segment>,
+        places: &[Place],
+    ) -> Result<Vec<(Place, Arc<BlockView>)>, StoreError> {
+        let mut found = Vec::with_capacity(places.len());
+        let mut last: Option<(u32, Option<Arc<BlockView>>)> = None;
+        for place in places {
+            let view = match &last {
+                Some((block, view)) if *block == place.block => view.clone(),
+                _ => self.block(segment, place.block)?,
+            };
+            if let Some(view) = view.as_ref().filter(|view| usize::from(place.at) < view.len()) {
+                found.push((*place, view.clone()));
+            }
+            last = Some((place.block, view));
+        }
+        Ok(found)
+    }
+
+    /// A block by its number; `None` if there is no such block, or it is damaged.
+    fn block(&self, segment: &Arc<Segment>, number: u32) -> Result<Option<Arc<BlockView>>, StoreError> {
+        let id = (segment.class, segment.first_seq, number);
+        if let Some(view) = self.cache.get(id) {
+            return Ok(Some(view));
+        }
+        let meta = self.ready(segment)?.blocks().get(number as usize).copied();
+        let Some(meta) = meta else { return Ok(None) };
+        match segment.log().block(&meta) {
+            Ok(view) => {
+                let view = Arc::new(view);
+                self.cache.put(id, view.clone());
+                Ok(Some(view))
+            }
+            Err(error @ StoreError::Corrupt { .. }) => {
+                self.metrics.frames_damaged.add(1);
+                tracing::error!(%error, "a damaged block is left out of an answer");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A walk over a class from its end to its beginning.
+struct Backwards<'a> {
+    shared: &'a Shared,
+    segments: Vec<Arc<Segment>>,
+    current: Option<(Arc<Segment>, u32)>,
+    block: Option<(Arc<Segment>, Arc<BlockView>)>,
+    /// Entries of `block` that pass, the latest last.
+    passing: Vec<usize>,
+}
+
+impl<'a> Backwards<'a> {
+    fn new(shared: &'a Shared, class: Class) -> Self {
+        Self { shared, segments: shared.segments(class), current: None, block: None, passing: Vec::new() }
+    }
+
+    /// The number of the next event that passes.
+    fn peek(&mut self, filter: &EventFilter, before: SeqNo) -> Result<Option<SeqNo>, StoreError> {
+        loop {
+            if let (Some((_, view)), Some(&at)) = (&self.block, self.passing.last()) {
+                return Ok(Some(view.rows().seq(at)));
+            }
+            let (segment, number) = match self.current.take() {
+                Some((segment, after)) => match after.checked_sub(1) {
+                    Some(number) => (segment, number),
+                    None => continue,
+                },
+                None => {
+                    let Some(segment) = self.segments.pop() else { return Ok(None) };
+                    let blocks = self.shared.ready(&segment)?.blocks().len();
+                    self.current = Some((segment, u32::try_from(blocks).unwrap_or(u32::MAX)));
+                    continue;
+                }
+            };
+            self.current = Some((segment.clone(), number));
+            let meta = self.shared.ready(&segment)?.blocks().get(number as usize).copied();
+            let worth = meta.is_some_and(|m| m.first_seq < before && filter.allows_span(m.at_min, m.at_max));
+            if !worth {
+                continue;
+            }
+            if let Some(view) = self.shared.block(&segment, number)? {
+                self.passing = passing(view.rows(), view.len(), filter, before);
+                self.block = Some((segment, view));
+            }
+        }
+    }
+
+    /// The event that [`Backwards::peek`] found.
+    fn take(&mut self) -> Result<Option<StoredEntry>, StoreError> {
+        let (Some((segment, view)), Some(at)) = (&self.block, self.passing.pop()) else { return Ok(None) };
+        stored(segment, view.rows(), at).map(Some)
+    }
+}
+
+/// The entries of a block that pass. A tag's shape that needs no filling in is matched once for the block.
+fn passing(rows: Rows<'_>, len: usize, filter: &EventFilter, before: SeqNo) -> Vec<usize> {
+    if filter.minion.as_deref().is_some_and(|minion| !rows.knows(minion)) {
+        return Vec::new();
+    }
+    let mut shapes: HashMap<usize, bool> = HashMap::new();
+    (0..len)
+        .filter(|&at| rows.seq(at) < before && filter.allows(rows.flags(at), rows.at(at), rows.minion(at)))
+        .filter(|&at| {
+            let Some(glob) = &filter.tag else { return true };
+            match rows.shape(at) {
+                (shape, Some(tag)) => *shapes.entry(shape).or_insert_with(|| glob.matches_bytes(tag)),
+                (_, None) => glob.matches_bytes(&rows.tag(at)),
+            }
+        })
+        .collect()
+}

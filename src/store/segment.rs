@@ -1,0 +1,183 @@
+//! A segment: one directory with a log of blocks and the index beside it; the unit of retention.
+//!
+//! # Invariant
+//!
+//! Whatever state the index is in (in memory, in sled, closed), it answers the same. A damaged index is never
+//! an error to readers: it is made again from the log.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::error::StoreError;
+use super::format::{Class, class_dir, make_dir, segment_name, sync_dir};
+use super::index::{MemIndex, Place, SledIndex, Sums};
+use super::log::{BlockMeta, LogFile, Walked};
+use crate::model::{Entry, JidKey, SeqNo};
+
+/// Where a segment's index is.
+#[derive(Debug)]
+pub enum Index {
+    /// In memory: the segment grows, or waits to be sealed.
+    Memory(Box<MemIndex>),
+    /// In sled, open.
+    Open(Arc<SledIndex>),
+    /// In sled, not open at the moment.
+    Closed,
+}
+
+/// One segment.
+#[derive(Debug)]
+pub struct Segment {
+    /// Its class.
+    pub class: Class,
+    /// Its first sequence number, which is also its name.
+    pub first_seq: SeqNo,
+    dir: PathBuf,
+    log: LogFile,
+    index: RwLock<Index>,
+}
+
+impl Segment {
+    /// Opens a segment whose log file exists.
+    pub fn open(state_dir: &Path, class: Class, first_seq: SeqNo, index: Index) -> Result<Self, StoreError> {
+        let dir = class_dir(state_dir, class).join(segment_name(first_seq));
+        let log = LogFile::open(&dir.join("log"), class as u8, first_seq)?;
+        Ok(Self { class, first_seq, dir, log, index: RwLock::new(index) })
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Its log.
+    pub fn log(&self) -> &LogFile {
+        &self.log
+    }
+
+    /// Its index, for reading.
+    pub fn index(&self) -> RwLockReadGuard<'_, Index> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its index, to change it.
+    pub fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the log through and makes the index anew.
+    pub fn walk(&self) -> Result<(MemIndex, Walked), StoreError> {
+        let mut index = MemIndex::new(self.first_seq);
+        let walked = self.log.walk(|meta, view| {
+            index.add_block(meta);
+            let rows = view.rows();
+            for at in 0..view.len() {
+                let (tag, jid) = (rows.tag(at), rows.jid(at));
+                let entry = Entry {
+                    kind: rows.kind(at),
+                    source: rows.source(at),
+                    flags: rows.flags(at),
+                    at: rows.at(at),
+                    tag: &tag,
+                    jid: &jid,
+                    minion: rows.minion(at),
+                    fun: rows.fun(at),
+                    retcode: rows.retcode(at),
+                    body: &[],
+                };
+                let raw = tag.len() + rows.body_len(at);
+                // A body that cannot be unpacked behind a good checksum: the row stays empty, readers report it.
+                index.add(at, rows.seq(at), &entry, raw, || rows.body(at).unwrap_or_default());
+            }
+        })?;
+        Ok((index, walked))
+    }
+
+    /// Opens the sealed index.
+    pub fn open_index(&self) -> Result<Arc<SledIndex>, StoreError> {
+        SledIndex::open(&self.dir.join("index")).map(Arc::new)
+    }
+
+    /// Is there a sealed index on disk?
+    pub fn has_index(&self) -> bool {
+        self.dir.join("index").is_dir()
+    }
+
+    /// Writes the index to disk and puts it into its place by renaming. Durable when it returns.
+    pub fn write_index(&self, index: &MemIndex) -> Result<(), StoreError> {
+        let (temporary, place) = (self.dir.join("index.tmp"), self.dir.join("index"));
+        for old in [&temporary, &place] {
+            match std::fs::remove_dir_all(old) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(StoreError::Io { action: "remove", path: old.clone(), source: e });
+                }
+                _ => {}
+            }
+        }
+        SledIndex::write(index, &temporary)?;
+        std::fs::rename(&temporary, &place).map_err(super::error::io_at("rename to", &place))?;
+        sync_dir(&self.dir)
+    }
+}
+
+/// What readers ask an index that is ready.
+pub enum Ready<'a> {
+    /// In memory, locked for reading.
+    Memory(RwLockReadGuard<'a, Index>),
+    /// In sled.
+    Sled(Arc<SledIndex>),
+}
+
+impl Ready<'_> {
+    fn memory(guard: &Index) -> Option<&MemIndex> {
+        match guard {
+            Index::Memory(index) => Some(index),
+            _ => None,
+        }
+    }
+
+    /// Runs something over the blocks.
+    pub fn blocks(&self) -> &[BlockMeta] {
+        match self {
+            Ready::Memory(guard) => Self::memory(guard).map_or(&[], MemIndex::blocks),
+            Ready::Sled(index) => index.blocks(),
+        }
+    }
+
+    /// The places of a job's entries.
+    pub fn places(&self, key: JidKey) -> Result<Vec<Place>, StoreError> {
+        match self {
+            Ready::Memory(guard) => Ok(Self::memory(guard).map_or(Vec::new(), |i| i.places(key).to_vec())),
+            Ready::Sled(index) => index.places(key),
+        }
+    }
+}
+
+/// Makes the directory and the empty log of a new segment. Durable when it returns.
+pub fn create(
+    state_dir: &Path,
+    class: Class,
+    first_seq: SeqNo,
+    now: crate::clock::Micros,
+) -> Result<(), StoreError> {
+    use std::io::Write as _;
+    let dir = class_dir(state_dir, class).join(segment_name(first_seq));
+    make_dir(&dir)?;
+    let (temporary, path) = (dir.join("log.tmp"), dir.join("log"));
+    let mut file = std::fs::File::create(&temporary).map_err(super::error::io_at("create", &temporary))?;
+    file.write_all(&super::log::file_header(class as u8, first_seq, now))
+        .and_then(|()| file.sync_all())
+        .map_err(super::error::io_at("write", &temporary))?;
+    std::fs::rename(&temporary, &path).map_err(super::error::io_at("rename to", &path))?;
+    sync_dir(&dir)
+}
+
+/// Sums of an index in memory.
+pub fn memory_sums(index: &Index) -> Option<Sums> {
+    Ready::memory(index).map(MemIndex::sums)
+}
+
+/// Runs something over an index in memory; `None` for one in sled.
+pub fn with_memory<T>(segment: &Segment, work: impl FnOnce(&MemIndex) -> T) -> Option<T> {
+    Ready::memory(&segment.index()).map(work)
+}

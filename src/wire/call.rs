@@ -1,0 +1,293 @@
+//! The local socket's frames: `docs/WIRE.md` in code.
+
+use super::msgpack::{self, DecodeError, Reader, Writer, as_bool, as_int, as_text, is_nil};
+
+/// What a client sends first, before the version.
+pub const MAGIC: &[u8; 6] = b"SCWIRE";
+
+/// The version of the protocol spoken here.
+///
+/// 1: the first one.
+pub const VERSION: u16 = 1;
+
+/// Bytes of the preamble: magic and version.
+pub const PREAMBLE_LEN: usize = 8;
+
+/// The preamble of this version.
+pub fn preamble() -> [u8; PREAMBLE_LEN] {
+    let [hi, lo] = VERSION.to_be_bytes();
+    let [a, b, c, d, e, f] = *MAGIC;
+    [a, b, c, d, e, f, hi, lo]
+}
+
+/// Reads a preamble: the client's version, or `None` if this is no client.
+pub fn read_preamble(bytes: [u8; PREAMBLE_LEN]) -> Option<u16> {
+    let rest = bytes.strip_prefix(MAGIC)?;
+    Some(u16::from_be_bytes(*rest.first_chunk()?))
+}
+
+/// Why a call failed, as its sender is told. The code is stable, the message is for people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The peer broke the protocol; the connection ends.
+    #[error("{0}")]
+    Protocol(String),
+    /// There is no such call.
+    #[error("there is no call `{0}`")]
+    UnknownCall(String),
+    /// An argument is missing or of the wrong type.
+    #[error("argument `{key}`: expected {expected}")]
+    BadArgs {
+        /// The argument.
+        key: &'static str,
+        /// What it should have been.
+        expected: &'static str,
+    },
+    /// Understood, and not stored by rule.
+    #[error("{0}")]
+    Refused(String),
+    /// The entry exceeds the largest allowed.
+    #[error("an entry of {len} bytes exceeds the limit of {max}")]
+    TooLarge {
+        /// Its bytes.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// Cannot store now; try again later.
+    #[error("{0}")]
+    Unavailable(String),
+    /// A fault of the daemon.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl CallError {
+    /// The code on the wire.
+    pub fn code(&self) -> &'static str {
+        match self {
+            CallError::Protocol(_) => "protocol",
+            CallError::UnknownCall(_) => "unknown_call",
+            CallError::BadArgs { .. } => "bad_args",
+            CallError::Refused(_) => "refused",
+            CallError::TooLarge { .. } => "too_large",
+            CallError::Unavailable(_) => "unavailable",
+            CallError::Internal(_) => "internal",
+        }
+    }
+}
+
+/// A request, borrowed from its frame.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The client's number for it.
+    pub id: u64,
+    /// The call's name.
+    pub call: &'a str,
+    /// Its arguments.
+    pub args: Args<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// Reads a frame's payload.
+    pub fn read(payload: &'a [u8]) -> Result<Self, CallError> {
+        let protocol = |what: &str| CallError::Protocol(format!("a request is [id, call, args]: {what}"));
+        let read = || -> Result<_, DecodeError> {
+            let mut r = Reader::new(payload);
+            let len = r.array()?;
+            let id = r.value()?;
+            let call = r.text()?;
+            let args = r.value()?;
+            Ok((len, id, call, args, r.rest().is_empty()))
+        };
+        let (len, id, call, args, whole) = read().map_err(|e| protocol(&e.to_string()))?;
+        let id = as_int(id).and_then(|id| u64::try_from(id).ok());
+        match id {
+            _ if len != 3 || !whole => Err(protocol("not three elements")),
+            None => Err(protocol("the id is no unsigned integer")),
+            Some(id) => {
+                Ok(Self { id, call, args: Args::of(args).ok_or_else(|| protocol("args is no map"))? })
+            }
+        }
+    }
+}
+
+/// The arguments of a call: a msgpack map.
+#[derive(Debug, Clone, Copy)]
+pub struct Args<'a>(&'a [u8]);
+
+impl<'a> Args<'a> {
+    /// Takes a value that is a map.
+    pub fn of(map: &'a [u8]) -> Option<Self> {
+        Reader::new(map).map().is_ok().then_some(Self(map))
+    }
+
+    /// Any value; nil counts as absent.
+    pub fn raw(&self, key: &str) -> Option<&'a [u8]> {
+        msgpack::get(self.0, key).filter(|v| !is_nil(v))
+    }
+
+    fn typed<T>(
+        &self,
+        key: &'static str,
+        expected: &'static str,
+        read: impl Fn(&'a [u8]) -> Option<T>,
+    ) -> Result<Option<T>, CallError> {
+        match self.raw(key) {
+            None => Ok(None),
+            Some(value) => read(value).map(Some).ok_or(CallError::BadArgs { key, expected }),
+        }
+    }
+
+    /// Text, if given.
+    pub fn text(&self, key: &'static str) -> Result<Option<&'a str>, CallError> {
+        self.typed(key, "str or nil", as_text)
+    }
+
+    /// An integer, if given.
+    pub fn int(&self, key: &'static str) -> Result<Option<i64>, CallError> {
+        self.typed(key, "integer or nil", as_int)
+    }
+
+    /// A count, if given.
+    pub fn count(&self, key: &'static str) -> Result<Option<usize>, CallError> {
+        self.typed(key, "integer from 0, or nil", |v| usize::try_from(as_int(v)?).ok())
+    }
+
+    /// A truth; false unless given.
+    pub fn flag(&self, key: &'static str) -> Result<bool, CallError> {
+        Ok(self.typed(key, "bool or nil", as_bool)?.unwrap_or(false))
+    }
+
+    /// A jid or an id: text, or an unsigned integer taken as its digits.
+    pub fn id(&self, key: &'static str) -> Result<Option<String>, CallError> {
+        self.typed(key, "str", id_text)
+    }
+
+    /// As [`Args::id`], and it must be there.
+    pub fn required_id(&self, key: &'static str) -> Result<String, CallError> {
+        self.id(key)?.ok_or(CallError::BadArgs { key, expected: "str" })
+    }
+
+    /// Text that must be there.
+    pub fn required_text(&self, key: &'static str) -> Result<&'a str, CallError> {
+        self.text(key)?.ok_or(CallError::BadArgs { key, expected: "str" })
+    }
+
+    /// A map that must be there.
+    pub fn required_map(&self, key: &'static str) -> Result<&'a [u8], CallError> {
+        let is_map = |v: &'a [u8]| Reader::new(v).map().ok().map(|_| v);
+        self.typed(key, "map", is_map)?.ok_or(CallError::BadArgs { key, expected: "map" })
+    }
+
+    /// An array, if given.
+    pub fn array(&self, key: &'static str) -> Result<Option<&'a [u8]>, CallError> {
+        self.typed(key, "array", |v| Reader::new(v).array().ok().map(|_| v))
+    }
+
+    /// An array that must be there.
+    pub fn required_array(&self, key: &'static str) -> Result<&'a [u8], CallError> {
+        self.array(key)?.ok_or(CallError::BadArgs { key, expected: "array" })
+    }
+}
+
+/// A value that names something: text, or digits that came as an integer.
+pub fn id_text(value: &[u8]) -> Option<String> {
+    match Reader::new(value).head().ok()? {
+        msgpack::Head::Str(_) | msgpack::Head::Bin(_) => as_text(value).map(str::to_owned),
+        msgpack::Head::Int(n) if n >= 0 => Some(n.to_string()),
+        msgpack::Head::Big(n) => Some(n.to_string()),
+        _ => None,
+    }
+}
+
+/// A whole frame with a request, for clients.
+pub fn request_frame(id: u64, call: &str, args: &[u8]) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.array(3).uint(id).str(call).raw(args);
+    framed(&w.into_bytes())
+}
+
+/// A whole frame with an answer; `value` is msgpack.
+pub fn answer_frame(id: u64, value: &[u8]) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.array(3).uint(id).bool(true).raw(value);
+    framed(&w.into_bytes())
+}
+
+/// A whole frame with a refusal.
+pub fn refusal_frame(id: Option<u64>, error: &CallError) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.array(3);
+    match id {
+        Some(id) => w.uint(id),
+        None => w.nil(),
+    };
+    w.bool(false).map(2).str("code").str(error.code()).str("message").str(&error.to_string());
+    framed(&w.into_bytes())
+}
+
+/// The last words to a client of another version.
+pub fn version_frame(theirs: u16) -> Vec<u8> {
+    let message =
+        format!("this daemon speaks version {VERSION} of the socket protocol, the client version {theirs}");
+    let mut w = Writer::new();
+    w.array(3).nil().bool(false).map(3).str("code").str("version").str("message").str(&message);
+    w.str("server_version").uint(u64::from(VERSION));
+    framed(&w.into_bytes())
+}
+
+fn framed(payload: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+    let mut frame = Vec::with_capacity(payload.len() + 4);
+    frame.extend_from_slice(&len.to_be_bytes());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_read_as_it_was_framed() {
+        let mut args = Writer::new();
+        args.map(3).str("jid").int(20_261_121).str("count").int(5).str("nil").nil();
+        let frame = request_frame(9, "get_jid", &args.into_bytes());
+        assert_eq!(frame[..4], u32::try_from(frame.len() - 4).unwrap().to_be_bytes());
+        let request = Request::read(&frame[4..]).unwrap();
+        assert_eq!((request.id, request.call), (9, "get_jid"));
+        assert_eq!(request.args.required_id("jid"), Ok("20261121".to_owned()));
+        assert_eq!(request.args.count("count"), Ok(Some(5)));
+        assert_eq!(request.args.text("nil"), Ok(None));
+        assert_eq!(
+            request.args.text("count"),
+            Err(CallError::BadArgs { key: "count", expected: "str or nil" })
+        );
+        assert!(request.args.required_map("absent").is_err());
+    }
+
+    #[test]
+    fn what_is_no_request_is_a_protocol_error() {
+        for payload in [
+            &b""[..],
+            b"\xc0",
+            b"\x92\x01\xa1x",
+            b"\x93\x01\xa1x\x90",
+            b"\x93\xa1y\xa1x\x80",
+            b"\x93\xff\xa1x\x80",
+            b"\x93\x01\x01\x80",
+            b"\x93\x01\xa1x\x80\x00",
+            b"\x94\x01\xa1x\x80\x00",
+        ] {
+            assert_eq!(Request::read(payload).unwrap_err().code(), "protocol", "{payload:x?}");
+        }
+    }
+
+    #[test]
+    fn a_preamble_tells_the_version_or_that_it_is_none() {
+        assert_eq!(read_preamble(preamble()), Some(VERSION));
+        assert_eq!(read_preamble(*b"SCWIRE\x01\x02"), Some(0x0102));
+        assert_eq!(read_preamble(*b"GET / HT"), None);
+    }
+}

@@ -1,0 +1,7 @@
+//! Edges: bytes from sockets and files turned into the model's words, and back.
+
+pub mod call;
+pub mod frame;
+pub mod json;
+pub mod msgpack;
+pub mod salt_event;

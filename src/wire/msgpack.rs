@@ -1,0 +1,429 @@
+//! MessagePack, read in place and written into a buffer.
+//!
+//! Salt's values are never turned into a tree on the way in: [`Reader`] walks over them, checks that they are
+//! whole, and hands out slices of the bytes as they came. The format is the MessagePack specification's; what
+//! Salt really sends is CONTRACT 1.6's list: ext types, any key type, nan, strings that are no UTF-8.
+//!
+//! # Invariant
+//!
+//! No input panics, recurses or allocates: the walk is a loop with one counter. Who builds trees bounds their
+//! depth by [`crate::limits::MSGPACK_DEPTH_MAX`].
+
+/// Why bytes are not a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The bytes end inside a value; more may be on the way.
+    #[error("msgpack ends inside a value")]
+    Short,
+    /// A byte that begins no value (`0xc1`).
+    #[error("msgpack byte 0xc1 begins no value")]
+    Marker,
+    /// A value of another type than the one asked for.
+    #[error("msgpack value is no {0}")]
+    Type(&'static str),
+}
+
+/// The head of a value: its type, and how many bytes or elements follow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Head {
+    /// nil
+    Nil,
+    /// true or false
+    Bool(bool),
+    /// An integer that fits `i64`.
+    Int(i64),
+    /// An integer beyond `i64`.
+    Big(u64),
+    /// A float of either width.
+    Float(f64),
+    /// Text, so many bytes.
+    Str(usize),
+    /// Binary, so many bytes.
+    Bin(usize),
+    /// Extension: type code and bytes.
+    Ext(i8, usize),
+    /// Array of so many values.
+    Array(usize),
+    /// Map of so many pairs.
+    Map(usize),
+}
+
+/// A place in msgpack bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Starts at the beginning of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// What has not been read.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
+        let (taken, rest) = self.rest.split_at_checked(n).ok_or(DecodeError::Short)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn number<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::Short)?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    fn size<const N: usize>(&mut self) -> Result<usize, DecodeError> {
+        let n = self.number::<N>()?.iter().fold(0_u64, |n, &b| n << 8 | u64::from(b));
+        usize::try_from(n).map_err(|_| DecodeError::Short)
+    }
+
+    /// Reads the head of the next value and stops before its content.
+    pub fn head(&mut self) -> Result<Head, DecodeError> {
+        let [marker] = self.number::<1>()?;
+        Ok(match marker {
+            0x00..=0x7f => Head::Int(i64::from(marker)),
+            0x80..=0x8f => Head::Map(usize::from(marker & 0x0f)),
+            0x90..=0x9f => Head::Array(usize::from(marker & 0x0f)),
+            0xa0..=0xbf => Head::Str(usize::from(marker & 0x1f)),
+            0xc0 => Head::Nil,
+            0xc1 => return Err(DecodeError::Marker),
+            0xc2 => Head::Bool(false),
+            0xc3 => Head::Bool(true),
+            0xc4 => Head::Bin(self.size::<1>()?),
+            0xc5 => Head::Bin(self.size::<2>()?),
+            0xc6 => Head::Bin(self.size::<4>()?),
+            0xc7 => self.ext_of_size::<1>()?,
+            0xc8 => self.ext_of_size::<2>()?,
+            0xc9 => self.ext_of_size::<4>()?,
+            0xca => Head::Float(f64::from(f32::from_be_bytes(self.number()?))),
+            0xcb => Head::Float(f64::from_be_bytes(self.number()?)),
+            0xcc => Head::Int(i64::from(u8::from_be_bytes(self.number()?))),
+            0xcd => Head::Int(i64::from(u16::from_be_bytes(self.number()?))),
+            0xce => Head::Int(i64::from(u32::from_be_bytes(self.number()?))),
+            0xcf => {
+                let n = u64::from_be_bytes(self.number()?);
+                i64::try_from(n).map_or(Head::Big(n), Head::Int)
+            }
+            0xd0 => Head::Int(i64::from(i8::from_be_bytes(self.number()?))),
+            0xd1 => Head::Int(i64::from(i16::from_be_bytes(self.number()?))),
+            0xd2 => Head::Int(i64::from(i32::from_be_bytes(self.number()?))),
+            0xd3 => Head::Int(i64::from_be_bytes(self.number()?)),
+            0xd4 => self.ext(1)?,
+            0xd5 => self.ext(2)?,
+            0xd6 => self.ext(4)?,
+            0xd7 => self.ext(8)?,
+            0xd8 => self.ext(16)?,
+            0xd9 => Head::Str(self.size::<1>()?),
+            0xda => Head::Str(self.size::<2>()?),
+            0xdb => Head::Str(self.size::<4>()?),
+            0xdc => Head::Array(self.size::<2>()?),
+            0xdd => Head::Array(self.size::<4>()?),
+            0xde => Head::Map(self.size::<2>()?),
+            0xdf => Head::Map(self.size::<4>()?),
+            0xe0..=0xff => Head::Int(i64::from(i8::from_be_bytes([marker]))),
+        })
+    }
+
+    fn ext_of_size<const N: usize>(&mut self) -> Result<Head, DecodeError> {
+        let len = self.size::<N>()?;
+        self.ext(len)
+    }
+
+    fn ext(&mut self, len: usize) -> Result<Head, DecodeError> {
+        Ok(Head::Ext(i8::from_be_bytes(self.number()?), len))
+    }
+
+    /// Walks over one whole value and returns its bytes.
+    pub fn value(&mut self) -> Result<&'a [u8], DecodeError> {
+        let start = self.rest;
+        // How many values are still to come, at whatever level: a walk needs no more than that.
+        let mut wanted: usize = 1;
+        while wanted > 0 {
+            wanted -= 1;
+            match self.head()? {
+                Head::Str(n) | Head::Bin(n) | Head::Ext(_, n) => {
+                    self.take(n)?;
+                }
+                Head::Array(n) => wanted = wanted.saturating_add(n),
+                Head::Map(n) => wanted = wanted.saturating_add(n.saturating_mul(2)),
+                _ => {}
+            }
+            // A value takes a byte at least: an impossible count is refused before it is walked.
+            if wanted > self.rest.len() {
+                return Err(DecodeError::Short);
+            }
+        }
+        start.get(..start.len() - self.rest.len()).ok_or(DecodeError::Short)
+    }
+
+    /// Reads the head of a map: its number of pairs.
+    pub fn map(&mut self) -> Result<usize, DecodeError> {
+        match self.head()? {
+            Head::Map(n) => Ok(n),
+            _ => Err(DecodeError::Type("map")),
+        }
+    }
+
+    /// Reads the head of an array: its number of values.
+    pub fn array(&mut self) -> Result<usize, DecodeError> {
+        match self.head()? {
+            Head::Array(n) => Ok(n),
+            _ => Err(DecodeError::Type("array")),
+        }
+    }
+
+    /// Reads text or binary.
+    pub fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
+        match self.head()? {
+            Head::Str(n) | Head::Bin(n) => self.take(n),
+            _ => Err(DecodeError::Type("str")),
+        }
+    }
+
+    /// Reads text.
+    pub fn text(&mut self) -> Result<&'a str, DecodeError> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| DecodeError::Type("UTF-8 str"))
+    }
+}
+
+/// The value as text, if it is text.
+pub fn as_text(value: &[u8]) -> Option<&str> {
+    Reader::new(value).text().ok()
+}
+
+/// The value as an integer, if it is one.
+pub fn as_int(value: &[u8]) -> Option<i64> {
+    match Reader::new(value).head().ok()? {
+        Head::Int(n) => Some(n),
+        _ => None,
+    }
+}
+
+/// The value as a truth, if it is one.
+pub fn as_bool(value: &[u8]) -> Option<bool> {
+    match Reader::new(value).head().ok()? {
+        Head::Bool(b) => Some(b),
+        _ => None,
+    }
+}
+
+/// Is the value nil?
+pub fn is_nil(value: &[u8]) -> bool {
+    value == [0xc0]
+}
+
+/// The pairs of a map as slices of its bytes; ends early at the first byte that is wrong. Nothing for a value
+/// that is no map.
+pub fn pairs(value: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let mut reader = Reader::new(value);
+    let count = reader.map().unwrap_or(0);
+    (0..count).map_while(move |_| Some((reader.value().ok()?, reader.value().ok()?)))
+}
+
+/// The elements of an array, in the same manner.
+pub fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut reader = Reader::new(value);
+    let count = reader.array().unwrap_or(0);
+    (0..count).map_while(move |_| reader.value().ok())
+}
+
+/// The value under a str key of a map.
+pub fn get<'a>(map: &'a [u8], key: &str) -> Option<&'a [u8]> {
+    pairs(map).find(|(k, _)| as_text(k) == Some(key)).map(|(_, v)| v)
+}
+
+/// Writes msgpack; each call appends one head or value.
+#[derive(Debug, Default)]
+pub struct Writer(Vec<u8>);
+
+impl Writer {
+    /// An empty buffer.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The bytes written.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    /// Appends values that are msgpack already.
+    pub fn raw(&mut self, value: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(value);
+        self
+    }
+
+    /// nil
+    pub fn nil(&mut self) -> &mut Self {
+        self.raw(&[0xc0])
+    }
+
+    /// true or false
+    pub fn bool(&mut self, b: bool) -> &mut Self {
+        self.raw(&[0xc2 + u8::from(b)])
+    }
+
+    /// An integer, in its shortest form.
+    pub fn int(&mut self, n: i64) -> &mut Self {
+        if let Ok(n) = u64::try_from(n) {
+            return self.uint(n);
+        }
+        if n >= -32 {
+            self.raw(&n.to_be_bytes()[7..])
+        } else if let Ok(n) = i8::try_from(n) {
+            self.raw(&[0xd0]).raw(&n.to_be_bytes())
+        } else if let Ok(n) = i16::try_from(n) {
+            self.raw(&[0xd1]).raw(&n.to_be_bytes())
+        } else if let Ok(n) = i32::try_from(n) {
+            self.raw(&[0xd2]).raw(&n.to_be_bytes())
+        } else {
+            self.raw(&[0xd3]).raw(&n.to_be_bytes())
+        }
+    }
+
+    /// An unsigned integer, in its shortest form.
+    pub fn uint(&mut self, n: u64) -> &mut Self {
+        if n < 0x80 {
+            self.raw(&n.to_be_bytes()[7..])
+        } else if let Ok(n) = u8::try_from(n) {
+            self.raw(&[0xcc, n])
+        } else if let Ok(n) = u16::try_from(n) {
+            self.raw(&[0xcd]).raw(&n.to_be_bytes())
+        } else if let Ok(n) = u32::try_from(n) {
+            self.raw(&[0xce]).raw(&n.to_be_bytes())
+        } else {
+            self.raw(&[0xcf]).raw(&n.to_be_bytes())
+        }
+    }
+
+    /// Text.
+    pub fn str(&mut self, s: &str) -> &mut Self {
+        match s.len() {
+            n @ 0..0x20 => self.raw(&[0xa0 | u8::try_from(n).unwrap_or(0)]),
+            n => self.sized([Some(0xd9), Some(0xda), Some(0xdb)], n),
+        }
+        .raw(s.as_bytes())
+    }
+
+    /// Binary.
+    pub fn bin(&mut self, b: &[u8]) -> &mut Self {
+        self.sized([Some(0xc4), Some(0xc5), Some(0xc6)], b.len()).raw(b)
+    }
+
+    /// The head of an array; `len` values follow.
+    pub fn array(&mut self, len: usize) -> &mut Self {
+        match len {
+            n @ 0..0x10 => self.raw(&[0x90 | u8::try_from(n).unwrap_or(0)]),
+            n => self.sized([None, Some(0xdc), Some(0xdd)], n),
+        }
+    }
+
+    /// The head of a map; `len` pairs follow.
+    pub fn map(&mut self, len: usize) -> &mut Self {
+        match len {
+            n @ 0..0x10 => self.raw(&[0x80 | u8::try_from(n).unwrap_or(0)]),
+            n => self.sized([None, Some(0xde), Some(0xdf)], n),
+        }
+    }
+
+    fn sized(&mut self, markers: [Option<u8>; 3], len: usize) -> &mut Self {
+        let [one, two, four] = markers;
+        if let (Some(marker), Ok(n)) = (one, u8::try_from(len)) {
+            return self.raw(&[marker, n]);
+        }
+        if let (Some(marker), Ok(n)) = (two, u16::try_from(len)) {
+            return self.raw(&[marker]).raw(&n.to_be_bytes());
+        }
+        // Lengths are bounded by limits::WIRE_FRAME_BYTES_MAX, far below 4 GiB.
+        let n = u32::try_from(len).unwrap_or(u32::MAX);
+        self.raw(&[four.unwrap_or(0xdd)]).raw(&n.to_be_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rmpv_bytes(value: &rmpv::Value) -> Vec<u8> {
+        let mut out = Vec::new();
+        rmpv::encode::write_value(&mut out, value).unwrap();
+        out
+    }
+
+    fn any_value() -> impl Strategy<Value = rmpv::Value> {
+        use rmpv::Value;
+        let leaf = prop_oneof![
+            Just(Value::Nil),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            ".{0,40}".prop_map(Value::from),
+            prop::collection::vec(any::<u8>(), 0..300).prop_map(Value::Binary),
+            (any::<i8>(), prop::collection::vec(any::<u8>(), 0..20)).prop_map(|(t, d)| Value::Ext(t, d)),
+        ];
+        leaf.prop_recursive(5, 60, 20, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..20).prop_map(Value::Array),
+                prop::collection::vec((inner.clone(), inner), 0..20).prop_map(Value::Map),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_value_is_walked_to_its_end_and_no_further(value in any_value(), tail in prop::collection::vec(any::<u8>(), 0..8)) {
+            let mut bytes = rmpv_bytes(&value);
+            let len = bytes.len();
+            bytes.extend_from_slice(&tail);
+            prop_assert_eq!(Reader::new(&bytes).value(), Ok(&bytes[..len]));
+            for cut in 0..len {
+                prop_assert_eq!(Reader::new(&bytes[..cut]).value(), Err(DecodeError::Short));
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Reader::new(&bytes).value();
+            let _ = pairs(&bytes).count() + elements(&bytes).count();
+        }
+
+        #[test]
+        fn what_is_written_is_what_another_library_reads(n in any::<i64>(), u in any::<u64>(), s in ".{0,300}", len in 0_usize..70_000) {
+            let mut w = Writer::new();
+            w.array(5).int(n).uint(u).str(&s).bin(s.as_bytes()).array(0);
+            let bytes = w.into_bytes();
+            let read = rmpv::decode::read_value(&mut &bytes[..]).unwrap();
+            prop_assert_eq!(read, rmpv::Value::Array(vec![n.into(), u.into(), s.clone().into(), rmpv::Value::Binary(s.into_bytes()), rmpv::Value::Array(vec![])]));
+            let mut w = Writer::new();
+            w.map(len);
+            prop_assert_eq!(Reader::new(&w.into_bytes()).head(), Ok(Head::Map(len)));
+        }
+    }
+
+    #[test]
+    fn nesting_costs_no_stack() {
+        let deep = [vec![0x91; 1_000_000], vec![0xc0]].concat();
+        assert_eq!(Reader::new(&deep).value().map(<[u8]>::len), Ok(1_000_001));
+    }
+
+    #[test]
+    fn a_count_that_cannot_be_is_refused_at_once() {
+        assert_eq!(Reader::new(&[0xdf, 0xff, 0xff, 0xff, 0xff]).value(), Err(DecodeError::Short));
+        assert_eq!(Reader::new(&[0xc1]).value(), Err(DecodeError::Marker));
+    }
+
+    #[test]
+    fn a_key_is_found_beside_keys_of_other_types() {
+        let map = [0x83, 0x01, 0xa1, b'x', 0xa1, b'a', 0x05, 0xc0, 0xc3];
+        assert_eq!(get(&map, "a").and_then(as_int), Some(5));
+        assert_eq!(get(&map, "b"), None);
+        assert_eq!(get(&[0xc0], "a"), None);
+    }
+}

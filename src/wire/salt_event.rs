@@ -1,0 +1,201 @@
+//! Salt's events and returns: what the store needs to know of them, peeked without decoding the rest.
+//!
+//! An event on a bus is its tag, two newlines, and a msgpack map; the data may contain more newlines, so the
+//! first pair counts (`salt/utils/event.py`). Tags that speak of jobs are those of `salt/utils/event.py`'s
+//! `tagify` callers: `salt/job/<jid>/{new,ret/<id>,prog/<id>/..}`, `salt/{run,wheel,batch}/<jid>/..`.
+
+use memchr::memmem;
+
+use super::msgpack::{self, as_bool, as_int, as_text};
+use crate::clock::Micros;
+use crate::model::{Entry, Flags, Kind, Source};
+
+/// Splits a frame's body into tag and data. `None` if there is no tag.
+pub fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = memmem::find(body, b"\n\n")?;
+    let (tag, rest) = body.split_at_checked(at)?;
+    (!tag.is_empty()).then_some((tag, rest.get(2..)?))
+}
+
+/// What a job's tag says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobTag<'a> {
+    /// Job id.
+    pub jid: &'a str,
+    /// What about the job: `new`, `ret`, `prog`, ... The empty text for a bare jid.
+    pub about: &'a str,
+    /// Minion id, in `ret/<id>`, `prog/<id>/..`, `sub/<id>/..`.
+    pub minion: &'a str,
+    /// Is it a job of minions, not of a runner or a wheel?
+    pub of_minions: bool,
+}
+
+/// Reads a tag that belongs to a job.
+pub fn job_tag(tag: &[u8]) -> Option<JobTag<'_>> {
+    let rest = std::str::from_utf8(tag).ok()?.strip_prefix("salt/")?;
+    let (space, rest) = rest.split_once('/')?;
+    if !matches!(space, "job" | "run" | "wheel" | "batch") {
+        return None;
+    }
+    let (jid, rest) = rest.split_once('/')?;
+    let (about, rest) = rest.split_once('/').unwrap_or((rest, ""));
+    if jid.is_empty() || about.is_empty() {
+        return None;
+    }
+    let of_minions = space == "job";
+    let minion = match about {
+        "ret" if of_minions => rest,
+        "prog" | "sub" if of_minions => rest.split_once('/').map_or(rest, |(id, _)| id),
+        _ => "",
+    };
+    Some(JobTag { jid, about, minion, of_minions })
+}
+
+/// The top-level keys of an event or a return that the store keeps in columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Peeked<'a> {
+    /// `jid`, if it is text.
+    pub jid: Option<&'a str>,
+    /// `id`: the minion.
+    pub id: Option<&'a str>,
+    /// `fun`, if it is one function.
+    pub fun: Option<&'a str>,
+    /// `cmd`: `_return` in what a master fires, `publish` in a load.
+    pub cmd: Option<&'a str>,
+    /// `retcode`, if it is one integer.
+    pub retcode: Option<i64>,
+    /// `success`, if it is a truth.
+    pub success: Option<bool>,
+    /// Is there a `return`?
+    pub has_return: bool,
+    /// Is there a `_stamp`, which the firing of an event adds?
+    pub has_stamp: bool,
+}
+
+/// Walks over a msgpack map once. All empty for what is no map.
+pub fn peek(map: &[u8]) -> Peeked<'_> {
+    let mut seen = Peeked::default();
+    for (key, value) in msgpack::pairs(map) {
+        match as_text(key) {
+            Some("jid") => seen.jid = as_text(value),
+            Some("id") => seen.id = as_text(value),
+            Some("fun") => seen.fun = as_text(value),
+            Some("cmd") => seen.cmd = as_text(value),
+            Some("retcode") => seen.retcode = as_int(value),
+            Some("success") => seen.success = as_bool(value),
+            Some("return") => seen.has_return = true,
+            Some("_stamp") => seen.has_stamp = true,
+            _ => {}
+        }
+    }
+    seen
+}
+
+impl Peeked<'_> {
+    /// The flags of a return.
+    pub fn flags(&self) -> Flags {
+        let mut flags = Flags::default();
+        if let Some(success) = self.success {
+            flags = flags.with(Flags::SUCCESS_KNOWN);
+            if success {
+                flags = flags.with(Flags::SUCCESS);
+            }
+        }
+        if self.retcode.is_some() {
+            flags = flags.with(Flags::RETCODE_KNOWN);
+        }
+        flags
+    }
+}
+
+/// The entry for an event, whichever door it came by.
+pub fn event_entry<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> Entry<'a> {
+    let job = job_tag(tag);
+    let seen = peek(data);
+    let kind = match job {
+        Some(JobTag { of_minions: true, about: "new", .. }) => Kind::JobNew,
+        Some(JobTag { of_minions: true, about: "ret", minion, .. }) if !minion.is_empty() => Kind::Return,
+        _ => Kind::Event,
+    };
+    let minion = match job {
+        Some(job) if !job.minion.is_empty() => job.minion,
+        Some(_) => "",
+        None => minion_of(tag).or(seen.id).unwrap_or(""),
+    };
+    Entry {
+        kind,
+        source,
+        flags: seen.flags().with(Flags::ON_BUS),
+        at,
+        tag,
+        jid: job.map_or("", |job| job.jid),
+        minion,
+        fun: seen.fun.unwrap_or(""),
+        retcode: seen.retcode.unwrap_or(0),
+        body: data,
+    }
+}
+
+/// The minion in `salt/minion/<id>/start`, `salt/beacon/<id>/..`, `minion/refresh/<id>`.
+fn minion_of(tag: &[u8]) -> Option<&str> {
+    let tag = std::str::from_utf8(tag).ok()?;
+    let rest =
+        ["salt/minion/", "salt/beacon/", "minion/refresh/"].iter().find_map(|p| tag.strip_prefix(p))?;
+    rest.split('/').next().filter(|id| !id.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_pair_of_newlines_ends_the_tag() {
+        assert_eq!(split(b"a/b\n\n\x81\xa1x\xa2\n\n"), Some((&b"a/b"[..], &b"\x81\xa1x\xa2\n\n"[..])));
+        assert_eq!(split(b"\n\n\x80"), None);
+        assert_eq!(split(b"a/b\n"), None);
+        assert_eq!(split(b"a\n\n"), Some((&b"a"[..], &b""[..])));
+    }
+
+    #[test]
+    fn tags_of_jobs_tell_jid_and_minion() {
+        let check = |tag: &str, expected: Option<(&str, &str, &str)>| {
+            let got = job_tag(tag.as_bytes()).map(|t| (t.jid, t.about, t.minion));
+            assert_eq!(got, expected, "{tag}");
+        };
+        check("salt/job/20261121/new", Some(("20261121", "new", "")));
+        check("salt/job/20261121/ret/web1", Some(("20261121", "ret", "web1")));
+        check("salt/job/20261121/ret/a/b", Some(("20261121", "ret", "a/b")));
+        check("salt/job/20261121/prog/web1/3", Some(("20261121", "prog", "web1")));
+        check("salt/job/20261121/sub/web1/error/state.sls", Some(("20261121", "sub", "web1")));
+        check("salt/run/20261121/ret", Some(("20261121", "ret", "")));
+        check("salt/job/error", None);
+        check("salt/job//new", None);
+        check("salt/auth", None);
+        check("20261121030955505683", None);
+    }
+
+    #[test]
+    fn a_return_event_shows_its_columns() {
+        let mut w = msgpack::Writer::new();
+        w.map(5).str("fun").str("test.ping").str("retcode").int(2).str("success").bool(false);
+        w.str("return").map(0).int(7).nil();
+        let data = w.into_bytes();
+        let entry = event_entry(b"salt/job/1/ret/web1", &data, Source::Bus, Micros(9));
+        assert_eq!(
+            (entry.kind, entry.jid, entry.minion, entry.fun),
+            (Kind::Return, "1", "web1", "test.ping")
+        );
+        assert!(entry.flags.has(Flags::ON_BUS) && entry.flags.failed(entry.retcode));
+    }
+
+    #[test]
+    fn minions_are_known_from_tag_or_data() {
+        let mut w = msgpack::Writer::new();
+        w.map(1).str("id").str("db1");
+        let data = w.into_bytes();
+        let minion = |tag: &str| event_entry(tag.as_bytes(), &data, Source::Bus, Micros(0)).minion.to_owned();
+        assert_eq!(minion("salt/beacon/web1/status/2026"), "web1");
+        assert_eq!(minion("salt/auth"), "db1");
+        assert_eq!(minion("salt/job/1/new"), "");
+    }
+}

@@ -1,0 +1,344 @@
+//! Verbs against a made-up daemon, and without any.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use rmpv::Value;
+use serde_json::{Value as Json, json};
+
+use crate::fake_daemon::{FakeDaemon, map, program, stderr, stdout};
+
+/// 2026-11-21T05:47:28.123456Z
+const TIME: i64 = 1_795_240_048_123_456;
+
+fn job_row(jid: &str) -> Vec<(Value, Value)> {
+    let Value::Map(row) = map([
+        ("jid", jid.into()),
+        ("time", TIME.into()),
+        ("fun", "cmd.run".into()),
+        ("arg", Value::Array(vec!["uptime".into()])),
+        ("tgt", "*".into()),
+        ("tgt_type", "glob".into()),
+        ("user", "root".into()),
+        ("expected", 3.into()),
+        ("returned", 2.into()),
+        ("failed", 1.into()),
+    ]) else {
+        unreachable!()
+    };
+    row
+}
+
+fn jobs() -> FakeDaemon {
+    FakeDaemon::answering("jobs_list", |_| {
+        let rows = vec![Value::Map(job_row("20261121054728123456"))];
+        Ok(map([("jobs", Value::Array(rows)), ("more", true.into())]))
+    })
+}
+
+fn job() -> FakeDaemon {
+    FakeDaemon::answering("job_show", |args| {
+        if args["jid"].as_str() != Some("20261121054728123456") {
+            return Ok(Value::Nil);
+        }
+        let answer = |minion: &str, value: Value, code: u8| {
+            map([
+                ("minion", minion.into()),
+                ("seq", 7.into()),
+                ("time", TIME.into()),
+                ("return", value),
+                ("retcode", code.into()),
+                ("success", (code == 0).into()),
+                ("fun", "cmd.run".into()),
+                ("duplicates", 0.into()),
+            ])
+        };
+        let mut row = job_row("20261121054728123456");
+        let data =
+            map([("list", Value::Array(vec![1.into(), Value::Binary(vec![255])])), ("on", true.into())]);
+        row.extend([
+            ("load".into(), Value::Nil),
+            ("minions".into(), Value::Array(vec!["web1".into(), "web2".into(), "web3".into()])),
+            ("missing".into(), Value::Array(vec!["web3".into()])),
+            (
+                "returns".into(),
+                Value::Array(vec![answer("web1", data, 0), answer("web2", "no\x1b[2J\nsuch".into(), 1)]),
+            ),
+        ]);
+        Ok(Value::Map(row))
+    })
+}
+
+/// An archive of `count` events, served as the daemon does: newest first, `limit` at a time, by `before`.
+fn events(count: u64) -> FakeDaemon {
+    FakeDaemon::answering("events_list", move |args| {
+        let limit = usize::try_from(args["limit"].as_u64().unwrap()).unwrap();
+        let end = args["before"].as_u64().unwrap_or(count + 1);
+        let event = |seq: u64| {
+            map([
+                ("seq", seq.into()),
+                ("time", TIME.into()),
+                ("tag", format!("salt/job/{seq}\x1b]0;owned\x07").into()),
+                ("source", "bus".into()),
+                ("minion", "web1".into()),
+                ("data", map([("id", "web1".into())])),
+            ])
+        };
+        let rows: Vec<_> = (1..end).rev().take(limit).map(event).collect();
+        let more = (rows.len() as u64) < end - 1;
+        Ok(map([("events", Value::Array(rows)), ("more", more.into())]))
+    })
+}
+
+#[test]
+fn without_a_daemon_every_asking_verb_says_where_it_looked_and_how_to_start_one() {
+    for verb in [&["jobs", "list"][..], &["jobs", "show", "1"], &["events", "list"], &["status"]] {
+        let output = program().args(verb).args(["--socket", "/no/such.sock"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(69), "{verb:?}");
+        assert_eq!(
+            stderr(&output),
+            "saltcellar: no daemon answers at /no/such.sock (named by --socket): No such file or directory (os error 2)\n\
+             saltcellar: start one with `saltcellar serve --socket /no/such.sock`, or the installed service with \
+             `systemctl start saltcellar`; if one listens elsewhere, name its socket with --socket or SALTCELLAR_SOCKET\n"
+        );
+    }
+    let output = program().arg("status").env("SALTCELLAR_SOCKET", "/no/such.sock").output().unwrap();
+    assert!(stderr(&output).contains("(named by SALTCELLAR_SOCKET)"));
+}
+
+#[test]
+fn jobs_are_listed_as_a_table() {
+    let output = jobs().run(&["jobs", "list", "--limit", "1"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        "JID                   TIME (UTC)               FUN      TGT  USER  RETURNED  FAILED  ARG\n\
+         20261121054728123456  2026-11-21 05:47:28.123  cmd.run  *    root       2/3       1  uptime\n"
+    );
+}
+
+#[test]
+fn jobs_are_listed_as_json_with_times_as_text() {
+    let daemon = jobs();
+    let output =
+        daemon.run(&["jobs", "list", "--output", "json", "--limit", "1", "--fun", "cmd.*", "--find-job"]);
+    let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(document["more"], true);
+    assert_eq!(document["jobs"][0]["time"], "2026-11-21T05:47:28.123456Z");
+    assert_eq!(document["jobs"][0]["arg"], json!(["uptime"]));
+    let (_, args) = daemon.requests().remove(0);
+    assert_eq!(args.to_string(), r#"{"fun": "cmd.*", "find_job": true, "limit": 1}"#);
+
+    let output = jobs().run(&["--output=jsonl", "jobs", "list", "--limit=1"]);
+    assert_eq!(stdout(&output).lines().count(), 1);
+    assert!(stdout(&output).starts_with(r#"{"jid":"20261121054728123456","time":"2026-11-21T05"#));
+}
+
+#[test]
+fn filters_of_time_reach_the_daemon_as_microseconds() {
+    let daemon = jobs();
+    daemon.run(&["jobs", "list", "--limit=1", "--since", "2026-11-21T05:47:28.123456", "--until=1970-01-02"]);
+    let (_, args) = daemon.requests().remove(0);
+    assert_eq!(args["since"].as_i64(), Some(TIME));
+    assert_eq!(args["until"].as_i64(), Some(86_400_000_000));
+}
+
+#[test]
+fn a_job_is_shown_in_full() {
+    let output = job().run(&["jobs", "show", "20261121054728123456"]);
+    assert_eq!(
+        stdout(&output),
+        "\
+jid       20261121054728123456
+time      2026-11-21 05:47:28.123 UTC
+fun       cmd.run
+arg       uptime
+tgt       * (glob)
+user      root
+returned  2 of 3, 1 failed
+
+web1: (2026-11-21 05:47:28.123, retcode 0)
+    list:
+        - 1
+        - {\"$bin\":\"/w==\"}
+    on: true
+
+web2: (2026-11-21 05:47:28.123, retcode 1, failed)
+    no\\x1b[2J
+    such
+
+missing:
+    web3
+"
+    );
+    let output = job().run(&["jobs", "show", "20261121054728123456", "--output", "json"]);
+    let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(document["returns"][0]["return"]["list"][1], json!({"$bin": "/w=="}));
+    assert_eq!(document["returns"][1]["time"], "2026-11-21T05:47:28.123456Z");
+
+    let output = job().run(&["jobs", "show", "20261121054728123456", "--output", "jsonl"]);
+    let lines: Vec<Json> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!(lines[1]["jid"], "20261121054728123456");
+    assert_eq!(lines[1]["minion"], "web2");
+}
+
+#[test]
+fn an_unknown_job_is_an_error_of_one_line() {
+    let output = job().run(&["jobs", "show", "7"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stderr(&output), "saltcellar: failed to show the job: no job 7 is known\n");
+}
+
+#[test]
+fn events_are_listed_newest_last_and_never_speak_to_the_terminal() {
+    let output = events(30).run(&["events", "list", "--limit", "2", "--data"]);
+    assert_eq!(
+        stdout(&output),
+        "\
+SEQ  TIME (UTC)               TAG                          MINION  FUN
+ 29  2026-11-21 05:47:28.123  salt/job/29\\x1b]0;owned\\x07  web1
+    id: web1
+ 30  2026-11-21 05:47:28.123  salt/job/30\\x1b]0;owned\\x07  web1
+    id: web1
+"
+    );
+    let output = events(30).run(&["events", "list", "--output", "json"]);
+    let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(document["events"].as_array().unwrap().len(), 20);
+    assert_eq!(document["events"][0]["seq"], 30);
+    assert_eq!(document["events"][0]["time"], "2026-11-21T05:47:28.123456Z");
+    assert_eq!(document["events"][0]["tag"], "salt/job/30\u{1b}]0;owned\u{7}");
+    assert!(!stdout(&output).contains('\u{1b}'));
+}
+
+#[test]
+fn all_events_are_read_page_by_page_each_once() {
+    let daemon = events(2_500);
+    let output = daemon.run(&["events", "list", "--all", "--output", "jsonl"]);
+    let text = stdout(&output);
+    let seqs = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap()["seq"].as_u64());
+    assert!(seqs.flatten().eq((1..=2_500).rev()));
+    assert_eq!(daemon.requests().len(), 3);
+
+    let output = daemon.run(&["events", "list", "--all", "--output", "json"]);
+    let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(document["events"].as_array().unwrap().len(), 2_500);
+    assert_eq!(document["more"], false);
+    assert_eq!(stdout(&daemon.run(&["events", "list", "--all"])).lines().count(), 2_501);
+    assert_eq!(stdout(&daemon.run(&["events", "list", "--limit", "1500"])).lines().count(), 1_501);
+}
+
+#[test]
+fn an_empty_archive_is_an_empty_list() {
+    assert_eq!(
+        stdout(&events(0).run(&["events", "list", "--output=json"])),
+        "{\"events\": [], \"more\": false}\n"
+    );
+    assert_eq!(stdout(&events(0).run(&["events", "list"])), "SEQ  TIME (UTC)  TAG  MINION  FUN\n");
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_program_quietly() {
+    let daemon = events(100_000);
+    let mut child = program()
+        .arg("--socket")
+        .arg(&daemon.socket)
+        .args(["events", "list", "--all"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut start = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut start).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn refusals_of_the_daemon_have_their_exit_codes() {
+    for (code, exit) in [("bad_args", 64), ("unavailable", 75), ("internal", 70), ("version", 1)] {
+        let daemon = FakeDaemon::answering("status", move |_| Err((code, "because\x1b")));
+        let output = daemon.run(&["status"]);
+        assert_eq!(output.status.code(), Some(exit), "{code}");
+        let expected =
+            format!("saltcellar: failed to ask for the status: the daemon declined: because\\x1b ({code})\n");
+        assert_eq!(stderr(&output), expected);
+    }
+}
+
+#[test]
+fn the_status_is_shown() {
+    let daemon = FakeDaemon::answering("status", |_| {
+        let bus = map([
+            ("path", "/var/run/salt/master".into()),
+            ("connected", true.into()),
+            ("framing", "len".into()),
+            ("events", 12.into()),
+        ]);
+        Ok(map([
+            ("version", "0.1.0".into()),
+            ("pid", 7.into()),
+            ("bus", Value::Array(vec![bus])),
+            ("counters", map([("events_in", 12.into())])),
+            ("classes", Value::Array(vec![])),
+        ]))
+    });
+    let text = stdout(&daemon.run(&["status"]));
+    for line in [
+        "version    0.1.0",
+        "BUS                   CONNECTED  FRAMING  EVENTS",
+        "/var/run/salt/master  true       len      12",
+        "events_in     12",
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line:?} in {text}");
+    }
+    let document: Json = serde_json::from_str(&stdout(&daemon.run(&["status", "--output=json"]))).unwrap();
+    assert_eq!(document["counters"]["events_in"], 12);
+}
+
+#[test]
+fn bad_usage_is_64_and_help_is_0() {
+    for args in [
+        &["jobs", "lits"][..],
+        &["events", "list", "--since", "soon"],
+        &["jobs", "list", "--limit", "0"],
+        &[],
+    ] {
+        assert_eq!(program().args(args).output().unwrap().status.code(), Some(64), "{args:?}");
+    }
+    for verb in [
+        &[][..],
+        &["serve"],
+        &["check"],
+        &["jobs", "list"],
+        &["jobs", "show"],
+        &["events", "list"],
+        &["status"],
+    ] {
+        let output = program().args(verb).arg("--help").output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(stdout(&output).contains("Examples:\n  saltcellar "), "{verb:?} teaches with examples");
+    }
+}
+
+#[test]
+fn the_version_names_program_and_formats() {
+    let version = env!("CARGO_PKG_VERSION");
+    let output = program().arg("version").output().unwrap();
+    assert!(stdout(&output).starts_with(&format!("saltcellar {version}\nwire format 1\n")));
+    let output = program().args(["version", "--output", "json"]).output().unwrap();
+    let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((&document["version"], &document["formats"]["wire"]), (&json!(version), &json!(1)));
+    assert_eq!(stdout(&program().arg("--version").output().unwrap()), format!("saltcellar {version}\n"));
+}
+
+#[test]
+fn completions_are_printed_for_each_shell() {
+    for (shell, sign) in
+        [("bash", "complete -F"), ("zsh", "#compdef saltcellar"), ("fish", "complete -c saltcellar")]
+    {
+        let output = program().args(["completions", shell]).output().unwrap();
+        assert!(stdout(&output).contains(sign), "{shell}");
+    }
+}

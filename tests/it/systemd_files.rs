@@ -1,0 +1,38 @@
+//! The unit passes systemd's own check, and names what the program expects.
+
+use std::process::Command;
+
+const UNIT: &str = include_str!("../../systemd/saltcellar.service");
+const SYSUSERS: &str = include_str!("../../systemd/saltcellar.sysusers");
+const TMPFILES: &str = include_str!("../../systemd/saltcellar.tmpfiles");
+
+#[test]
+fn the_unit_passes_systemd_analyze_verify() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("saltcellar.service");
+    // The check wants the program to be installed; here it is the one just built.
+    let installed = "/usr/bin/saltcellar";
+    assert!(UNIT.contains(installed));
+    std::fs::write(&path, UNIT.replace(installed, env!("CARGO_BIN_EXE_saltcellar"))).unwrap();
+    let output = match Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output() {
+        Ok(output) => output,
+        Err(error) => {
+            eprintln!("skipped: systemd-analyze cannot be run: {error}");
+            return;
+        }
+    };
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    // Units of the machine itself may be warned about, too; ours is named in each line about it.
+    let ours: Vec<_> = said.lines().filter(|line| line.contains("saltcellar")).collect();
+    assert!(output.status.success() && ours.is_empty(), "{said}");
+}
+
+#[test]
+fn the_files_agree_with_the_program() {
+    assert!(UNIT.contains("Type=notify\n") && UNIT.contains("WatchdogSec="));
+    assert!(UNIT.contains("StateDirectory=saltcellar\n") && UNIT.contains("RuntimeDirectory=saltcellar\n"));
+    assert_eq!(saltcellar::config::SYSTEM_STATE_DIR, "/var/lib/saltcellar");
+    assert_eq!(saltcellar::config::SYSTEM_SOCKET, "/run/saltcellar/saltcellar.sock");
+    assert!(SYSUSERS.contains("\ng saltcellar "));
+    assert!(TMPFILES.contains("\nd /run/saltcellar 0750 root saltcellar "));
+}
