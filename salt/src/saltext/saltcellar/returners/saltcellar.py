@@ -46,7 +46,6 @@ Other settings for a single job, under ``alternative.saltcellar.socket`` and so 
 configuration, are chosen with ``--return_config alternative``. ``--return_kwargs`` is ignored.
 """
 
-import salt.utils.job
 from saltext.saltcellar.utils import client
 
 __virtualname__ = "saltcellar"
@@ -72,15 +71,14 @@ def save_load(jid, clear_load, minions=None):
     """
     Keep the load of a job. Salt calls this for each return as well; the daemon tells them apart.
     """
-    minions = None if minions is None else list(minions)
-    _client().write("save_load", {"jid": str(jid), "load": clear_load, "minions": minions})
+    _client().save_load(jid, clear_load, minions)
 
 
 def save_minions(jid, minions, syndic_id=None):
     """
     Add minions to those a job is expected back from; ``syndic_id`` says who knows them.
     """
-    _client().write("save_minions", {"jid": str(jid), "minions": list(minions or ()), "syndic_id": syndic_id})
+    _client().save_minions(jid, minions, syndic_id)
 
 
 def returner(load):
@@ -151,8 +149,7 @@ def clean_old_jobs():
     """
     Tell the daemon how long to keep jobs. Called by the master's maintenance.
     """
-    # Salt's own reading of its two options: 3006 and 3007 still honour ``keep_jobs``, 3008 does not.
-    _client().tidy(salt.utils.job.get_keep_jobs_seconds(__opts__))
+    _client().tidy(__opts__)
 
 
 def event_return(events):

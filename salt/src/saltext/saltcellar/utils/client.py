@@ -18,6 +18,7 @@ import threading
 import time
 
 import salt.utils.jid
+import salt.utils.job
 from salt.exceptions import CommandExecutionError
 from saltext.saltcellar.utils import settings as settings_
 from saltext.saltcellar.utils import spool as spool_
@@ -38,8 +39,6 @@ HANDOVER_PAUSE_S = 1.0
 WINDOW_RECORDS = 64
 #: The same in bytes, small enough that one window does not hold up the call that carries it.
 WINDOW_BYTES = 256 * 1024
-#: A list of events is sent in halves above this size.
-EVENTS_BYTES_MAX = 16 * 1024 * 1024
 #: The same complaint is logged once in so many seconds.
 COMPLAINT_INTERVAL_S = 60.0
 
@@ -70,7 +69,12 @@ class Unavailable(CommandExecutionError):
 
 def of(opts, functions=None, ret=None):
     """The client that ``opts`` describe. Cheap: connections live in the process, not in the client."""
-    return Client(settings_.from_opts(opts, functions, ret))
+    try:
+        settings = settings_.from_opts(opts, functions, ret)
+    except Exception:  # pylint: disable=broad-except
+        log.exception("saltcellar: the configuration is not usable, taking the defaults")
+        settings = settings_.Settings()
+    return Client(settings)
 
 
 class Client:
@@ -151,22 +155,29 @@ class Client:
         return dict(load, Minions=sorted(minions)) if load else {}
 
     def event_return(self, events):
-        """Store events. A list too long for one request goes in parts."""
-        events = [_event(event) for event in events if isinstance(event, dict) and event.get("tag")]
-        if not events:
-            return
-        if len(events) > 1 and len(wire.pack(events)) > EVENTS_BYTES_MAX:
-            half = len(events) // 2
-            self.event_return(events[:half])
-            self.event_return(events[half:])
-        else:
+        """Store events off the bus."""
+        given = events if isinstance(events, (list, tuple)) else [events]
+        events = [_event(event) for event in given if isinstance(event, dict) and event.get("tag")]
+        if len(events) < len(given):
+            self.spool.count("bad_args", len(given) - len(events))
+            complain("events", "saltcellar: %d of %d are no events", len(given) - len(events), len(given))
+        if events:
             self.write("event_return", {"events": events})
+
+    def save_load(self, jid, load, minions):
+        """Keep the load of a job, and whom it went to."""
+        self.write("save_load", {"jid": str(jid), "load": load, "minions": _names(minions)})
+
+    def save_minions(self, jid, minions, syndic_id):
+        """Add to the minions a job went to."""
+        syndic_id = None if syndic_id is None else str(syndic_id)
+        self.write("save_minions", {"jid": str(jid), "minions": _names(minions) or [], "syndic_id": syndic_id})
 
     # ---- the two ways to ask
 
     def write(self, call, args):
         """Have something stored: by the daemon, or in the spool. Never raises."""
-        args = dict(args, at=time.time_ns() // 1000)
+        args.setdefault("at", time.time_ns() // 1000)
         try:
             if call in LAST_WINS and self.spool.pending():
                 self._keep(call, args, None)
@@ -178,7 +189,11 @@ class Client:
                 self._keep(call, args, exc)
                 return
             except wire.Refusal as exc:
-                self._set_down(call, args, exc)
+                halves = _halves(args) if exc.code == "too_large" else ()
+                for half in halves:
+                    self.write(call, half)
+                if not halves:
+                    self._set_down(call, args, exc)
                 return
             self.hand_over()
         except Exception:  # pylint: disable=broad-except
@@ -197,8 +212,14 @@ class Client:
             log.exception("saltcellar: %s failed", call)
         return otherwise
 
-    def tidy(self, keep_jobs_seconds):
+    def tidy(self, opts):
         """Salt's maintenance calls once in a while: pass on how long to keep jobs, and empty the spool."""
+        try:
+            # Salt's own reading of its two options: 3006 and 3007 still honour ``keep_jobs``, 3008 does not.
+            keep_jobs_seconds = int(salt.utils.job.get_keep_jobs_seconds(opts))
+        except Exception as exc:  # pylint: disable=broad-except
+            complain("keep_jobs", "saltcellar: keep_jobs_seconds is not usable, leaving it to the daemon: %s", exc)
+            keep_jobs_seconds = None
         self.read("clean_old_jobs", {"keep_jobs_seconds": keep_jobs_seconds}, None)
         self.hand_over(HANDOVER_BUDGET_IDLE_S)
 
@@ -209,6 +230,11 @@ class Client:
             # Whether the daemon stored it before it went silent, nobody knows.
             self.spool.append(call, dict(args, replay=True))
         except spool_.SpoolError as exc:
+            halves = _halves(args) if exc.reason == "too_large" else ()
+            for half in halves:
+                self._keep(call, half, why)
+            if halves:
+                return
             self.spool.count(exc.reason)
             log.error("saltcellar: %s for job %s is LOST: %s (%s)", call, _jid_of(args), exc, why or "spool in use")
         else:
@@ -315,10 +341,7 @@ class Client:
     def _hand_over(self, connection, until):
         """Window by window. True if all went well, false if the daemon could not take a record now."""
         while time.monotonic() < until:
-            # A record that failed before goes alone: whatever happens then is about it and nothing else.
-            records, tries = self.spool.first(1, 0)
-            if not tries:
-                records, tries = self.spool.first(WINDOW_RECORDS, WINDOW_BYTES)
+            records, tries = self.spool.first(WINDOW_RECORDS, WINDOW_BYTES)
             if not records:
                 return True
             if tries >= spool_.TRIES_MAX:
@@ -330,7 +353,7 @@ class Client:
 
     def _hand_over_window(self, connection, records):
         deadline = time.monotonic() + self.settings.timeout
-        answers = {}
+        ids, answers = [], {}
         try:
             ids = connection.send([record.request for record in records], deadline)
             while len(answers) < len(ids):
@@ -338,7 +361,7 @@ class Client:
                 answers[number] = value
         except (wire.Broken, wire.Refusal):
             # It hung up on us. If on account of the first record, that will show by its being alone next time.
-            if not self._settle(records, [answers.get(number, _NONE) for number in ids if answers]):
+            if not self._settle(records, [answers.get(number, _NONE) for number in ids]):
                 self.spool.note_try()
             raise
         done = self._settle(records, [answers.get(number, _NONE) for number in ids])
@@ -393,9 +416,27 @@ def complain(about, message, *args):
         log.debug(message, *args)
 
 
+def _names(minions):
+    """Minion ids as a list; ``None`` stays what it is, for "not said"."""
+    if minions is None:
+        return None
+    try:
+        return [str(minion) for minion in ([minions] if isinstance(minions, (str, bytes)) else minions)]
+    except TypeError:
+        log.error("saltcellar: %.200r is no list of minions", minions)
+        return []
+
+
 def _event(event):
     data = event.get("data")
     return {"tag": str(event["tag"]), "data": data if isinstance(data, dict) else {"data": data}}
+
+
+def _halves(args):
+    """The same for half of the events each, or nothing where there is only one, or none."""
+    events = args.get("events", ())
+    half = len(events) // 2
+    return [dict(args, events=part) for part in (events[:half], events[half:])] if half else []
 
 
 def _jid_of(args):

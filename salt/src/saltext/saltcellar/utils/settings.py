@@ -66,7 +66,7 @@ def from_opts(opts, functions=None, ret=None):
     section = opts.get(NAME)
     values = dict(section) if isinstance(section, collections.abc.Mapping) else {}
     values.update({key: opts[f"{NAME}.{key}"] for key in KEYS if f"{NAME}.{key}" in opts})
-    if opts.get("__role") == "minion" and functions:
+    if opts.get("__role") == "minion" and functions is not None:
         values.update(_minion_values(opts, functions, ret))
     if not values.get("spool_dir"):
         values["spool_dir"] = default_spool_dir(opts.get("cachedir"))

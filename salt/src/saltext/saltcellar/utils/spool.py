@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 
 #: How long to wait for other processes that are spooling, in seconds.
 LOCK_WAIT_S = 5.0
-#: No record is longer; a length above it is damage.
-RECORD_BYTES_MAX = wire.REQUEST_BYTES_MAX
+#: No record is longer; a length above it is damage. Some room is left for what makes a request of it.
+RECORD_BYTES_MAX = wire.REQUEST_BYTES_MAX - 64
 #: A record that made the daemon fail so many times, with the daemon well otherwise, is set aside.
 TRIES_MAX = 20
 
@@ -168,9 +168,14 @@ class Spool:
             yield mine
 
     def first(self, count, bytes_max):
-        """Up to ``count`` records, of ``bytes_max`` together or else a single one, and the tries spent on the first."""
+        """
+        Up to ``count`` records, of ``bytes_max`` together or else a single one, and the tries spent on the first.
+
+        A record that failed before comes alone: what happens then is about it and nothing else.
+        """
         with self._locked() as fd:
             offset, end, tries = self._good_end(fd)
+            count = 1 if tries else count
             found, taken = [], 0
             with open(fd, "rb", buffering=1 << 16, closefd=False) as file:
                 for record in _records(file, offset, end):
