@@ -1,0 +1,59 @@
+# The two commands of the README are `make run` and `make test`; `make help` lists the rest.
+#
+# Settings, each as `make test NAME=value` or from the environment:
+#   SALT_RELEASE          the Salt release to run against (3008.3, 3007.15 and 3006.28 are the pinned ones)
+#   SALTCELLAR_BIN        a saltcellar binary for the integration test (default: the debug build)
+#   SALTCELLAR_SALT_VENVS where the Python environments are kept (default: target/salt)
+#   CARGO_TARGET_DIR      as everywhere in Rust
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help run test test-rust test-python test-integration check matrix clean
+
+PYTHON ?= python3
+CARGO ?= cargo
+SALT_RELEASE ?= 3008.3
+export SALT_RELEASE
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+LAB := $(PYTHON) tests/lab/salt_lab.py
+PYTEST_ARGS ?=
+ONLY ?=
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
+
+run: ## the demo: saltcellar beside a real Salt master with two minions (ONLY=daemon: the daemon alone)
+	@exec $(PYTHON) tests/lab/demo.py $(if $(ONLY),--only $(ONLY)) $(if $(ONCE),--once)
+
+test: test-rust test-python test-integration ## all tests: Rust, Python, and a real Salt master
+
+test-rust: ## the tests of the crate
+	@echo "== Rust tests"
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then $(CARGO) nextest run && $(CARGO) test --doc; else $(CARGO) test; fi
+
+test-python: ## the tests of the extension that need no master
+	@echo "== Python tests (salt $(SALT_RELEASE))"
+	@$(LAB) in-venv -- pytest -q salt/tests/unit salt/tests/functional $(PYTEST_ARGS)
+
+# The debug build is the one that test-rust has just made; nothing is compiled twice.
+test-integration: ## the tests with a real master and two minions
+	@echo "== integration tests (salt $(SALT_RELEASE))"
+	@if [ -z "$${SALTCELLAR_BIN:-}" ]; then $(CARGO) build; fi
+	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/debug/saltcellar}" \
+	  $(LAB) in-venv -- pytest -q salt/tests/integration $(PYTEST_ARGS)
+
+check: ## what a change must pass: fmt, clippy, tests, docs, and cargo-deny if it is installed
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets -- -D warnings
+	@$(MAKE) --no-print-directory test
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; else echo "cargo-deny is not installed: skipped"; fi
+
+matrix: ## the integration tests on every pinned Salt release
+	@for r in 3008.3 3007.15 3006.28; do $(MAKE) --no-print-directory test-integration SALT_RELEASE=$$r; done
+
+clean: ## remove everything built, the Python environments too
+	$(CARGO) clean
+	rm -rf target/salt salt/build

@@ -1,0 +1,1 @@
+"""Modules that Salt's loader finds by way of the ``salt.loader`` entry point."""

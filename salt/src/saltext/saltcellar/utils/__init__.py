@@ -1,0 +1,1 @@
+"""Ordinary Python behind the returner: nothing here knows Salt's dunder globals."""

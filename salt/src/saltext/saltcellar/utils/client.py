@@ -1,0 +1,488 @@
+"""
+The client: every call the returner makes, and what happens when the daemon is away.
+
+* One connection per process and thread, opened when first needed. After a fork the child closes
+  its copy of the descriptor and opens a connection of its own.
+* A **write** that the daemon cannot take now goes to the spool (``spool.py``) and counts as done.
+  One that the daemon refuses for good is counted there and logged. A write never raises.
+* A **read** gives a stated value instead, and logs it.
+* After any answer, if the spool holds something, this process hands over for a moment.
+
+The invariant behind it: an entry the master gave us is stored by the daemon, or in the spool, or
+counted. Nothing disappears without a line in the log.
+"""
+
+import logging
+import os
+import threading
+import time
+
+import salt.utils.jid
+import salt.utils.job
+from salt.exceptions import CommandExecutionError
+from saltext.saltcellar.utils import settings as settings_
+from saltext.saltcellar.utils import spool as spool_
+from saltext.saltcellar.utils import wire
+
+log = logging.getLogger(__name__)
+
+#: After a call that ran out of time: how long not to try again, in seconds. Doubles up to the second number
+#: while it goes on, because a hung daemon costs a master worker the whole timeout each time.
+BREAKER_S = (1.0, 8.0)
+#: How long one call may spend on handing over what others spooled, in seconds.
+HANDOVER_BUDGET_S = 0.2
+#: The same for the master's maintenance process, which nobody waits for.
+HANDOVER_BUDGET_IDLE_S = 2.0
+#: After a handover that failed: how long not to try again, in seconds.
+HANDOVER_PAUSE_S = 1.0
+#: Records sent before waiting for their answers.
+WINDOW_RECORDS = 64
+#: The same in bytes, small enough that one window does not hold up the call that carries it.
+WINDOW_BYTES = 256 * 1024
+#: The same complaint is logged once in so many seconds.
+COMPLAINT_INTERVAL_S = 60.0
+
+#: Answers that will not change by asking again.
+FINAL_CODES = frozenset({"refused", "bad_args", "too_large", "unknown_call"})
+#: Calls of which the last one wins. They queue behind a spool that is not empty, so that an older one from the
+#: spool does not undo a newer one.
+LAST_WINS = frozenset({"update_endtime", "save_reg"})
+
+_pool = threading.local()
+_breakers = {}
+_handover_not_before = {}
+_complaints = {}
+_last_jid = [""]
+
+
+class Away(Exception):
+    """The daemon cannot do it now. Ask again later."""
+
+
+class Unavailable(CommandExecutionError):
+    """
+    Raised to Salt where no answer is better than a wrong one.
+
+    Not a ``KeyError`` or ``TypeError``: the master takes those for "no such returner".
+    """
+
+
+def of(opts, functions=None, ret=None):
+    """The client that ``opts`` describe. Cheap: connections live in the process, not in the client."""
+    try:
+        settings = settings_.from_opts(opts, functions, ret)
+    except Exception:  # pylint: disable=broad-except
+        log.exception("saltcellar: the configuration is not usable, taking the defaults")
+        settings = settings_.Settings()
+    return Client(settings)
+
+
+class Client:
+    """All that can be asked of the daemon, in Salt's words."""
+
+    def __init__(self, settings):
+        self.settings = settings
+        self.spool = spool_.Spool(settings.spool_dir, settings.spool_bytes_max)
+
+    # ---- jobs
+
+    def prep_jid(self, opts, nocache=False, passed_jid=None):
+        """A jid, whatever happens. One that was passed needs no round trip: Salt asks this for every return."""
+        jid = str(passed_jid) if passed_jid else None
+        try:
+            if nocache:
+                # Made here if need be: an entry in the spool must know its jid.
+                jid = jid or self._new_jid(opts)
+                self.write("prep_jid", {"nocache": True, "passed_jid": jid})
+                return jid
+            return jid or self._new_jid(opts)
+        except Exception:  # pylint: disable=broad-except
+            log.exception("saltcellar: cannot prepare a jid as asked")
+            return jid or salt.utils.jid.gen_jid({})
+
+    def _new_jid(self, opts):
+        try:
+            answer = self._ask("prep_jid", {"nocache": False, "passed_jid": None})
+            self.hand_over()
+            if isinstance(answer, str) and answer:
+                return answer
+            complain("prep_jid", "saltcellar: the daemon made no jid but %r", answer)
+        except (Away, wire.Refusal) as exc:
+            complain("prep_jid", "saltcellar: making a jid without the daemon: %s", exc)
+        return local_jid(opts)
+
+    def get_load(self, jid):
+        """
+        The load of a job, ``{}`` if there is no such job; raises :class:`Unavailable` if nobody knows.
+
+        It has to be an exception. ``salt`` takes ``{}`` for "jid does not exist" and shows no results,
+        whereas it warns about an exception and waits for the minions as usual (``get_iter_returns``,
+        the same in 3006, 3007 and 3008). ``--static`` fails either way, but with an exception it says
+        why; and a syndic that got ``{}`` would not ask again, and never forward that load.
+        """
+        try:
+            load = self._ask("get_load", {"jid": str(jid)})
+        except (Away, wire.Refusal) as exc:
+            load = self._spooled_load(jid)
+            if not load:
+                complain("get_load", "saltcellar: cannot look up the job %s: %s", jid, exc)
+                raise Unavailable(f"saltcellar cannot look up the job {jid}: {exc}") from exc
+            return load
+        # The daemon may be back while the publish still waits in the spool.
+        if not load and self.spool.pending():
+            load = self._spooled_load(jid)
+        self.hand_over()
+        return load if isinstance(load, dict) else {}
+
+    def _spooled_load(self, jid):
+        """The publish load of ``jid`` as it lies in the spool, with ``Minions``, or ``{}``."""
+        jid = str(jid)
+        needle = jid.encode("utf-8", "saltcellar.surrogates")
+        load, minions = {}, set()
+        try:
+            for record in self.spool.records():
+                if needle not in record.payload:
+                    continue
+                call, args = wire.unpack(record.payload)
+                if args.get("jid") != jid:
+                    continue
+                if call == "save_load" and "return" not in args["load"]:
+                    load = args["load"]
+                if call in ("save_load", "save_minions"):
+                    minions.update(args.get("minions") or ())
+        except Exception as exc:  # pylint: disable=broad-except
+            complain("spooled_load", "saltcellar: cannot read the spool: %s", exc)
+        return dict(load, Minions=sorted(minions)) if load else {}
+
+    def event_return(self, events):
+        """Store events off the bus."""
+        given = events if isinstance(events, (list, tuple)) else [events]
+        events = [_event(event) for event in given if isinstance(event, dict) and event.get("tag")]
+        if len(events) < len(given):
+            self.spool.count("bad_args", len(given) - len(events))
+            complain("events", "saltcellar: %d of %d are no events", len(given) - len(events), len(given))
+        if events:
+            self.write("event_return", {"events": events})
+
+    def save_load(self, jid, load, minions):
+        """Keep the load of a job, and whom it went to."""
+        self.write("save_load", {"jid": str(jid), "load": load, "minions": _names(minions)})
+
+    def save_minions(self, jid, minions, syndic_id):
+        """Add to the minions a job went to."""
+        syndic_id = None if syndic_id is None else str(syndic_id)
+        self.write("save_minions", {"jid": str(jid), "minions": _names(minions) or [], "syndic_id": syndic_id})
+
+    # ---- the two ways to ask
+
+    def write(self, call, args):
+        """Have something stored: by the daemon, or in the spool. Never raises."""
+        args.setdefault("at", time.time_ns() // 1000)
+        try:
+            if call in LAST_WINS and self.spool.pending():
+                self._keep(call, args, None)
+                self.hand_over()
+                return
+            try:
+                self._ask(call, args, writes=True)
+            except Away as exc:
+                self._keep(call, args, exc)
+                return
+            except wire.Refusal as exc:
+                halves = _halves(args) if exc.code == "too_large" else ()
+                for half in halves:
+                    self.write(call, half)
+                if not halves:
+                    self._set_down(call, args, exc)
+                return
+            self.hand_over()
+        except Exception:  # pylint: disable=broad-except
+            log.exception("saltcellar: %s for job %s was NOT stored", call, args.get("jid"))
+            self.spool.count("failed")
+
+    def read(self, call, args, otherwise, listing=False):
+        """Ask for something; ``otherwise`` is what it is when the daemon cannot say. Never raises."""
+        try:
+            answer = self._ask(call, args, self.settings.listing_timeout if listing else None)
+            self.hand_over()
+            return answer
+        except (Away, wire.Refusal) as exc:
+            complain(call, "saltcellar: no answer to %s: %s", call, exc)
+        except Exception:  # pylint: disable=broad-except
+            log.exception("saltcellar: %s failed", call)
+        return otherwise
+
+    def tidy(self, opts):
+        """Salt's maintenance calls once in a while: pass on how long to keep jobs, and empty the spool."""
+        try:
+            # Salt's own reading of its two options: 3006 and 3007 still honour ``keep_jobs``, 3008 does not.
+            keep_jobs_seconds = int(salt.utils.job.get_keep_jobs_seconds(opts))
+        except Exception as exc:  # pylint: disable=broad-except
+            complain("keep_jobs", "saltcellar: keep_jobs_seconds is not usable, leaving it to the daemon: %s", exc)
+            keep_jobs_seconds = None
+        self.read("clean_old_jobs", {"keep_jobs_seconds": keep_jobs_seconds}, None)
+        self.hand_over(HANDOVER_BUDGET_IDLE_S)
+
+    # ---- when the daemon does not take it
+
+    def _keep(self, call, args, why):
+        try:
+            # Whether the daemon stored it before it went silent, nobody knows.
+            self.spool.append(call, dict(args, replay=True))
+        except spool_.SpoolError as exc:
+            halves = _halves(args) if exc.reason == "too_large" else ()
+            for half in halves:
+                self._keep(call, half, why)
+            if halves:
+                return
+            self.spool.count(exc.reason)
+            log.error("saltcellar: %s for job %s is LOST: %s (%s)", call, _jid_of(args), exc, why or "spool in use")
+        else:
+            if why is not None:
+                complain("away", "saltcellar: the daemon is away, spooling to %s: %s", self.spool.path, why)
+
+    def _set_down(self, call, args, refusal):
+        if refusal.code in FINAL_CODES:
+            self.spool.count(refusal.code)
+            complain(
+                f"refusal {refusal.code}",
+                "saltcellar: %s for job %s was not stored: %s",
+                call,
+                _jid_of(args),
+                refusal,
+            )
+        else:
+            # Two that do not speak the same language, or a code from the future: one side will be updated.
+            self._keep(call, args, refusal)
+
+    # ---- one call
+
+    def _ask(self, call, args, timeout=None, writes=False):
+        """
+        The daemon's answer. Raises :class:`Away`, or :class:`wire.Refusal` for what asking again will not change.
+
+        A connection that was open before may have died since, with the daemon: that one failure is
+        answered by one new connection.
+        """
+        path = self.settings.socket
+        now = time.monotonic()
+        if now < _breakers.get(path, (0, 0))[0]:
+            raise Away(f"{path} did not answer a moment ago")
+        deadline = now + (timeout or self.settings.timeout)
+        try:
+            while True:
+                pooled = _take(path)
+                # Not reaching the daemon at all shows sooner than it being slow with a long list.
+                connection = pooled or wire.Connection(path, min(deadline, now + self.settings.timeout))
+                try:
+                    answer = connection.ask(call, args, deadline)
+                except wire.Refusal:
+                    if connection.usable:
+                        _put(path, connection)
+                    else:
+                        connection.close()
+                    raise
+                except wire.Broken:
+                    connection.close()
+                    if pooled is None:
+                        raise
+                    if writes:
+                        args = dict(args, replay=True)
+                    continue
+                except BaseException:
+                    # An answer may still come; also when a signal handler left by raising.
+                    connection.close()
+                    raise
+                _put(path, connection)
+                _breakers.pop(path, None)
+                return answer
+        except wire.Broken as exc:
+            raise Away(f"{path}: {exc}") from exc
+        except wire.TimedOut as exc:
+            _trip(path)
+            raise Away(f"{path}: {exc}") from exc
+        except wire.Refusal as exc:
+            if exc.code in ("unavailable", "internal"):
+                raise Away(f"{path}: {exc}") from exc
+            raise
+
+    # ---- handing over
+
+    def hand_over(self, budget=HANDOVER_BUDGET_S):
+        """Send spooled entries for at most about ``budget`` seconds, unless another process is at it. Never raises."""
+        if not self.spool.pending():
+            return
+        path = self.settings.socket
+        now = time.monotonic()
+        if now < _handover_not_before.get(self.spool.path, 0) or now < _breakers.get(path, (0, 0))[0]:
+            return
+        connection = None
+        try:
+            with self.spool.turn() as mine:
+                if not mine:
+                    return
+                connection = _take(path) or wire.Connection(path, now + self.settings.timeout)
+                if self._hand_over(connection, now + budget):
+                    _put(path, connection)
+                    connection = None
+                    return
+        except wire.TimedOut as exc:
+            _trip(path)
+            log.debug("saltcellar: handing over stopped: %s", exc)
+        except (wire.Broken, wire.Refusal, OSError) as exc:
+            log.debug("saltcellar: handing over stopped: %s", exc)
+        except Exception:  # pylint: disable=broad-except
+            log.exception("saltcellar: handing over failed")
+        finally:
+            if connection is not None:
+                connection.close()
+        _handover_not_before[self.spool.path] = time.monotonic() + HANDOVER_PAUSE_S
+
+    def _hand_over(self, connection, until):
+        """Window by window. True if all went well, false if the daemon could not take a record now."""
+        while time.monotonic() < until:
+            records, tries = self.spool.first(WINDOW_RECORDS, WINDOW_BYTES)
+            if not records:
+                return True
+            if tries >= spool_.TRIES_MAX:
+                self._give_up(records[0])
+                continue
+            if not self._hand_over_window(connection, records):
+                return False
+        return True
+
+    def _hand_over_window(self, connection, records):
+        deadline = time.monotonic() + self.settings.timeout
+        ids, answers = [], {}
+        try:
+            ids = connection.send([record.request for record in records], deadline)
+            while len(answers) < len(ids):
+                number, value = connection.receive(deadline)
+                answers[number] = value
+        except (wire.Broken, wire.Refusal):
+            # It hung up on us. If on account of the first record, that will show by its being alone next time.
+            if not self._settle(records, [answers.get(number, _NONE) for number in ids]):
+                self.spool.note_try()
+            raise
+        done = self._settle(records, [answers.get(number, _NONE) for number in ids])
+        if done == len(records):
+            return True
+        if getattr(answers.get(ids[done]), "code", None) != "unavailable":
+            self.spool.note_try()
+        return False
+
+    def _settle(self, records, answers):
+        """Move past the records answered for good, from the front. How many those were."""
+        done = 0
+        for answer in answers:
+            if isinstance(answer, wire.Refusal):
+                if answer.code not in FINAL_CODES:
+                    break
+                self.spool.count(answer.code)
+                complain(f"refusal {answer.code}", "saltcellar: a spooled entry was not stored: %s", answer)
+            elif answer is _NONE:
+                break
+            done += 1
+        if done:
+            self.spool.advance(records[done - 1].end)
+        return done
+
+    def _give_up(self, record):
+        log.error("saltcellar: the daemon keeps failing on a spooled entry, moved to %s.aside", self.spool.path)
+        self.spool.set_aside(record)
+        self.spool.count("set_aside")
+        self.spool.advance(record.end)
+
+
+_NONE = object()
+
+
+def local_jid(opts):
+    """A jid made without the daemon, in Salt's form; never the same twice in a row in one process."""
+    while True:
+        jid = salt.utils.jid.gen_jid(opts)
+        if jid != _last_jid[0]:
+            _last_jid[0] = jid
+            return jid
+
+
+def complain(about, message, *args):
+    """Log an error, but the same one only once in a while: a master makes hundreds of calls a second."""
+    now = time.monotonic()
+    if now >= _complaints.get(about, 0):
+        _complaints[about] = now + COMPLAINT_INTERVAL_S
+        log.error(message, *args)
+    else:
+        log.debug(message, *args)
+
+
+def _names(minions):
+    """Minion ids as a list; ``None`` stays what it is, for "not said"."""
+    if minions is None:
+        return None
+    try:
+        return [str(minion) for minion in ([minions] if isinstance(minions, (str, bytes)) else minions)]
+    except TypeError:
+        log.error("saltcellar: %.200r is no list of minions", minions)
+        return []
+
+
+def _event(event):
+    data = event.get("data")
+    return {"tag": str(event["tag"]), "data": data if isinstance(data, dict) else {"data": data}}
+
+
+def _halves(args):
+    """The same for half of the events each, or nothing where there is only one, or none."""
+    events = args.get("events", ())
+    half = len(events) // 2
+    return [dict(args, events=part) for part in (events[:half], events[half:])] if half else []
+
+
+def _jid_of(args):
+    load = args.get("load")
+    return args.get("jid") or (load.get("jid") if isinstance(load, dict) else None)
+
+
+# ---- connections
+
+
+def _take(path):
+    """
+    This thread's open connection, taken out of the pool for the length of a call.
+
+    Out, so that a signal handler that calls us in the middle of a call finds none and opens another.
+    """
+    held = getattr(_pool, "held", {}).pop(path, None)
+    if held is None:
+        return None
+    pid, connection = held
+    if pid != os.getpid():
+        # The parent's. Nothing is sent over it and nothing shut down: just let go.
+        connection.close()
+        return None
+    return connection
+
+
+def _put(path, connection):
+    if not hasattr(_pool, "held"):
+        _pool.held = {}
+    old = _pool.held.get(path)
+    if old is not None:
+        old[1].close()
+    _pool.held[path] = (os.getpid(), connection)
+
+
+def _trip(path):
+    first, most = BREAKER_S
+    pause = min(max(first, _breakers.get(path, (0, 0))[1] * 2), most)
+    _breakers[path] = (time.monotonic() + pause, pause)
+
+
+def forget():
+    """Close this thread's connections and forget past failures. For tests."""
+    for _, connection in getattr(_pool, "held", {}).values():
+        connection.close()
+    _pool.held = {}
+    for memory in (_breakers, _handover_not_before, _complaints):
+        memory.clear()

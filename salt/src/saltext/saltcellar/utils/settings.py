@@ -1,0 +1,106 @@
+"""
+What the extension needs to know from Salt's configuration, and the defaults.
+
+Keys may be written flat (``saltcellar.socket: PATH``) or as a map (``saltcellar: {socket: PATH}``); the
+flat form wins. The environment variable ``SALTCELLAR_SOCKET`` wins over both.
+"""
+
+import collections.abc
+import logging
+import os
+
+import salt.returners
+
+log = logging.getLogger(__name__)
+
+NAME = "saltcellar"
+SYSTEM_SOCKET = "/run/saltcellar/saltcellar.sock"
+
+#: Key, the type it must have, the value when unset.
+KEYS = {
+    "socket": (str, None),
+    "timeout": (float, 2.0),
+    "listing_timeout": (float, 30.0),
+    "spool_dir": (str, None),
+    "spool_bytes_max": (int, 256 * 1024 * 1024),
+}
+
+
+class Settings:
+    """Checked settings: ``socket``, ``timeout``, ``listing_timeout``, ``spool_dir``, ``spool_bytes_max``."""
+
+    def __init__(self, **values):
+        for key, (kind, default) in KEYS.items():
+            setattr(self, key, _checked(key, kind, values.get(key), default))
+        self.socket = os.environ.get("SALTCELLAR_SOCKET") or self.socket or default_socket()
+        self.spool_dir = self.spool_dir or default_spool_dir(None)
+
+
+def default_socket():
+    """
+    Where the daemon listens unless told otherwise. The daemon keeps the same rule.
+
+    Root: ``/run/saltcellar/saltcellar.sock``. Anybody else: ``saltcellar/saltcellar.sock`` in
+    ``$XDG_RUNTIME_DIR`` if that is set, or else in ``$XDG_STATE_HOME`` (``~/.local/state``).
+    """
+    if os.geteuid() == 0:
+        return SYSTEM_SOCKET
+    return os.path.join(os.environ.get("XDG_RUNTIME_DIR") or _state_home(), NAME, "saltcellar.sock")
+
+
+def default_spool_dir(cachedir):
+    """Where entries wait for a daemon that is away: beside Salt's own cache, or in the user's state directory."""
+    if cachedir and isinstance(cachedir, str):
+        return os.path.join(cachedir, NAME)
+    return os.path.join(_state_home(), NAME, "spool")
+
+
+def from_opts(opts, functions=None, ret=None):
+    """
+    The settings that ``opts`` hold; on a minion also those in its pillar and grains.
+
+    ``functions`` is the loader's ``__salt__`` and ``ret`` the return at hand, for its ``ret_config``.
+    Of the return nothing else is looked at. Its ``ret_kwargs`` come from whoever sent the job, who
+    may be allowed to run ``test.ping`` and no more, and must not choose what root writes where.
+    """
+    section = opts.get(NAME)
+    values = dict(section) if isinstance(section, collections.abc.Mapping) else {}
+    values.update({key: opts[f"{NAME}.{key}"] for key in KEYS if f"{NAME}.{key}" in opts})
+    if opts.get("__role") == "minion" and functions is not None:
+        values.update(_minion_values(opts, functions, ret))
+    if not values.get("spool_dir"):
+        values["spool_dir"] = default_spool_dir(opts.get("cachedir"))
+    return Settings(**{key: values[key] for key in KEYS if key in values})
+
+
+def _minion_values(opts, functions, ret):
+    profile = ret.get("ret_config") if isinstance(ret, collections.abc.Mapping) else None
+    try:
+        return salt.returners.get_returner_options(
+            NAME,
+            {"ret_config": profile} if profile else None,
+            {key: key for key in KEYS},
+            __salt__=functions,
+            __opts__=opts,
+        )
+    except Exception as exc:  # pylint: disable=broad-except
+        log.debug("saltcellar: no settings from pillar or grains: %s", exc)
+        return {}
+
+
+def _checked(key, kind, value, default):
+    if value is None or value == "":
+        return default
+    try:
+        value = kind(value)
+    except (TypeError, ValueError):
+        log.error("saltcellar.%s: %r is not usable, taking the default %r", key, value, default)
+        return default
+    if kind is not str and not 0 < value < 1e15:
+        log.error("saltcellar.%s: %r is not above zero, taking the default %r", key, value, default)
+        return default
+    return value
+
+
+def _state_home():
+    return os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")

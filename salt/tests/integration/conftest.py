@@ -1,0 +1,269 @@
+"""One daemon, one real master and two minions for the whole session.
+
+Needs $SALTCELLAR_BIN and Salt, pytest and the extension in this Python; `make test-integration` sees to all
+of it. $SALT_RELEASE names the release.
+"""
+import json
+import os
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+import msgpack
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+REPO = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+sys.path.insert(0, os.path.join(REPO, "tests", "lab"))
+
+import procs  # noqa: E402
+import rawbus  # noqa: E402
+import rawreq  # noqa: E402
+import salt_lab  # noqa: E402
+
+FILES = {
+    "works.sls": "it works:\n  test.succeed_with_changes: []\n",
+    "fails.sls": "it fails:\n  test.fail_without_changes: []\n",
+}
+
+
+def eventually(what, probe, seconds=20):
+    """The first true value of `probe()`; a failure that says what was waited for, and the last value."""
+    until = time.monotonic() + seconds
+    while True:
+        value = probe()
+        if value:
+            return value
+        if time.monotonic() > until:
+            pytest.fail(f"not within {seconds} s: {what}; the last value was {value!r}")
+        time.sleep(0.1)
+
+
+class Daemon:
+    """`saltcellar serve`, which a test may kill and start again on the same files."""
+
+    def __init__(self, root, bus):
+        self.root, self.bus, self.process = root, bus, None
+        self.bin = os.environ["SALTCELLAR_BIN"]
+        self.socket, self.log = f"{root}/sc.sock", f"{root}/daemon.log"
+
+    def start(self):
+        cmd = [self.bin, "serve", "--state-dir", f"{self.root}/state", "--socket", self.socket, "--bus", self.bus]
+        env = {k: v for k, v in os.environ.items() if not k.startswith("SALTCELLAR_")}
+        with open(self.log, "ab") as log:
+            procs.spawn(cmd, self._note, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env)
+        eventually("the daemon answers", self._up)
+
+    def _note(self, p):
+        self.process = p
+
+    def _up(self):
+        assert self.process.poll() is None, f"the daemon ended: {open(self.log).read()[-3000:]}"
+        return self.cli("status", "--output", "json", check=False).returncode == 0
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        """A clean stop; the exit code."""
+        self.process.terminate()
+        try:
+            return self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            pytest.fail("the daemon did not stop within 20 s of SIGTERM")
+
+    @property
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    # what it answers
+    def cli(self, *args, check=True):
+        p = procs.run([self.bin, *args, "--socket", self.socket], stdin=subprocess.DEVNULL, timeout=60,
+                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert not check or p.returncode == 0, f"{p.args} ended with {p.returncode}: {p.stderr}"
+        return p
+
+    def json(self, *args):
+        return json.loads(self.cli(*args, "--output", "json").stdout)
+
+    def status(self):
+        return self.json("status")
+
+    def jobs(self, *args):
+        return self.json("jobs", "list", "--limit", "1000", *args)["jobs"]
+
+    def job(self, jid):
+        """The job, or None."""
+        p = self.cli("jobs", "show", jid, "--output", "json", check=False)
+        return json.loads(p.stdout) if p.returncode == 0 else None
+
+    def returned(self, jid):
+        job = self.job(jid)
+        return sorted(r["minion"] for r in job["returns"]) if job else []
+
+    def events(self, *args):
+        """Every archived event that matches, oldest first."""
+        lines = self.cli("events", "list", "--all", *args, "--output", "jsonl").stdout.splitlines()
+        return [json.loads(line) for line in lines][::-1]
+
+    def connect(self):
+        return Wire(self.socket)
+
+
+class Wire:
+    """The local socket by hand: no extension, no spool. What is acknowledged here is on the disk."""
+
+    def __init__(self, path):
+        self.s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.s.settimeout(10)
+        self.s.connect(path)
+        self.s.sendall(b"SCWIRE" + struct.pack(">H", 1))
+        self.n = 0
+
+    def call(self, name, **args):
+        self.n += 1
+        frame = msgpack.packb([self.n, name, args], use_bin_type=True)
+        self.s.sendall(struct.pack(">I", len(frame)) + frame)
+        n, ok, value = msgpack.unpackb(self._frame(), raw=False, strict_map_key=False)
+        assert n == self.n
+        assert ok, value
+        return value
+
+    def _frame(self):
+        return self._exactly(struct.unpack(">I", self._exactly(4))[0])
+
+    def _exactly(self, n):
+        got = b""
+        while len(got) < n:
+            data = self.s.recv(n - len(got))
+            if not data:
+                raise ConnectionError("the daemon closed the connection")
+            got += data
+        return got
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.s.close()
+
+
+class Lab:
+    """Salt's own commands, run against the lab's master."""
+
+    def __init__(self, lab):
+        self.lab, self.minions = lab, lab["minions"]
+        self.env = salt_lab.full_env(lab)
+        self.sock_dir = f"{lab['dir']}/master/run"
+        self.key = salt_lab.env_of(lab)["SALT_LAB_ROOT_KEY"]
+
+    def command(self, *cmd, timeout=60):
+        return procs.run([*salt_lab.salt_command(self.lab, cmd[0]), *cmd[1:]], env=self.env, timeout=timeout,
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def answers(self, *cmd, timeout=60):
+        p = self.command(*cmd, timeout=timeout)
+        try:
+            return salt_lab.documents(p.stdout)
+        except ValueError:
+            pytest.fail(f"{cmd} gave no JSON (exit code {p.returncode}):\n{p.stdout}\n{p.stderr}")
+
+    def salt(self, *args, timeout=60):
+        """`salt`: {minion: what it returned}. (`--static` would make a batch of it, and another target.)"""
+        return {m: r for one in self.answers("salt", "--out=json", *args, timeout=timeout) for m, r in one.items()}
+
+    def detached(self, *args):
+        """`salt --async`: the jid."""
+        p = self.command("salt", "--async", *args)
+        found = re.search(r"job ID: (\d+)", p.stdout)
+        assert found, (p.stdout, p.stderr)
+        return found[1]
+
+    def run(self, *args):
+        """`salt-run`: the result, which comes after the progress."""
+        return self.answers("salt-run", "--out=json", *args)[-1]
+
+    def call(self, minion, *args):
+        """`salt-call` on that minion: what the function gave."""
+        return self.answers("salt-call", "-c", f"{self.lab['dir']}/conf-{minion}", "--out=json", *args)[-1]["local"]
+
+    def publish(self, tgt, fun, *args, jid=""):
+        """Through the request port, without a command line of Salt: quick. The jid."""
+        load = {"cmd": "publish", "tgt": tgt, "fun": fun, "arg": list(args), "tgt_type": "glob", "ret": "",
+                "jid": jid, "user": self._user(), "key": open(self.key).read(), "kwargs": {}}
+        return rawreq.ask(self.lab["ret_port"], load)["load"]["jid"]
+
+    def wheel(self, fun, *args):
+        load = {"cmd": "wheel", "fun": fun, "arg": list(args), "kwarg": {}, "user": self._user(),
+                "key": open(self.key).read()}
+        return rawreq.ask(self.lab["ret_port"], load)["data"]
+
+    def _user(self):
+        return re.match(r"\.(.*)_key$", os.path.basename(self.key))[1]
+
+    def fire(self, tag, data):
+        """One event of our own on the bus, with the framing this release wants."""
+        if not hasattr(self, "framing"):
+            self.framing = rawbus.probe(self.sock_dir)["pull"]
+        rawbus.fire_as(self.sock_dir, tag, {"_stamp": "2026-01-01T00:00:00.000001", **data}, self.framing).close()
+
+
+@pytest.fixture(scope="session")
+def root():
+    path = salt_lab.new_dir("sc-it-")
+    yield path
+    if os.environ.get("KEEP"):
+        print(f"\nfiles kept in {path}", file=sys.stderr)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def daemon(root):
+    procs.install()
+    d = Daemon(root, bus=f"{root}/lab/master/run")
+    try:
+        d.start()
+        yield d
+    finally:
+        if d.running:
+            d.stop()
+
+
+@pytest.fixture(scope="session")
+def lab(daemon, root):
+    """Depends on the daemon, so that Salt is stopped first."""
+    running = salt_lab.start(
+        directory=f"{root}/lab", minions=2, module_dirs=[os.path.join(REPO, "tests", "lab", "modules")],
+        master_conf={"master_job_cache": "saltcellar", "event_return": "saltcellar",
+                     "saltcellar.socket": daemon.socket},
+        minion_conf={"saltcellar.socket": daemon.socket})
+    try:
+        for name, text in FILES.items():
+            salt_lab.write(f"{running['dir']}/srv/salt/{name}", text)
+        eventually("the daemon reads the bus", lambda: any(b["connected"] for b in daemon.status()["bus"]))
+        yield Lab(running)
+    finally:
+        salt_lab.stop(salt_lab.load(running["dir"]), keep=True)
+
+
+@pytest.fixture(autouse=True)
+def daemon_is_up(daemon):
+    """A test that stopped the daemon and then failed must not take the others with it."""
+    if not daemon.running:
+        daemon.start()
+
+
+@pytest.fixture(scope="session")
+def returners(lab):
+    """Returner functions as Salt's loader gives them to the master's own processes."""
+    import salt.config
+    import salt.loader
+    opts = salt.config.client_config(f"{lab.lab['dir']}/conf/master")
+    return salt.loader.returners(opts, functions={})

@@ -1,0 +1,121 @@
+"""The event bus and the archive hold the same events, each once."""
+import collections
+import json
+import os
+import uuid
+
+import pytest
+import rawbus
+from conftest import Daemon, eventually
+
+
+def key(tag, data):
+    return tag, json.dumps(data, sort_keys=True)
+
+
+def archived(daemon, *args):
+    return [(e["tag"], e["data"], e) for e in daemon.events(*args)]
+
+
+@pytest.fixture
+def recorder(lab):
+    r = rawbus.Recorder(lab.sock_dir)
+    yield r
+    r.stop()
+
+
+def between_marks(lab, recorder, daemons, work):
+    """Do `work` between two events of our own; wait until the recorder and all daemons have the second."""
+    begin, end = (f"lab/mark/{uuid.uuid4().hex}" for _ in range(2))
+
+    def fired(tag, seen):
+        # the publisher accepts a new subscriber in its own time: fire until we hear it
+        def again():
+            if not recorder.saw(tag):
+                lab.fire(tag, {"mark": True})
+            return eventually("our own event", lambda: recorder.saw(tag), 2)
+        return eventually(f"{tag} at {seen}", again)
+
+    fired(begin, "the recorder")
+    work()
+    fired(end, "the recorder")
+    for d in daemons:
+        eventually("the last event in the archive", lambda: d.json("events", "list", "--tag", end)["events"])
+    events = [(tag, rawbus.decode(data)) for tag, data in recorder.events()]
+    tags = [t for t, _ in events]
+    return events[tags.index(begin) + 1:tags.index(end)], begin, end
+
+
+def work(lab, daemon):
+    lab.salt("*", "test.ping")
+    lab.salt("*", "state.apply", "works")
+    lab.call("lab-2", "test.echo", "once")
+    lab.run("labrun.progress", "3")
+    lab.wheel("key.list_all")
+    for fun in ("labmod.awkward", "labmod.raw_bytes", "labmod.big_integer", "labmod.deep", "labmod.packages"):
+        jid = lab.publish("*", fun)
+        eventually(fun, lambda: len(daemon.returned(jid)) == 2)
+    lab.fire("lab/odd/žluť 🐴", {"text\n\ninside": "a\n\nb", "none": None, "list": [[], {}], "float": 1e300})
+    for i in range(200):
+        lab.fire(f"lab/burst/{i % 3}", {"i": i})
+
+
+def test_each_event_of_the_bus_is_archived_once(lab, daemon, recorder):
+    """Read natively and handed over by event_return, and still there once."""
+    seen, begin, end = between_marks(lab, recorder, [daemon], lambda: work(lab, daemon))
+    want = collections.Counter(key(t, d) for t, d in seen)
+    assert len(seen) > 230
+
+    def differences():
+        """What is not as often in the archive as it was on the bus; event_return may still be on its way."""
+        have = collections.Counter(key(t, d) for t, d, _ in archived(daemon))
+        return [(have[k], n, k[0], k[1][:300]) for k, n in want.items() if have[k] != n]
+
+    settle(daemon)
+    assert differences() == []
+    # and nothing in between that was not on the bus
+    rows = archived(daemon)
+    tags = [t for t, _, _ in rows]
+    inside = collections.Counter(key(t, d) for t, d, _ in rows[tags.index(begin) + 1:tags.index(end)])
+    assert [k[0] for k in inside if k not in want] == []
+
+
+def settle(daemon):
+    """Wait until nothing more arrives: the archive's end stood still for a second, ten looks in a row."""
+    last, same = None, 0
+
+    def still():
+        nonlocal last, same
+        head = daemon.status()["head"]
+        last, same = head, same + 1 if head == last else 0
+        return same >= 10
+    eventually("the archive to settle", still, 30)
+
+
+def test_the_archive_works_with_no_python_in_the_path(lab, daemon, recorder, root):
+    """A second daemon, of which Salt knows nothing, reads the same bus."""
+    os.makedirs(f"{root}/alone")
+    alone = Daemon(f"{root}/alone", bus=lab.sock_dir)
+    alone.start()
+    try:
+        eventually("it reads the bus", lambda: alone.status()["bus"][0]["connected"])
+        seen, begin, end = between_marks(lab, recorder, [alone, daemon], lambda: lab.salt("*", "test.echo", "native"))
+        rows = archived(alone)
+        tags = [t for t, _, _ in rows]
+        got = [(t, d) for t, d, _ in rows[tags.index(begin) + 1:tags.index(end)]]
+        assert [key(*e) for e in got] == [key(*e) for e in seen]  # in the order of the bus, too
+        assert sum("/ret/lab-" in t for t, _ in got) >= 2
+        assert len({e["source"] for _, _, e in rows}) == 1
+    finally:
+        assert alone.stop() == 0
+
+
+def test_events_are_found_by_tag_and_job(lab, daemon):
+    jid = lab.publish("*", "test.echo", "found")
+    eventually("both returns", lambda: len(daemon.returned(jid)) == 2)
+    glob = f"salt/job/{jid}/ret/*"
+    rows = eventually("both events", lambda: [e for e in daemon.events("--tag", glob)] if
+                      len(daemon.events("--tag", glob)) == 2 else None)
+    assert {e["minion"] for e in rows} == {"lab-1", "lab-2"}
+    assert {e["jid"] for e in rows} == {jid}
+    assert [e["data"]["return"] for e in rows] == ["found", "found"]

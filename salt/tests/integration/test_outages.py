@@ -1,0 +1,73 @@
+"""The daemon dies or is away: nothing that was acknowledged is lost, and Salt goes on."""
+import threading
+import time
+
+from conftest import eventually
+
+BOTH = ["lab-1", "lab-2"]
+
+
+class Writer(threading.Thread):
+    """Writes returns on the local socket, one after another, and notes which were acknowledged."""
+
+    def __init__(self, daemon, prefix):
+        super().__init__(name="writer", daemon=True)
+        self.daemon_, self.prefix, self.acknowledged = daemon, prefix, []
+        self.start()
+
+    def run(self):
+        try:
+            with self.daemon_.connect() as wire:
+                for i in range(1_000_000):
+                    jid = f"{self.prefix}{i:06d}"
+                    wire.call("returner", load={"jid": jid, "id": "writer", "fun": "test.echo", "return": i,
+                                                "retcode": 0, "success": True})
+                    self.acknowledged.append(jid)
+        except OSError:
+            pass  # the daemon is gone, which is what we wait for
+
+
+def test_killed_in_the_middle_of_jobs_it_has_all_that_it_acknowledged(lab, daemon):
+    prefix = "20260101000000"  # in the past, so that these rows stand behind the real ones
+    jids = [lab.publish("*", "test.echo", f"before {i}") for i in range(5)]
+    writer = Writer(daemon, prefix)
+    eventually("some acknowledged writes", lambda: len(writer.acknowledged) >= 50)
+    jids += [lab.publish("*", "test.echo", f"amid {i}") for i in range(5)]
+    daemon.kill()
+    writer.join(10)
+    # while it is away: the extension makes the jids and spools the returns
+    jids += [lab.publish("*", "test.echo", f"after {i}") for i in range(3)]
+
+    daemon.start()
+    with daemon.connect() as wire:
+        for n, jid in enumerate(writer.acknowledged):
+            assert wire.call("get_jid", jid=jid)["writer"]["return"] == n
+    # what the extension spooled comes with its next call
+    assert lab.salt("*", "test.ping") == {m: True for m in BOTH}
+    for jid in jids:
+        eventually(f"both returns of {jid}", lambda: daemon.returned(jid) == BOTH, 30)
+        assert daemon.job(jid)["fun"] == "test.echo"
+
+
+def test_with_the_daemon_away_salt_answers_and_the_job_arrives_later(lab, daemon):
+    assert daemon.stop() == 0
+    began = time.monotonic()
+    assert lab.salt("*", "test.ping", timeout=60) == {m: True for m in BOTH}
+    took = time.monotonic() - began
+    assert took < 30, f"{took:.1f} s"
+    jid = lab.detached("*", "test.echo", "while away")
+
+    daemon.start()
+    lab.salt("*", "test.ping")
+    eventually("both returns", lambda: daemon.returned(jid) == BOTH, 30)
+    row = next(j for j in daemon.jobs() if j["jid"] == jid)
+    assert (row["fun"], row["arg"], row["tgt"]) == ("test.echo", ["while away"], "*")
+    assert lab.run("jobs.lookup_jid", jid) == {m: "while away" for m in BOTH}
+
+
+def test_the_bus_is_read_again_after_a_restart(lab, daemon):
+    daemon.stop()
+    daemon.start()
+    eventually("it reads the bus", lambda: daemon.status()["bus"][0]["connected"])
+    lab.fire("lab/after/restart", {"x": 1})
+    eventually("the event", lambda: daemon.json("events", "list", "--tag", "lab/after/restart")["events"])

@@ -1,0 +1,265 @@
+"""The connection: kept, lost, forked, slow, and refused."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from conftest import Refuse
+
+from saltext.saltcellar.utils import client as client_
+from saltext.saltcellar.utils import wire
+
+RETURN = {"id": "web1", "jid": "20261121031733650863", "fun": "test.ping", "return": True}
+
+
+def refuse(code):
+    def answer(_):
+        raise Refuse(code)
+
+    return answer
+
+
+def test_one_connection_serves_many_calls_and_greets_once(daemon, client):
+    for _ in range(5):
+        client.write("returner", {"load": RETURN})
+    assert daemon.connections == 1
+    assert daemon.greetings == [b"SCWIRE\x00\x01"]
+    assert len(daemon.named("returner")) == 5
+
+
+def test_each_thread_has_a_connection_of_its_own(daemon, client):
+    barrier = threading.Barrier(4)
+
+    def work():
+        client.write("returner", {"load": RETURN})
+        barrier.wait(5)
+        client.write("returner", {"load": RETURN})
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert daemon.connections == 4
+    assert len(daemon.named("returner")) == 8
+
+
+def test_a_forked_child_opens_its_own_connection_and_the_parents_goes_on(daemon, client, in_child):
+    client.write("returner", {"load": dict(RETURN, id="before")})
+
+    def child():
+        client.write("returner", {"load": dict(RETURN, id="child")})
+        assert client.read("get_endtime", {"jid": "1"}, None) == "then"
+
+    daemon.answers["get_endtime"] = "then"
+    in_child(child)
+    assert daemon.connections == 2
+    client.write("returner", {"load": dict(RETURN, id="after")})
+    assert daemon.connections == 2
+    assert [args["load"]["id"] for args in daemon.named("returner")] == ["before", "child", "after"]
+
+
+def test_a_child_that_ends_does_not_hang_up_on_the_parent(daemon, client, in_child):
+    client.write("returner", {"load": RETURN})
+    in_child(client_.forget)
+    client.write("returner", {"load": RETURN})
+    assert daemon.connections == 1
+
+
+def test_a_connection_that_died_meanwhile_is_replaced_and_the_write_says_replay(daemon, client, spool):
+    client.write("returner", {"load": RETURN})
+    daemon.stop()
+    daemon.start()
+    client.write("returner", {"load": RETURN})
+    first, second = daemon.named("returner")
+    assert "replay" not in first and second["replay"] is True
+    assert second["at"] > first["at"]
+    assert not spool.pending()
+
+
+def test_a_daemon_that_hangs_up_twice_is_away(daemon, client, spooled):
+    client.write("returner", {"load": RETURN})
+    daemon.hang_up = 2
+    client.write("returner", {"load": RETURN})
+    assert [call for call, _ in spooled()] == ["returner"]
+    assert daemon.connections == 2
+
+
+def test_a_read_is_asked_again_without_a_replay_mark(daemon, client):
+    daemon.answers["get_jid"] = {}
+    client.read("get_jid", {"jid": "1"}, None)
+    daemon.stop()
+    daemon.start()
+    assert client.read("get_jid", {"jid": "1"}, None) == {}
+    assert daemon.named("get_jid") == [{"jid": "1"}] * 2
+
+
+def test_a_hung_daemon_costs_the_timeout_once_and_then_nothing_for_a_while(daemon, client, took, spooled):
+    daemon.hang = True
+    with took() as first:
+        client.write("returner", {"load": RETURN})
+    with took() as others:
+        for _ in range(20):
+            client.write("returner", {"load": RETURN})
+        assert client.read("get_jid", {"jid": "1"}, {}) == {}
+    assert 0.25 < first() < 0.8
+    assert others() < 0.25
+    assert len(spooled()) == 21
+    assert daemon.connections == 1
+
+
+def test_a_daemon_that_does_not_even_accept_costs_no_more_than_the_timeout(run_dir, client, took, spooled):
+    import socket
+
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(run_dir / "s.sock"))
+    listener.listen(0)
+    fillers = []
+    for _ in range(3):
+        fillers.append(socket.socket(socket.AF_UNIX))
+        fillers[-1].setblocking(False)
+        fillers[-1].connect_ex(str(run_dir / "s.sock"))
+    with took() as long:
+        client.write("returner", {"load": RETURN})
+    assert 0.25 < long() < 0.8
+    assert len(spooled()) == 1
+    for one in (*fillers, listener):
+        one.close()
+
+
+def test_the_breaker_opens_for_longer_while_the_daemon_stays_hung(daemon, client, monkeypatch):
+    daemon.hang = True
+    client.settings.timeout = 0.02
+    pauses = []
+    for _ in range(5):
+        client.write("returner", {"load": RETURN})
+        until, pause = client_._breakers[client.settings.socket]
+        pauses.append(pause)
+        client_._breakers[client.settings.socket] = (0, pause)
+    assert pauses == [1, 2, 4, 8, 8]
+
+
+def test_an_answer_closes_the_breaker(daemon, client):
+    client_._breakers[client.settings.socket] = (0, 4)
+    client.write("returner", {"load": RETURN})
+    assert client_._breakers == {}
+
+
+def test_a_daemon_that_is_not_there_costs_nothing_and_is_found_at_once_when_it_comes(daemon, client, took, spool):
+    daemon.stop()
+    with took() as long:
+        for _ in range(20):
+            client.write("returner", {"load": RETURN})
+    assert long() < 0.3
+    daemon.start()
+    client.write("returner", {"load": RETURN})
+    assert len(daemon.named("returner")) == 21
+    assert not spool.pending()
+
+
+def test_a_listing_may_take_longer_than_other_calls(daemon, client, took):
+    def slow(_):
+        time.sleep(0.4)
+        return {"1": {}}
+
+    daemon.answers["get_jids"] = slow
+    assert client.read("get_jids", {}, {}, listing=True) == {"1": {}}
+
+
+@pytest.mark.parametrize("code", ["refused", "bad_args", "too_large", "unknown_call"])
+def test_a_refusal_for_good_is_counted_and_logged_once_and_not_spooled(daemon, client, spool, caplog, code):
+    daemon.answers["returner"] = refuse(code)
+    for _ in range(3):
+        client.write("returner", {"load": RETURN})
+    assert not spool.pending()
+    assert spool.counters() == {code: 3}
+    assert len([r for r in caplog.records if r.levelname == "ERROR"]) == 1
+    assert daemon.connections == 1
+
+
+@pytest.mark.parametrize("code", ["unavailable", "internal", "version", "protocol", "from the future"])
+def test_a_refusal_for_now_is_spooled(daemon, client, spool, spooled, code):
+    daemon.answers["returner"] = refuse(code)
+    client.write("returner", {"load": RETURN})
+    ((call, args),) = spooled()
+    assert (call, args["load"], args["replay"]) == ("returner", RETURN, True)
+    assert spool.counters() == {}
+
+
+@pytest.mark.parametrize("code", ["version", "protocol"])
+def test_last_words_of_the_daemon_spool_the_entry_and_end_the_connection(daemon, client, spooled, code):
+    daemon.last_words = {"code": code, "message": "no", "server_version": 2}
+    client.write("returner", {"load": RETURN})
+    assert len(spooled()) == 1
+    assert client.read("get_jid", {"jid": "1"}, {}) == {}
+    daemon.last_words = None
+    client.write("save_load", {"jid": "1", "load": {}})
+    assert [call for call, _ in daemon.calls] == ["save_load", "returner"]
+
+
+def test_an_entry_above_the_limit_is_not_sent_but_counted(daemon, client, spool, monkeypatch):
+    monkeypatch.setattr(wire, "REQUEST_BYTES_MAX", 1000)
+    client.write("returner", {"load": dict(RETURN, **{"return": "x" * 2000})})
+    assert spool.counters() == {"too_large": 1}
+    assert daemon.frames == []
+
+
+def test_a_value_that_cannot_be_packed_is_logged_and_counted(daemon, client, spool, monkeypatch, caplog):
+    def fail(_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(wire, "pack", fail)
+    client.write("returner", {"load": RETURN})
+    assert spool.counters() == {"failed": 1}
+    assert "NOT stored" in caplog.text
+
+
+def test_a_signal_handler_that_calls_in_the_middle_of_a_call_gets_its_own_connection(daemon, client):
+    def slow(args):
+        if args["jid"] == "slow":
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0.05)
+        return {"asked": args["jid"]}
+
+    inner = []
+    daemon.answers["get_jid"] = slow
+    before = signal.signal(signal.SIGUSR1, lambda *_: inner.append(client.read("get_jid", {"jid": "inner"}, None)))
+    try:
+        assert client.read("get_jid", {"jid": "slow"}, None) == {"asked": "slow"}
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert inner == [{"asked": "inner"}]
+    assert daemon.connections == 2
+
+
+def test_a_call_that_a_signal_ended_leaves_no_answer_behind_for_the_next(daemon, client):
+    def slow(args):
+        if args["jid"] == "slow":
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0.05)
+        return args["jid"]
+
+    def leave(*_):
+        raise SystemExit(0)
+
+    daemon.answers["get_jid"] = slow
+    before = signal.signal(signal.SIGUSR1, leave)
+    try:
+        with pytest.raises(SystemExit):
+            client.read("get_jid", {"jid": "slow"}, None)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert client.read("get_jid", {"jid": "next"}, None) == "next"
+    assert daemon.connections == 2
+
+
+def test_the_same_complaint_is_logged_again_after_a_while(caplog, monkeypatch):
+    client_.complain("x", "first")
+    client_.complain("x", "second")
+    monkeypatch.setattr(client_, "COMPLAINT_INTERVAL_S", 0)
+    client_.forget()
+    client_.complain("x", "third")
+    client_.complain("x", "fourth")
+    assert [r.message for r in caplog.records if r.levelname == "ERROR"] == ["first", "third", "fourth"]

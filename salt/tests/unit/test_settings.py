@@ -1,0 +1,78 @@
+"""Where a setting comes from, and which one wins."""
+
+import os
+
+import pytest
+
+from saltext.saltcellar.utils import settings
+
+
+def test_the_flat_key_wins_over_the_map():
+    got = settings.from_opts({"saltcellar": {"socket": "/a", "timeout": 5}, "saltcellar.socket": "/b"})
+    assert (got.socket, got.timeout) == ("/b", 5.0)
+
+
+def test_the_environment_wins_over_the_configuration(monkeypatch):
+    monkeypatch.setenv("SALTCELLAR_SOCKET", "/env")
+    assert settings.from_opts({"saltcellar.socket": "/b"}).socket == "/env"
+
+
+@pytest.mark.parametrize(
+    "uid, env, expected",
+    [
+        (0, {"XDG_RUNTIME_DIR": "/run/user/0"}, "/run/saltcellar/saltcellar.sock"),
+        (1000, {"XDG_RUNTIME_DIR": "/run/user/1000"}, "/run/user/1000/saltcellar/saltcellar.sock"),
+        (1000, {"XDG_STATE_HOME": "/state"}, "/state/saltcellar/saltcellar.sock"),
+        (1000, {"HOME": "/home/u"}, "/home/u/.local/state/saltcellar/saltcellar.sock"),
+    ],
+)
+def test_the_default_socket_depends_on_who_asks(monkeypatch, uid, env, expected):
+    for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert settings.from_opts({}).socket == expected
+
+
+def test_the_spool_lies_in_salts_cache_directory_unless_told_otherwise(monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert settings.from_opts({"cachedir": "/c"}).spool_dir == "/c/saltcellar"
+    assert settings.from_opts({"cachedir": "/c", "saltcellar.spool_dir": "/s"}).spool_dir == "/s"
+    assert settings.from_opts({}).spool_dir == "/state/saltcellar/spool"
+
+
+@pytest.mark.parametrize("value", ["soon", -1, 0, [], {}, None, float("nan")])
+def test_a_timeout_that_is_none_is_replaced_by_the_default(value):
+    assert settings.from_opts({"saltcellar.timeout": value}).timeout == 2.0
+
+
+@pytest.mark.parametrize("section", ["text", None, 7, []])
+def test_a_section_that_is_no_map_is_ignored(section):
+    assert settings.from_opts({"saltcellar": section}).timeout == 2.0
+
+
+def option(pillar):
+    return {"config.option": lambda key, default="", **_: pillar.get(key, default)}
+
+
+def test_a_minion_finds_its_settings_in_pillar():
+    got = settings.from_opts({"__role": "minion"}, option({"saltcellar": {"socket": "/pillar"}}))
+    assert got.socket == "/pillar"
+
+
+def test_a_master_does_not_look_into_pillar():
+    opts = {"__role": "master", "saltcellar.socket": "/opts"}
+    assert settings.from_opts(opts, option({"saltcellar": {"socket": "/pillar"}})).socket == "/opts"
+
+
+def test_a_minions_job_may_choose_another_profile_but_no_setting_of_its_own():
+    functions = option({"other": {"x": 1}, "other.saltcellar": {"socket": "/other"}, "saltcellar": {"socket": "/plain"}})
+    ret = {"ret_config": "other", "ret_kwargs": {"socket": "/evil", "spool_dir": "/etc"}}
+    got = settings.from_opts({"__role": "minion", "cachedir": "/c"}, functions, ret)
+    assert (got.socket, got.spool_dir) == ("/other", "/c/saltcellar")
+
+
+@pytest.mark.parametrize("functions", [None, {}, {"config.option": None}, object()])
+def test_a_minion_whose_loader_is_not_ready_takes_its_configuration(functions):
+    assert settings.from_opts({"__role": "minion", "saltcellar.socket": "/opts"}, functions).socket == "/opts"

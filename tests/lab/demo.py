@@ -1,0 +1,319 @@
+#!/usr/bin/env python3
+"""demo: saltcellar next to a real Salt master with two minions, a few jobs, and what saltcellar knows of them.
+
+  demo.py                 build, start, run some jobs, show them; stay up until Ctrl-C
+  demo.py --once          the same, and stop at the end (also when there is no terminal)
+  demo.py --only daemon   build and run the daemon alone, in the foreground
+
+This is what `make run` calls. Everything lives in one new directory, which is removed at the end
+(KEEP=1 keeps it). Ctrl-C at any moment ends all of it.
+"""
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C before there is anything to end: no traceback
+
+import argparse  # noqa: E402
+import contextlib  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import shlex  # noqa: E402
+import shutil  # noqa: E402
+import socket  # noqa: E402
+import subprocess  # noqa: E402
+import sys  # noqa: E402
+import textwrap  # noqa: E402
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import procs  # noqa: E402
+import salt_lab  # noqa: E402
+
+STATES = {
+    "hello.sls": """
+        the greeting:
+          file.managed:
+            - name: {work}/{{{{ grains['id'] }}}}.txt
+            - contents: hello from {{{{ grains['id'] }}}}
+        """,
+    "broken.sls": """
+        this one fails:
+          test.fail_without_changes:
+            - comment: as it was told to
+        this one does not run:
+          test.succeed_without_changes:
+            - require:
+              - test: this one fails
+        """,
+}
+
+
+class Screen:
+    """What the person sees: steps, commands, and one line that shows that something moves."""
+
+    def __init__(self):
+        self.tty = sys.stdout.isatty()
+        self.colour = self.tty and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self.moving = False
+        self.deaf = False  # whoever read our output is gone
+
+    def write(self, text, end="\n"):
+        """A closed terminal or pipe ends the demo, but does not get into the way of ending it."""
+        try:
+            print(text, end=end, flush=True)
+        except (OSError, ValueError):
+            if not self.deaf:
+                self.deaf = True
+                procs.deafen()
+                raise procs.Interrupted(signal.SIGPIPE) from None
+
+    def complain(self, text):
+        self.settle()
+        with contextlib.suppress(OSError):
+            print(f"demo: {text}", file=sys.stderr, flush=True)
+
+    def paint(self, code, text):
+        return f"\033[{code}m{text}\033[0m" if self.colour else text
+
+    def line(self, text=""):
+        self.settle()
+        self.write(text)
+
+    def step(self, text):
+        self.line()
+        self.line(self.paint("1;36", "==> ") + self.paint("1", text))
+
+    def command(self, cmd):
+        self.line()
+        self.line(self.paint("32", "$ ") + self.paint("1", cmd))
+
+    def progress(self, text):
+        """Over itself on a terminal, a line each anywhere else."""
+        if not self.tty:
+            self.write(f"    {text}")
+            return
+        width = shutil.get_terminal_size().columns - 5
+        self.write(f"\r\033[K    {text[:width]}", end="")
+        self.moving = True
+
+    def settle(self):
+        if self.moving:
+            self.moving = False
+            self.write("")
+
+
+screen = Screen()
+
+
+def target_dir():
+    return os.environ.get("CARGO_TARGET_DIR") or os.path.join(salt_lab.REPO, "target")
+
+
+def build():
+    given = os.environ.get("SALTCELLAR_BIN")
+    if given:
+        screen.step(f"Using {given}")
+        return os.path.abspath(given)
+    screen.step("Building saltcellar (release); the first time takes a few minutes")
+    cargo = os.environ.get("CARGO") or "cargo"
+    if not shutil.which(cargo):
+        raise salt_lab.LabError("cargo is not installed; see https://rustup.rs")
+    if procs.run([cargo, "build", "--release"], cwd=salt_lab.REPO, stdin=subprocess.DEVNULL).returncode:
+        raise salt_lab.LabError("the build failed")
+    return os.path.join(os.path.abspath(target_dir()), "release", "saltcellar")
+
+
+def answers(path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+        try:
+            s.connect(path)
+            return True
+        except OSError:
+            return False
+
+
+class Demo:
+    def __init__(self):
+        self.root = self.daemon = self.lab = None
+        self.complete = False  # everything was shown: ending it now interrupts nothing
+
+    # ------------------------------------------------------------ up
+    def up(self):
+        self.bin = build()
+        screen.step(f"Preparing Python with Salt {salt_lab.default_release()} and the extension")
+        salt_lab.ensure_venv(salt_lab.default_release(), screen.progress)
+        with procs.held():
+            self.root = salt_lab.new_dir("saltcellar-")
+        self.sock = f"{self.root}/saltcellar.sock"
+        bus = f"{self.root}/lab/master/run"
+
+        screen.step("Starting the saltcellar daemon; it waits for the master's event bus")
+        cmd = [self.bin, "serve", "--state-dir", f"{self.root}/state", "--socket", self.sock, "--bus", bus]
+        screen.command(self.shown(cmd))
+        with open(f"{self.root}/daemon.log", "ab") as log:
+            procs.spawn(cmd, self.note_daemon, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        if not procs.poll(lambda: self.daemon.poll() is not None or answers(self.sock), 20) \
+                or self.daemon.poll() is not None:
+            raise salt_lab.LabError(f"the daemon did not start:\n{self.log_tail()}")
+        screen.line(f"    it runs as process {self.daemon.pid}; its files are in {self.root}/state")
+
+        screen.step("Starting a Salt master and two minions wired to it")
+        master = {"master_job_cache": "saltcellar", "event_return": "saltcellar", "saltcellar.socket": self.sock}
+        for k, v in master.items():
+            screen.line(f"    {k}: {v}")
+        # the lab writes its state before its first process, so `down` finds whatever was started
+        salt_lab.start(prefix="minion-", directory=f"{self.root}/lab", master_conf={**master, "log_level": "error"},
+                       minion_conf={"saltcellar.socket": self.sock}, progress=screen.progress)
+        self.lab = salt_lab.load(f"{self.root}/lab")
+        self.env = salt_lab.full_env(self.lab)
+        self.env["PATH"] = os.path.dirname(self.bin) + os.pathsep + self.env["PATH"]
+        self.env["SALTCELLAR_SOCKET"] = self.sock
+        if not screen.colour:
+            self.env["NO_COLOR"] = "1"
+        os.makedirs(f"{self.root}/work")
+        for name, text in STATES.items():
+            salt_lab.write(f"{self.root}/lab/srv/salt/{name}", textwrap.dedent(text).format(work=f"{self.root}/work"))
+        salt_lab.write(f"{self.root}/env", "".join(
+            f"export {k}={shlex.quote(self.env[k])}\n" for k in ("SALT_CONFIG_DIR", "SALTCELLAR_SOCKET", "PYTHONWARNINGS"))
+            + f"export PATH={shlex.quote(os.path.dirname(self.bin))}:{shlex.quote(self.lab['bin'])}:\"$PATH\"\n")
+
+    def note_daemon(self, p):
+        self.daemon = p
+
+    def shown(self, cmd):
+        short = os.path.relpath(cmd[0], salt_lab.REPO)
+        return " ".join(shlex.quote(c) for c in [short if not short.startswith("..") else cmd[0], *cmd[1:]])
+
+    def log_tail(self):
+        text = salt_lab.read(f"{self.root}/daemon.log") or ""
+        return "\n".join(text.splitlines()[-15:])
+
+    # ------------------------------------------------------------ jobs
+    def do(self, *cmd, cut=40):
+        """Show a command and its output. A job that fails is part of the demo, so the exit code is not looked at."""
+        screen.command(" ".join(shlex.quote(c) for c in cmd))
+        p = procs.run(cmd, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                      stderr=subprocess.STDOUT, text=True, errors="replace", timeout=120)
+        lines = p.stdout.rstrip("\n").split("\n")
+        for text in lines[:cut]:
+            screen.line(text)
+        if len(lines) > cut:
+            screen.line(screen.paint("2", f"    ... {len(lines) - cut} more lines"))
+        return p
+
+    def jobs(self):
+        screen.step("Running a few jobs")
+        self.do("salt", "*", "test.ping")
+        self.do("salt", "minion-1", "grains.item", "os", "kernel")
+        self.do("salt", "*", "cmd.run", "uname -sr")
+        self.do("salt", "--state-output=terse", "*", "state.apply", "hello")
+        self.do("salt", "--state-output=terse", "*", "state.apply", "broken")
+        self.do("salt-run", "manage.up")
+
+    def show(self):
+        screen.step("What saltcellar knows now: the jobs")
+        self.do("saltcellar", "jobs", "list")
+        screen.step("One job in full: the state that failed")
+        self.do("saltcellar", "jobs", "show", self.failed_job(), cut=60)
+        screen.step("The last events of the bus")
+        self.do("saltcellar", "events", "list", "--limit", "10")
+
+    def failed_job(self):
+        p = procs.run([self.bin, "jobs", "list", "--output", "json"], env=self.env, stdin=subprocess.DEVNULL,
+                      stdout=subprocess.PIPE, text=True, timeout=30)
+        if p.returncode:
+            raise salt_lab.LabError("`saltcellar jobs list` failed")
+        jobs = json.loads(p.stdout)["jobs"]
+        states = [j for j in jobs if j["fun"] == "state.apply"] or jobs
+        if not states:
+            raise salt_lab.LabError(f"saltcellar knows no job. The daemon's log ends:\n{self.log_tail()}")
+        return states[0]["jid"]
+
+    def stay(self):
+        self.complete = True
+        screen.step("Everything is up. In another terminal:")
+        screen.line()
+        screen.line(f"  . {self.root}/env")
+        screen.line("  salt '*' test.ping")
+        screen.line("  salt '*' state.apply hello")
+        screen.line("  salt-run jobs.list_jobs")
+        screen.line("  saltcellar jobs list")
+        screen.line("  saltcellar events list --tag 'salt/job/*/ret/*'")
+        screen.line("  saltcellar status")
+        screen.line()
+        screen.line(screen.paint("1", "Ctrl-C ends all of it."))
+        while self.daemon.poll() is None:
+            signal.sigtimedwait([], 0.5)
+        raise salt_lab.LabError(f"the daemon ended by itself (exit code {self.daemon.returncode}):\n{self.log_tail()}")
+
+    # ------------------------------------------------------------ down
+    def down(self, keep):
+        """Salt first, the daemon last: it is to see the end of everything."""
+        procs.deafen()
+        if not self.root:
+            return
+        screen.line()
+        screen.line(screen.paint("1;36", "==> ") + "Stopping Salt, then saltcellar")
+        if os.path.exists(f"{self.root}/lab/{salt_lab.STATE}"):
+            salt_lab.stop(salt_lab.load(f"{self.root}/lab"), keep=True)
+        if self.daemon:
+            left = procs.end([self.daemon.pid], grace=15)
+            if left:
+                raise salt_lab.LabError(f"the daemon (process {self.daemon.pid}) did not end")
+        if keep:
+            screen.line(f"    nothing runs any more; the files are still in {self.root}")
+        else:
+            shutil.rmtree(self.root, ignore_errors=True)
+            screen.line("    nothing runs any more, nothing is left behind")
+
+
+def daemon_alone():
+    exe = build()
+    screen.step("Starting the daemon with its default state directory; Ctrl-C stops it")
+    screen.line("    other commands find it by themselves: `saltcellar status`, `saltcellar jobs list`")
+    screen.command(os.path.relpath(exe, salt_lab.REPO) + " serve")
+    os.execv(exe, [exe, "serve"])
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--once", action="store_true", help="stop after showing everything")
+    ap.add_argument("--only", choices=["daemon"], help="run the daemon alone")
+    args = ap.parse_args()
+    once = args.once or os.environ.get("ONCE") == "1" or not sys.stdin.isatty()
+
+    procs.install()
+    demo, rc = Demo(), 0
+    keep = bool(os.environ.get("KEEP"))
+    try:
+        if args.only:
+            daemon_alone()
+        demo.up()
+        demo.jobs()
+        demo.show()
+        if not once:
+            demo.stay()
+    except procs.Interrupted as exc:
+        screen.deaf = screen.deaf or exc.signum in (signal.SIGHUP, signal.SIGPIPE)
+        if not demo.complete:
+            screen.line()
+            screen.line("interrupted")
+            rc = 128 + exc.signum
+    except salt_lab.LabError as exc:
+        screen.complain(exc)
+        keep, rc = True, 1
+    except subprocess.TimeoutExpired as exc:
+        screen.complain(f"{' '.join(exc.cmd)} did not end within {exc.timeout:.0f} s")
+        keep, rc = True, 1
+    except Exception:
+        keep = True
+        raise
+    finally:
+        try:
+            demo.down(keep)
+        except salt_lab.LabError as exc:
+            screen.complain(exc)
+            rc = 1
+    return rc
+
+
+if __name__ == "__main__":
+    sys.exit(main())

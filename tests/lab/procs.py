@@ -1,0 +1,141 @@
+"""procs: start and end processes so that Ctrl-C, at any moment, leaves none behind.
+
+Everything here starts in a session of its own: a terminal's Ctrl-C reaches only us, and we end the rest in
+the right order. The first signal becomes an exception, later ones are ignored. Between the birth of a process and the note of its id no signal is let through (`held`), so
+there is no moment in which a process exists that nobody would end.
+"""
+import contextlib
+import os
+import signal
+import subprocess
+import time
+
+_depth = 0  # how many `held` blocks we are in
+_pending = None  # the signal that arrived meanwhile
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGINT, SIGTERM or SIGHUP; `signum` says which."""
+
+    def __init__(self, signum):
+        super().__init__(signum)
+        self.signum = signum
+
+
+def _on_signal(signum, _frame):
+    global _pending
+    if _depth:
+        _pending = _pending or signum
+    else:
+        deafen()
+        raise Interrupted(signum)
+
+
+def install():
+    for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(s, _on_signal)
+
+
+def deafen():
+    """From here on we are cleaning up: another Ctrl-C changes nothing. (SIG_IGN would be inherited.)"""
+    for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(s, lambda *_: None)
+
+
+@contextlib.contextmanager
+def held():
+    global _depth, _pending
+    _depth += 1
+    try:
+        yield
+    finally:
+        _depth -= 1
+        if not _depth and _pending is not None:
+            signum, _pending = _pending, None
+            deafen()
+            raise Interrupted(signum)
+
+
+def spawn(cmd, note=None, **kw):
+    """Popen in a new session; `note(process)` is called before any signal can be seen."""
+    with held():
+        p = subprocess.Popen(cmd, start_new_session=True, **kw)
+        if note:
+            note(p)
+    return p
+
+
+def run(cmd, timeout=None, lines=None, **kw):
+    """Like subprocess.run, for a whole process group: it is ended if we are interrupted or run out of time.
+
+    `lines` is called with each line of output (stdout and stderr together) as it comes.
+    """
+    born = []
+    try:
+        if lines:
+            kw.update(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        p = spawn(cmd, born.append, **kw)
+        out = err = None
+        if lines:
+            for line in p.stdout:
+                lines(line.rstrip("\n"))
+            p.wait()
+        else:
+            out, err = p.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(cmd, p.returncode, out, err)
+    except BaseException:
+        for p in born:
+            end([p.pid], grace=3)
+        raise
+
+
+def alive(pgid):
+    """Is any process of the group left? (A zombie of our own is reaped first.)"""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pgid, os.WNOHANG)
+    try:
+        os.killpg(pgid, 0)
+        return True
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+
+
+def gone(pid):
+    try:
+        os.kill(pid, 0)
+        return False
+    except ProcessLookupError:
+        return True
+
+
+def signal_each(ids, signum, send):
+    for i in ids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            send(i, signum)
+
+
+def poll(done, seconds, pause=0.05):
+    """Is `done()` true within so many seconds?"""
+    until = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > until:
+            return False
+        time.sleep(pause)
+    return True
+
+
+def end(groups, grace=8.0):
+    """End process groups: the leaders first, for they end their children in order; then all, ever harder.
+
+    Returns the groups that would not go.
+    """
+    steps = ((signal.SIGTERM, os.kill, grace), (signal.SIGTERM, os.killpg, 3), (signal.SIGKILL, os.killpg, 3))
+    for signum, send, wait in steps:
+        left = [g for g in groups if alive(g)]
+        if not left:
+            return []
+        signal_each(left, signum, send)
+        poll(lambda: not any(alive(g) for g in left), wait)
+    return [g for g in groups if alive(g)]

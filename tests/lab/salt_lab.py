@@ -1,0 +1,477 @@
+#!/usr/bin/env python3
+"""salt_lab: a real salt-master and its minions on 127.0.0.1, for tests and for the demo.
+
+  salt_lab.py venv                                  make the Python environment if missing, print its path
+  salt_lab.py in-venv -- pytest salt/tests/unit     run one command in that environment
+  salt_lab.py start --minions 2                     start, wait for test.ping, print `export` lines
+  salt_lab.py env   --dir DIR                       print the same lines again
+  salt_lab.py run   --minions 2 -- CMD ARGS...      start, run CMD in the lab's environment, stop
+  salt_lab.py stop  --dir DIR [--keep]              end every process, remove DIR unless --keep
+
+The release is --release, or $SALT_RELEASE, or the newest of those below. Its environment holds Salt, pytest
+and this repository's extension (installed anew when its files changed). It lies in target/salt/<release>;
+$SALTCELLAR_SALT_VENVS names another directory for them, $SALT_PYTHON the interpreter to make them with.
+
+All state of a lab is in one directory (default: a new one under $TMPDIR). Its path is short because Salt
+puts unix sockets below it and the kernel allows about 107 bytes. Nothing listens outside 127.0.0.1, the
+processes run as the current user, and only Python's standard library is needed to run this script.
+"""
+import argparse
+import contextlib
+import fcntl
+import getpass
+import glob
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import procs  # noqa: E402
+
+RELEASES = ("3008.3", "3007.15", "3006.28")  # the pinned ones, the default first
+TOOLS = ("pytest>=8,<9",)
+OLD_TOOLS = ("setuptools<70", "wheel")  # Salt's releases need pkg_resources to be built, and to run
+REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+EXTENSION = os.path.join(REPO, "salt")
+STATE = "lab.json"  # what `stop` and `env` need to know, written next to the lab's files
+DIR_LENGTH_MAX = 60  # the rest of the 107 bytes is for Salt's own names
+
+
+class LabError(Exception):
+    """Something the user can read and act upon."""
+
+
+def say(msg):
+    with contextlib.suppress(OSError):  # nobody may be there to read it while we clean up
+        print(f"salt_lab: {msg}", file=sys.stderr, flush=True)
+
+
+def default_release():
+    return os.environ.get("SALT_RELEASE") or RELEASES[0]
+
+
+# ---------------------------------------------------------------- the Python environment
+def venv_path(release):
+    base = os.environ.get("SALTCELLAR_SALT_VENVS") or os.path.join(REPO, "target", "salt")
+    return os.path.join(os.path.abspath(base), release)
+
+
+def ensure_venv(release, progress=say, extension=True):
+    """The environment for this release, made if it is not there.
+
+    One counts as made only once its stamp is written, which is the last step; a half-made one is thrown
+    away. A file lock keeps two makers apart.
+    """
+    path = venv_path(release)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(f"{path}.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(f"waiting for another process that prepares {path}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        make_venv(path, release, progress)
+        if extension:
+            install_extension(path, progress)
+    return path
+
+
+def make_venv(path, release, progress):
+    wanted = json.dumps({"salt": release, "tools": [*OLD_TOOLS, *TOOLS]})
+    stamp = os.path.join(path, ".made-of")
+    python = os.path.join(path, "bin", "python")
+    # a venv whose interpreter was upgraded away under it does not run any more
+    if read(stamp) == wanted and subprocess.call([python, "-c", ""], stderr=subprocess.DEVNULL) == 0:
+        return
+    maker = os.environ.get("SALT_PYTHON") or sys.executable
+    check_python(maker)
+    progress(f"making a Python environment with salt {release} (once, a minute or two) in {path}")
+    shutil.rmtree(path, ignore_errors=True)
+    log = f"{path}.log"
+    with open(log, "w"):
+        pass
+    step(log, progress, maker, "-m", "venv", path)
+    pip(path, log, progress, *OLD_TOOLS)
+    pip(path, log, progress, f"salt=={release}", *TOOLS)
+    write(stamp, wanted)
+
+
+def check_python(python):
+    """What is missing on a bare machine, said before anything is begun."""
+    probe = "import sys, venv, ensurepip; sys.exit(3 if sys.version_info < (3, 10) else 0)"
+    try:
+        p = subprocess.run([python, "-c", probe], capture_output=True, text=True)
+    except OSError as exc:
+        raise LabError(f"cannot run {python}: {exc.strerror}; set SALT_PYTHON to a Python of 3.10 or later") from exc
+    if p.returncode == 3:
+        raise LabError(f"{python} is older than 3.10; set SALT_PYTHON to a newer one")
+    if p.returncode:
+        raise LabError(f"{python} cannot make virtual environments. Install the missing part and try again:\n"
+                       "  Debian, Ubuntu:  apt-get install python3-venv\n"
+                       "  Fedora, RHEL:    dnf install python3-pip\n"
+                       "  or set SALT_PYTHON to a Python that has `venv` and `ensurepip`")
+
+
+def install_extension(path, progress):
+    if not os.path.exists(os.path.join(EXTENSION, "pyproject.toml")):
+        raise LabError(f"{EXTENSION} has no pyproject.toml: is this a whole checkout?")
+    files = [os.path.join(EXTENSION, "pyproject.toml")]
+    for base, _, names in os.walk(os.path.join(EXTENSION, "src")):
+        files += [os.path.join(base, n) for n in names if n.endswith(".py") or ".egg-info" not in base]
+    h = hashlib.sha256()
+    for f in sorted(f for f in files if "__pycache__" not in f):
+        with open(f, "rb") as src:
+            h.update(os.path.relpath(f, EXTENSION).encode() + b"\0" + src.read() + b"\0")
+    stamp = os.path.join(path, ".extension")
+    if read(stamp) == h.hexdigest():
+        return
+    progress("installing the extension from salt/")
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(stamp)
+    # setuptools copies what an earlier build left in build/, removed files too
+    shutil.rmtree(os.path.join(EXTENSION, "build"), ignore_errors=True)
+    # its one dependency is the Salt that is here already, and so is what builds it: nothing is fetched
+    pip(path, f"{path}.log", progress, "--no-deps", "--no-build-isolation", "--force-reinstall", EXTENSION)
+    write(stamp, h.hexdigest())
+
+
+def pip(path, log, progress, *what):
+    step(log, progress, os.path.join(path, "bin", "python"), "-m", "pip", "install",
+         "--disable-pip-version-check", "--no-input", *what)
+
+
+def step(log, progress, *cmd):
+    """Run one command, its output into `log`; pip's words about packages go to the progress line."""
+    with open(log, "a", errors="replace") as out:
+        def line(text):
+            print(text, file=out, flush=True)
+            m = re.match(r"\s*(Collecting|Building wheel for|Installing collected) (\S+)", text)
+            if m and not re.search(r": finished", text):
+                progress(f"pip: {m[1]} {m[2]}".replace("collected packages:", "the packages"))
+        p = procs.run(cmd, lines=line, env={**os.environ, "PIP_NO_COLOR": "1", "PYTHONUNBUFFERED": "1"},
+                      stdin=subprocess.DEVNULL)
+    if p.returncode:
+        with open(log, errors="replace") as f:
+            tail = "".join(f.readlines()[-15:])
+        raise LabError(f"`{' '.join(cmd)}` failed:\n{tail}(all of it: {log})")
+
+
+def read(path):
+    try:
+        with open(path) as f:
+            return f.read()
+    except FileNotFoundError:
+        return None
+
+
+def write(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as out:
+        out.write(text)
+
+
+# ---------------------------------------------------------------- configuration
+def new_dir(prefix):
+    """A new directory whose path is short enough for the sockets below it."""
+    base = tempfile.gettempdir()
+    if len(base) + len(prefix) + 10 > DIR_LENGTH_MAX:
+        base = "/tmp"
+    return os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=base))
+
+
+def free_ports(n):
+    socks = [socket.socket() for _ in range(n)]
+    try:
+        for s in socks:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in socks]
+    finally:
+        for s in socks:
+            s.close()
+
+
+def to_yaml(d):
+    """JSON is YAML; one key a line keeps the files readable."""
+    return "".join(f"{k}: {json.dumps(v)}\n" for k, v in d.items())
+
+
+def common(root, name, module_dirs):
+    base = os.path.join(root, name)
+    for d in ("pki", "cache", "run", "extmods"):
+        os.makedirs(f"{base}/{d}", exist_ok=True)
+    return {
+        "user": getpass.getuser(),
+        "root_dir": base,
+        "pki_dir": f"{base}/pki",
+        "cachedir": f"{base}/cache",
+        "sock_dir": f"{base}/run",
+        "pidfile": f"{base}/salt.pid",
+        "log_file": f"{base}/log",
+        "key_logfile": f"{base}/key.log",
+        "log_level_logfile": os.environ.get("SALT_LAB_LOG_LEVEL", "info"),
+        "extension_modules": f"{base}/extmods",
+        "module_dirs": module_dirs,
+        "enable_fqdns_grains": False,  # these two probe the host slowly
+        "enable_gpu_grains": False,
+    }
+
+
+def write_master(lab, extra):
+    root = lab["dir"]
+    conf = common(root, "master", lab["module_dirs"])
+    conf.update({
+        "interface": "127.0.0.1", "publish_port": lab["publish_port"], "ret_port": lab["ret_port"],
+        "auto_accept": True, "worker_threads": 3, "timeout": 15, "gather_job_timeout": 5,
+        "file_roots": {"base": [f"{root}/srv/salt"]}, "pillar_roots": {"base": [f"{root}/srv/pillar"]},
+        **extra,
+    })
+    write(f"{root}/conf/master", to_yaml(conf))
+    for d in ("conf/master.d", "srv/salt", "srv/pillar"):
+        os.makedirs(f"{root}/{d}", exist_ok=True)
+
+
+def write_minion(lab, mid, extra):
+    root = lab["dir"]
+    conf = common(root, mid, lab["module_dirs"])
+    conf.update({
+        "id": mid, "master": "127.0.0.1", "master_port": lab["ret_port"],
+        "publish_port": lab["publish_port"], "random_startup_delay": 0, "mine_enabled": False,
+        "acceptance_wait_time": 2, "master_alive_interval": 0, "start_event_grains": ["id"],
+        **extra,
+    })
+    write(f"{root}/conf-{mid}/minion", to_yaml(conf))
+    os.makedirs(f"{root}/conf-{mid}/minion.d", exist_ok=True)
+
+
+# ---------------------------------------------------------------- processes
+def salt_command(lab, name):
+    """Through the interpreter, not the script's #! line: that breaks on long paths."""
+    return [os.path.join(lab["bin"], "python"), os.path.join(lab["bin"], name)]
+
+
+def spawn(lab, name, *cmd):
+    def note(p):
+        lab["procs"][name] = p.pid
+        save(lab)
+    with open(f"{lab['dir']}/{name}.out", "ab") as out:
+        return procs.spawn([*salt_command(lab, cmd[0]), *cmd[1:]], note, stdout=out, stderr=out,
+                           stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+
+
+def save(lab):
+    tmp = f"{lab['dir']}/{STATE}.tmp"
+    write(tmp, json.dumps(lab, indent=1))
+    os.replace(tmp, f"{lab['dir']}/{STATE}")
+
+
+def load(path):
+    text = read(os.path.join(path, STATE))
+    if text is None:
+        raise LabError(f"no lab in {path}")
+    return json.loads(text)
+
+
+def strays(lab):
+    """Processes of this lab that left their group: a minion runs each job in a session of its own."""
+    mark = f"{lab['dir']}/conf".encode()
+    found = []
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            with open(path, "rb") as f:
+                line = f.read()
+            if mark in line and re.search(rb"salt-(master|minion)\b", line):
+                found.append(int(path.split("/")[2]))
+    return found
+
+
+def stop(lab, keep=False):
+    left = procs.end(list(lab["procs"].values()))
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        procs.signal_each(strays(lab), signum, os.kill)
+        if procs.poll(lambda: not strays(lab), 3):
+            break
+    left += strays(lab)
+    if left:
+        raise LabError(f"processes {left} did not end")
+    if not keep:
+        shutil.rmtree(lab["dir"], ignore_errors=True)
+
+
+def wait_for(what, until, probe, watched):
+    while not probe():
+        for p in watched:
+            if p.poll() is not None:
+                raise LabError(f"a Salt process ended (exit code {p.returncode}) while waiting for {what}")
+        if time.monotonic() > until:
+            raise LabError(f"timed out waiting for {what}")
+        time.sleep(0.2)
+
+
+def env_of(lab):
+    root = lab["dir"]
+    return {
+        "SALT_LAB_DIR": root, "SALT_RELEASE": lab["release"],
+        "SALT_LAB_SOCK_DIR": f"{root}/master/run",
+        "SALT_LAB_ROOT_KEY": f"{root}/master/cache/.{getpass.getuser()}_key",
+        "SALT_LAB_RET_PORT": str(lab["ret_port"]),
+        "SALT_CONFIG_DIR": f"{root}/conf",  # read by every salt command
+        "PYTHONWARNINGS": "ignore",
+    }
+
+
+def full_env(lab):
+    env = {**os.environ, **env_of(lab)}
+    env["PATH"] = lab["bin"] + os.pathsep + env.get("PATH", "")
+    return env
+
+
+def documents(text):
+    """The JSON documents in Salt's output: it prints one per minion, or per progress event."""
+    found, rest, reader = [], text.strip(), json.JSONDecoder()
+    while rest:
+        value, end = reader.raw_decode(rest)
+        found.append(value)
+        rest = rest[end:].strip()
+    return found
+
+
+def responds(lab):
+    """One test.ping through the real command line: it also proves that the job cache works."""
+    p = procs.run([*salt_command(lab, "salt"), "--out=json", "-t", "5", "-L", ",".join(lab["minions"]), "test.ping"], env=full_env(lab), text=True, timeout=60,
+                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    try:
+        got = documents(p.stdout)
+    except ValueError:
+        return False
+    return all({m: True} in got for m in lab["minions"])
+
+
+def start(release=None, minions=2, prefix="lab-", directory=None, master_conf=None, minion_conf=None,
+          module_dirs=(), timeout=90, progress=say, extension=True):
+    """Start a lab and wait until its minions answer. Everything is ended again if that fails."""
+    release = release or default_release()
+    venv = ensure_venv(release, progress, extension)
+    began = time.monotonic()
+    root = os.path.realpath(directory) if directory else new_dir("salt-lab-")
+    os.makedirs(root, exist_ok=True)
+    if os.path.exists(os.path.join(root, STATE)):
+        raise LabError(f"{root} holds a lab already; stop it first")
+    if len(root) > DIR_LENGTH_MAX:
+        raise LabError(f"{root} is too long a path for the unix sockets that Salt puts below it")
+    publish_port, ret_port = free_ports(2)
+    lab = {
+        "dir": root, "release": release, "bin": os.path.join(venv, "bin"), "publish_port": publish_port,
+        "ret_port": ret_port, "module_dirs": [os.path.abspath(d) for d in module_dirs],
+        "minions": [f"{prefix}{i}" for i in range(1, minions + 1)], "procs": {},
+    }
+    save(lab)
+    try:
+        write_master(lab, master_conf or {})
+        for mid in lab["minions"]:
+            write_minion(lab, mid, minion_conf or {})
+        until = time.monotonic() + timeout
+        watched = [spawn(lab, "master", "salt-master", "-c", f"{root}/conf")]
+        # no need to wait: a minion retries until the master answers, and they start in parallel
+        for mid in lab["minions"]:
+            watched.append(spawn(lab, mid, "salt-minion", "-c", f"{root}/conf-{mid}", "--disable-keepalive"))
+        sock, key = f"{root}/master/run/master_event_pull.ipc", env_of(lab)["SALT_LAB_ROOT_KEY"]
+        wait_for("the master's event bus", until, lambda: os.path.exists(sock) and os.path.exists(key), watched)
+        if lab["minions"]:
+            wait_for("the minions' keys", until, lambda: all(
+                os.path.exists(f"{root}/master/pki/minions/{m}") for m in lab["minions"]), watched)
+            wait_for("test.ping", until, lambda: responds(lab), watched)
+    except BaseException as exc:
+        if isinstance(exc, KeyboardInterrupt):
+            progress("ending the Salt processes that were started")
+        else:
+            for name in lab["procs"]:
+                for path in (f"{root}/{name}.out", f"{root}/{name}/log"):
+                    if os.path.exists(path):
+                        with open(path, errors="replace") as f:
+                            say(f"--- end of {path}\n" + "".join(f.readlines()[-15:]))
+            say(f"start failed, the files are in {root}")
+        stop(lab, keep=not isinstance(exc, KeyboardInterrupt))
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(root, STATE))  # the directory may be started again
+        raise
+    progress(f"salt {release} with {len(lab['minions'])} minions is up after {time.monotonic() - began:.1f} s in {root}")
+    return lab
+
+
+def print_env(lab):
+    for k, v in env_of(lab).items():
+        print(f"export {k}={shlex.quote(v)}")
+    print(f"export PATH={shlex.quote(lab['bin'])}:\"$PATH\"")
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sub = ap.add_subparsers(dest="cmd", required=True)
+    for name in ("venv", "in-venv", "start", "run"):
+        p = sub.add_parser(name)
+        p.add_argument("--release", default=default_release(), help=f"one of {', '.join(RELEASES)}, or any other")
+        p.add_argument("--no-extension", dest="extension", action="store_false", help="Salt alone")
+        if name in ("start", "run"):
+            p.add_argument("--dir", help="state directory (default: a new temporary one)")
+            p.add_argument("--minions", type=int, default=1)
+            p.add_argument("--prefix", default="lab-", help="minion ids are PREFIX1, PREFIX2, ...")
+            p.add_argument("--master-conf", type=json.loads, metavar="JSON", help="a map of extra master settings")
+            p.add_argument("--minion-conf", type=json.loads, metavar="JSON", help="the same for the minions")
+            p.add_argument("--module-dir", action="append", default=[], metavar="DIR", help="DIR/modules/x.py, ...")
+            p.add_argument("--timeout", type=float, default=90)
+        if name in ("in-venv", "run"):
+            p.add_argument("command", nargs="+")
+    for name in ("env", "stop"):
+        p = sub.add_parser(name)
+        p.add_argument("--dir", default=os.environ.get("SALT_LAB_DIR"), required="SALT_LAB_DIR" not in os.environ)
+        if name == "stop":
+            p.add_argument("--keep", action="store_true", help="leave the files")
+    args = ap.parse_args()
+
+    def begin():
+        return start(args.release, args.minions, args.prefix, args.dir, args.master_conf, args.minion_conf,
+                     args.module_dir, args.timeout, extension=args.extension)
+
+    procs.install()
+    try:
+        if args.cmd == "venv":
+            print(ensure_venv(args.release, extension=args.extension))
+        elif args.cmd == "in-venv":
+            path = ensure_venv(args.release, extension=args.extension)
+            os.environ["PATH"] = f"{path}/bin{os.pathsep}{os.environ.get('PATH', '')}"
+            os.environ["SALT_RELEASE"] = args.release
+            # pytest through the interpreter: a script's #! line has a length limit
+            script = os.path.join(path, "bin", args.command[0])
+            cmd = [os.path.join(path, "bin", "python"), script] if os.path.exists(script) else args.command[:1]
+            os.execvp(cmd[0], [*cmd, *args.command[1:]])
+        elif args.cmd == "start":
+            print_env(begin())
+        elif args.cmd == "run":
+            lab = begin()
+            try:
+                rc = procs.run(args.command, env=full_env(lab)).returncode
+            finally:
+                procs.deafen()
+                stop(lab)
+            sys.exit(rc)
+        elif args.cmd == "env":
+            print_env(load(args.dir))
+        else:
+            stop(load(args.dir), args.keep)
+    except LabError as exc:
+        sys.exit(f"salt_lab: {exc}")
+    except KeyboardInterrupt as exc:
+        sys.exit(128 + getattr(exc, "signum", signal.SIGINT))
+
+
+if __name__ == "__main__":
+    main()
