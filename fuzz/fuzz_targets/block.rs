@@ -1,0 +1,17 @@
+//! Bytes of a block that say anything: refused, or read without a panic.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use rkyv::util::AlignedVec;
+use saltcellar::store::block::BlockView;
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut aligned = AlignedVec::with_capacity(bytes.len());
+    aligned.extend_from_slice(bytes);
+    let Ok(view) = BlockView::new(aligned) else { return };
+    let rows = view.rows();
+    for i in 0..view.len() {
+        let _ = (rows.seq(i), rows.at(i), rows.tag(i), rows.jid_key(i), rows.jid(i), rows.minion(i), rows.fun(i));
+        let _ = (rows.kind(i), rows.source(i), rows.flags(i), rows.retcode(i), rows.shape(i), rows.body(i).is_ok());
+    }
+});
