@@ -52,7 +52,8 @@ class FakeDaemon:
 
     ``answers[call]`` is a value, or a function of the args that returns one or raises :class:`Refuse`.
     ``hang`` makes it take everything and answer nothing; ``hang_up`` closes instead of answering so many
-    times; ``last_words`` is a refusal with id nil, followed by closing.
+    times; ``last_words`` is a refusal with id nil, followed by closing; ``stray`` an answer nobody asked for.
+    ``backwards`` answers so many and one more at a time, the last first; ``in_batches`` all that came together.
     """
 
     def __init__(self, path):
@@ -64,6 +65,8 @@ class FakeDaemon:
         self.hang_up = 0
         self.last_words = None
         self.backwards = 0
+        self.in_batches = False
+        self.stray = None
         self.connections = 0
         self.greetings = []
         self._open = []
@@ -113,12 +116,12 @@ class FakeDaemon:
 
     def _serve(self, one):
         with contextlib.suppress(OSError, EOFError):
-            file = one.makefile("rb")
-            self.greetings.append(_exactly(file, 8))
+            source = _Source(one)
+            self.greetings.append(source.exactly(8))
             held = []
             while True:
-                (size,) = struct.unpack(">I", _exactly(file, 4))
-                body = _exactly(file, size)
+                (size,) = struct.unpack(">I", source.exactly(4))
+                body = source.exactly(size)
                 self.frames.append(body)
                 number, call, args = unpack(body)
                 if self.hang_up:
@@ -131,8 +134,10 @@ class FakeDaemon:
                     one.sendall(_frame([None, False, self.last_words]))
                     one.shutdown(socket.SHUT_RDWR)
                     return
+                if self.stray:
+                    one.sendall(_frame(self.stray))
                 held.append(_frame(self._answer(number, call, args)))
-                if len(held) > self.backwards:
+                if not source.more() if self.in_batches else len(held) > self.backwards:
                     one.sendall(b"".join(reversed(held)))
                     held = []
 
@@ -158,11 +163,24 @@ def _frame(value):
     return struct.pack(">I", len(body)) + body
 
 
-def _exactly(file, size):
-    data = file.read(size)
-    if len(data) < size:
-        raise EOFError
-    return data
+class _Source:
+    def __init__(self, one):
+        self._socket = one
+        self._data = bytearray()
+
+    def more(self):
+        """Whether a frame that came together with the last one is still to be read."""
+        return len(self._data) > 0
+
+    def exactly(self, size):
+        while len(self._data) < size:
+            got = self._socket.recv(1 << 20)
+            if not got:
+                raise EOFError
+            self._data += got
+        data = bytes(self._data[:size])
+        del self._data[:size]
+        return data
 
 
 @pytest.fixture
@@ -193,8 +211,8 @@ def opts(run_dir):
         "__role": "master",
         "cachedir": str(run_dir / "cache"),
         "saltcellar.socket": str(run_dir / "s.sock"),
-        "saltcellar.timeout": 0.3,
-        "saltcellar.listing_timeout": 0.5,
+        "saltcellar.timeout": 5,
+        "saltcellar.listing_timeout": 10,
         "keep_jobs_seconds": 86400,
     }
 

@@ -96,7 +96,9 @@ def test_a_read_is_asked_again_without_a_replay_mark(daemon, client):
     assert daemon.named("get_jid") == [{"jid": "1"}] * 2
 
 
-def test_a_hung_daemon_costs_the_timeout_once_and_then_nothing_for_a_while(daemon, client, took, spooled):
+def test_a_hung_daemon_costs_the_timeout_once_and_then_nothing_for_a_while(daemon, client, took, spooled, monkeypatch):
+    monkeypatch.setattr(client_, "BREAKER_S", (30, 30))
+    client.settings.timeout = 0.3
     daemon.hang = True
     with took() as first:
         client.write("returner", {"load": RETURN})
@@ -104,8 +106,8 @@ def test_a_hung_daemon_costs_the_timeout_once_and_then_nothing_for_a_while(daemo
         for _ in range(20):
             client.write("returner", {"load": RETURN})
         assert client.read("get_jid", {"jid": "1"}, {}) == {}
-    assert 0.25 < first() < 0.8
-    assert others() < 0.25
+    assert 0.25 < first() < 1.5
+    assert others() < 3 < 20 * 0.3
     assert len(spooled()) == 21
     assert daemon.connections == 1
 
@@ -121,15 +123,16 @@ def test_a_daemon_that_does_not_even_accept_costs_no_more_than_the_timeout(run_d
         fillers.append(socket.socket(socket.AF_UNIX))
         fillers[-1].setblocking(False)
         fillers[-1].connect_ex(str(run_dir / "s.sock"))
+    client.settings.timeout = 0.3
     with took() as long:
         client.write("returner", {"load": RETURN})
-    assert 0.25 < long() < 0.8
+    assert 0.25 < long() < 1.5
     assert len(spooled()) == 1
     for one in (*fillers, listener):
         one.close()
 
 
-def test_the_breaker_opens_for_longer_while_the_daemon_stays_hung(daemon, client, monkeypatch):
+def test_the_breaker_opens_for_longer_while_the_daemon_stays_hung(daemon, client):
     daemon.hang = True
     client.settings.timeout = 0.02
     pauses = []
@@ -152,20 +155,27 @@ def test_a_daemon_that_is_not_there_costs_nothing_and_is_found_at_once_when_it_c
     with took() as long:
         for _ in range(20):
             client.write("returner", {"load": RETURN})
-    assert long() < 0.3
+    assert long() < 3 < 20 * client.settings.timeout
     daemon.start()
     client.write("returner", {"load": RETURN})
     assert len(daemon.named("returner")) == 21
     assert not spool.pending()
 
 
-def test_a_listing_may_take_longer_than_other_calls(daemon, client, took):
+def test_a_listing_may_take_longer_than_other_calls(daemon, client):
     def slow(_):
         time.sleep(0.4)
         return {"1": {}}
 
     daemon.answers["get_jids"] = slow
+    client.settings.timeout = 0.2
     assert client.read("get_jids", {}, {}, listing=True) == {"1": {}}
+
+
+def test_an_answer_to_something_else_is_passed_over(daemon, client):
+    daemon.stray = [0, True, "stray"]
+    daemon.answers["get_endtime"] = "then"
+    assert client.read("get_endtime", {"jid": "1"}, None) == "then"
 
 
 @pytest.mark.parametrize("code", ["refused", "bad_args", "too_large", "unknown_call"])

@@ -108,6 +108,14 @@ def test_prep_jid_makes_a_jid_here_when_there_is_no_daemon(opts):
     assert re.fullmatch(r"\d{20}_\d+", saltcellar.prep_jid())
 
 
+def test_a_jid_made_here_is_not_made_twice_when_the_clock_stands_still(monkeypatch):
+    import salt.utils.jid
+
+    clock = iter(["1", "1", "1", "2"])
+    monkeypatch.setattr(salt.utils.jid, "gen_jid", lambda opts: next(clock))
+    assert [saltcellar.prep_jid(), saltcellar.prep_jid()] == ["1", "2"]
+
+
 def test_prep_jid_makes_a_jid_here_when_the_answer_is_none(daemon):
     daemon.answers["prep_jid"] = None
     assert re.fullmatch(r"\d{20}", saltcellar.prep_jid())

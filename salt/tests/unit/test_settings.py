@@ -27,12 +27,19 @@ def test_the_environment_wins_over_the_configuration(monkeypatch):
     ],
 )
 def test_the_default_socket_depends_on_who_asks(monkeypatch, uid, env, expected):
+    monkeypatch.setattr(os.path, "exists", lambda path: path != settings.SYSTEM_SOCKET)
     for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     assert settings.from_opts({}).socket == expected
+
+
+def test_a_master_that_is_not_root_finds_the_systems_socket_where_there_is_one(monkeypatch, run_dir):
+    monkeypatch.setattr(settings, "SYSTEM_SOCKET", str(run_dir))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert settings.from_opts({}).socket == str(run_dir)
 
 
 def test_the_spool_lies_in_salts_cache_directory_unless_told_otherwise(monkeypatch):

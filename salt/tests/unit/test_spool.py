@@ -28,6 +28,15 @@ def waiting(spool):
     return numbers(read_spooled(spool))
 
 
+def hand_over_again_and_again(client):
+    """Until nothing is left: often enough for one record to be given up, and then some."""
+    for _ in range(spool_.TRIES_MAX * 3):
+        client_._handover_not_before.clear()
+        client.hand_over()
+        if not client.spool.pending():
+            return
+
+
 @pytest.fixture
 def refuse():
     def answer_with(code, when=lambda args: True):
@@ -99,9 +108,21 @@ def test_damage_in_the_middle_costs_one_record(daemon, client, spool):
     client.hand_over()
     assert numbers(daemon.calls) == [1, 3]
     assert not spool.pending()
+    assert spool.counters() == {"damaged": 1}
 
 
-@pytest.mark.parametrize("state", [b"", b"short", b"\xff" * 24])
+def test_damage_to_all_that_is_left_is_counted_too(daemon, client, spool):
+    put(spool, 1)
+    with open(spool.path, "r+b") as file:
+        file.seek(12)
+        file.write(b"\xff\xff")
+    client.hand_over()
+    assert daemon.calls == []
+    assert not spool.pending()
+    assert spool.counters() == {"damaged": 1}
+
+
+@pytest.mark.parametrize("state", [b"", b"short", b"\xff" * 24, struct.pack(">QQII", 5, 5, 0, 0)])
 def test_a_damaged_state_file_means_starting_over(daemon, client, spool, state):
     put(spool, 1, 2)
     with open(f"{spool.path}.state", "wb") as file:
@@ -109,6 +130,32 @@ def test_a_damaged_state_file_means_starting_over(daemon, client, spool, state):
     put(spool, 3)
     client.hand_over()
     assert numbers(daemon.calls) == [1, 2, 3]
+
+
+def test_a_state_that_says_more_than_there_is_means_starting_over(spool):
+    spool._write_state(1 << 20, 1 << 21, 3)
+    put(spool, 1)
+    spool._write_state(1 << 20, 1 << 21, 3)
+    assert waiting(spool) == [1]
+    put(spool, 2)
+    assert waiting(spool) == [1, 2]
+
+
+def test_a_crash_after_emptying_and_then_after_a_long_record_skips_nothing(spool, monkeypatch):
+    put(spool, 1)
+    stale = os.stat(spool.path).st_size
+    os.truncate(spool.path, 0)
+    spool._write_state(stale - 3, stale, 0)
+    real = spool_.Spool._write_state
+
+    def crash(self, offset, end, tries, durable=False):
+        if end:
+            raise OSError(errno.EIO, "as if the process had ended")
+        return real(self, offset, end, tries, durable)
+
+    monkeypatch.setattr(spool_.Spool, "_write_state", crash)
+    put(spool, *range(20, 30))
+    assert waiting(spool) == list(range(20, 30))
 
 
 def test_a_crash_between_emptying_and_saying_so_skips_nothing(spool):
@@ -179,6 +226,7 @@ def test_a_full_disk_loses_the_entry_aloud_and_leaves_the_spool_whole(client, sp
     assert spool.counters() == {"spool_failed": 1}
     put(spool, 3)
     assert waiting(spool) == [1, 3]
+    assert spool.counters() == {"spool_failed": 1}
 
 
 def test_a_spool_that_cannot_be_made_raises_nothing(opts, run_dir, caplog):
@@ -340,9 +388,7 @@ def test_a_record_the_daemon_cannot_take_now_waits_and_so_do_those_behind_it(dae
 def test_a_record_that_fells_the_daemon_each_time_is_set_aside_and_the_rest_goes_on(daemon, client, spool, refuse, caplog):
     put(spool, *range(5))
     daemon.answers["returner"] = refuse("internal", lambda args: args["load"]["n"] == 2)
-    for _ in range(spool_.TRIES_MAX + 2):
-        client_._handover_not_before.clear()
-        client.hand_over()
+    hand_over_again_and_again(client)
     assert not spool.pending()
     assert spool.counters() == {"set_aside": 1}
     assert {0, 1, 3, 4} == set(numbers(daemon.calls))
@@ -359,12 +405,26 @@ def test_a_daemon_that_hangs_up_on_one_record_gets_the_others(daemon, client, sp
             daemon.drop()
 
     daemon.answers["returner"] = answer
-    for _ in range(spool_.TRIES_MAX + 2):
-        client_._handover_not_before.clear()
-        client.hand_over()
+    hand_over_again_and_again(client)
     assert not spool.pending()
     assert spool.counters() == {"set_aside": 1}
     assert {0, 2} <= set(numbers(daemon.calls))
+
+
+def test_a_good_record_is_not_blamed_for_the_one_behind_it(daemon, client, spool):
+    put(spool, *range(3))
+    daemon.in_batches = True
+
+    def answer(args):
+        if args["load"]["n"] == 1:
+            daemon.drop()
+
+    daemon.answers["returner"] = answer
+    hand_over_again_and_again(client)
+    assert not spool.pending()
+    with open(f"{spool.path}.aside", "rb") as file:
+        (record,) = spool_._records(file, 0, os.stat(file.name).st_size)
+    assert client_.wire.unpack(record.payload)[1]["load"] == {"n": 1}
 
 
 def test_unavailable_for_long_sets_nothing_aside(daemon, client, spool, refuse):
@@ -384,11 +444,12 @@ def test_a_handover_stops_when_its_time_is_up_and_goes_on_with_the_next_call(dae
     daemon.answers["returner"] = slow
     with took() as first:
         client.write("save_load", {"jid": "1", "load": {}})
-    assert 0.15 < first() < 0.6
+    assert 0.15 < first() < 3
     done = len(numbers(daemon.calls))
     assert 0 < done < 500
     assert waiting(spool) == list(range(done, 500))
-    for _ in range(20):
+    until = time.monotonic() + 20
+    while spool.pending() and time.monotonic() < until:
         client.write("save_load", {"jid": "1", "load": {}})
     assert numbers(daemon.calls) == list(range(500))
 
@@ -452,10 +513,10 @@ def test_only_one_process_hands_over_at_a_time(daemon, client, spool):
 
 
 def test_maintenance_empties_the_spool_for_longer_than_other_calls(daemon, client, spool, opts):
-    put(spool, *range(300))
-    daemon.answers["returner"] = lambda args: time.sleep(0.002)
+    put(spool, *range(80))
+    daemon.answers["returner"] = lambda args: time.sleep(0.005)
     client.tidy(opts)
-    assert numbers(daemon.calls) == list(range(300))
+    assert numbers(daemon.calls) == list(range(80))
 
 
 @pytest.mark.parametrize("call, args", [("update_endtime", {"jid": "1", "endtime": "new"}), ("save_reg", {"data": "new"})])
@@ -472,10 +533,11 @@ def test_where_the_last_one_wins_a_new_one_queues_behind_an_old_one(daemon, clie
 def test_a_daemon_that_hangs_during_a_handover_is_noticed_and_nothing_is_lost(daemon, client, spool, took):
     put(spool, *range(10))
     daemon.hang = True
+    client.settings.timeout = 0.3
     with took() as long:
         client.hand_over()
         client.hand_over()
-    assert 0.25 < long() < 0.8
+    assert 0.25 < long() < 1.5
     assert waiting(spool) == list(range(10))
     with open(f"{spool.path}.state", "rb") as file:
         assert struct.unpack(">QQII", file.read())[2] == 0

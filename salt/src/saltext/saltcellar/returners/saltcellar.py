@@ -21,8 +21,9 @@ map ``saltcellar:`` without the prefix, and on a minion they may come from pilla
 
 .. code-block:: yaml
 
-    # Where the daemon listens. For root; for any other user it is saltcellar/saltcellar.sock in
-    # $XDG_RUNTIME_DIR or else in ~/.local/state. The variable SALTCELLAR_SOCKET wins over all.
+    # Where the daemon listens. If this is not there, a user other than root takes
+    # saltcellar/saltcellar.sock in $XDG_RUNTIME_DIR or else in ~/.local/state. The environment
+    # variable SALTCELLAR_SOCKET wins over all.
     saltcellar.socket: /run/saltcellar/saltcellar.sock
     # Seconds that a call may take before the daemon counts as away.
     saltcellar.timeout: 2

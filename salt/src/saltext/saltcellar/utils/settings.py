@@ -38,12 +38,13 @@ class Settings:
 
 def default_socket():
     """
-    Where the daemon listens unless told otherwise. The daemon keeps the same rule.
+    Where the daemon listens unless told otherwise.
 
-    Root: ``/run/saltcellar/saltcellar.sock``. Anybody else: ``saltcellar/saltcellar.sock`` in
-    ``$XDG_RUNTIME_DIR`` if that is set, or else in ``$XDG_STATE_HOME`` (``~/.local/state``).
+    Root: ``/run/saltcellar/saltcellar.sock``. Anybody else: the same if it is there, as where the
+    master runs as a user of its own; or else ``saltcellar/saltcellar.sock`` in ``$XDG_RUNTIME_DIR``
+    if that is set, or else in ``$XDG_STATE_HOME`` (``~/.local/state``).
     """
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 or os.path.exists(SYSTEM_SOCKET):
         return SYSTEM_SOCKET
     return os.path.join(os.environ.get("XDG_RUNTIME_DIR") or _state_home(), NAME, "saltcellar.sock")
 

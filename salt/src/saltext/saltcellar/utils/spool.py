@@ -186,17 +186,29 @@ class Spool:
                     if len(found) == count:
                         break
             if not found and end:
+                self._count_damage(fd, offset, end)
                 self._empty(fd)
             return found, tries
 
     def advance(self, offset):
         """Everything before ``offset`` has been answered. Empties the file once nothing is left."""
         with self._locked() as fd:
-            _, end, _ = self._good_end(fd)
+            start, end, _ = self._good_end(fd)
+            self._count_damage(fd, start, min(offset, end))
             if offset >= end:
                 self._empty(fd)
             else:
                 self._write_state(offset, end, 0, durable=True)
+
+    def _count_damage(self, fd, start, end):
+        """Damaged records between two offsets are passed for good now: say so, once."""
+        passed = 0
+        with open(fd, "rb", buffering=1 << 16, closefd=False) as file:
+            for record in _records(file, start, end):
+                passed += _HEADER.size + len(record.payload)
+        if start + passed < end:
+            log.error("saltcellar: skipped %d damaged bytes of %s", end - start - passed, self.path)
+            self.count("damaged")
 
     def note_try(self):
         """The daemon failed on the first record."""
@@ -349,8 +361,6 @@ def _records(file, offset, size):
             yield Record(end, payload)
         elif end >= size:
             return
-        else:
-            log.error("saltcellar: a damaged record of %d bytes in the spool", length)
         offset = end
 
 

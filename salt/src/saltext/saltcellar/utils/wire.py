@@ -247,8 +247,6 @@ class Connection:
         except socket.timeout as exc:
             raise TimedOut("the request was not taken in time") from exc
         except OSError as exc:
-            # The daemon may have said why before it hung up.
-            self._last_words(deadline)
             raise Broken(str(exc)) from exc
         return ids
 
@@ -278,13 +276,6 @@ class Connection:
                 if isinstance(value, Refusal):
                     raise value
                 return value
-
-    def _last_words(self, deadline):
-        try:
-            while True:
-                self.receive(deadline)
-        except (Broken, TimedOut):
-            pass
 
     def _exactly(self, size, deadline):
         data = bytearray(size)

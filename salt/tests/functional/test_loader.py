@@ -1,0 +1,180 @@
+"""The returner as Salt itself loads and calls it."""
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import salt.config
+import salt.loader
+import salt.minion
+import salt.utils.job
+
+PROJECT = Path(__file__).resolve().parents[2]
+PACKAGE = PROJECT / "src" / "saltext" / "saltcellar"
+FUNCTIONS = (
+    "prep_jid save_load save_minions returner get_load get_jid get_jids get_jids_filter get_fun get_minions "
+    "update_endtime get_endtime clean_old_jobs event_return save_reg load_reg"
+).split()
+JID = "20261121031733650863"
+RETURN = {"cmd": "_return", "id": "web1", "jid": JID, "fun": "test.ping", "fun_args": [], "return": True, "retcode": 0}
+
+
+def with_dirs(conf, run_dir, opts):
+    conf.update(
+        {key: str(run_dir / key) for key in ("root_dir", "cachedir", "sock_dir", "pki_dir", "extension_modules")},
+        module_dirs=[str(PACKAGE)],
+        master_job_cache="saltcellar",
+        event_return="saltcellar",
+        **{"saltcellar.spool_dir": str(run_dir / "cache" / "saltcellar")},
+        **{key: value for key, value in opts.items() if key.startswith("saltcellar.")},
+    )
+    return conf
+
+
+@pytest.fixture
+def master_opts(run_dir, opts):
+    return with_dirs(dict(salt.config.DEFAULT_MASTER_OPTS, __role="master"), run_dir, opts)
+
+
+@pytest.fixture
+def minion_opts(run_dir, opts):
+    conf = with_dirs(dict(salt.config.DEFAULT_MINION_OPTS, __role="minion", id="web1"), run_dir, opts)
+    conf.update(grains={}, pillar={}, file_client="local")
+    return conf
+
+
+@pytest.fixture
+def returners(master_opts):
+    return salt.loader.returners(master_opts, {})
+
+
+def test_the_loader_finds_every_function_under_the_virtual_name(returners):
+    assert [name for name in FUNCTIONS if f"saltcellar.{name}" not in returners] == []
+
+
+def test_the_loader_finds_nothing_that_is_not_meant_for_salt(returners):
+    assert {name for name in returners if name.startswith("saltcellar.")} == {f"saltcellar.{name}" for name in FUNCTIONS}
+
+
+def test_the_loaded_returner_reads_the_masters_configuration(daemon, returners):
+    returners["saltcellar.returner"](RETURN)
+    assert daemon.named("returner")[0]["load"] == RETURN
+
+
+def test_the_entry_point_of_the_package_is_one_that_the_loader_finds(run_dir, daemon, opts):
+    text = (PROJECT / "pyproject.toml").read_text()
+    group, entry = re.search(r'\[project\.entry-points\."([^"]+)"\]\n"?([^\n]+)', text).groups()
+    info = run_dir / "site" / "saltext_saltcellar-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: saltext.saltcellar\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{entry.replace(chr(34), '')}\n")
+    code = (
+        "import json, sys, salt.config, salt.loader\n"
+        "opts = dict(salt.config.DEFAULT_MASTER_OPTS, __role='master', **json.loads(sys.argv[1]))\n"
+        "returners = salt.loader.returners(opts, {})\n"
+        "print(returners['saltcellar.prep_jid'](nocache=False, passed_jid=None))\n"
+    )
+    paths = os.pathsep.join([str(run_dir / "site"), str(PROJECT / "src")])
+    conf = dict(opts, extension_modules=str(run_dir / "ext"), cachedir=str(run_dir / "cache"))
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps({k: v for k, v in conf.items() if not k.startswith("__")})],
+        env=dict(os.environ, PYTHONPATH=paths),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.strip() == JID, done.stderr
+
+
+def test_no_file_makes_saltext_or_salt_more_than_a_namespace():
+    assert not (PROJECT / "__init__.py").exists()
+    assert not (PROJECT / "src" / "saltext" / "__init__.py").exists()
+
+
+def test_the_version_can_be_read_without_salt():
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"exec(open({str(PACKAGE / 'version.py')!r}).read()); print(__version__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.fullmatch(r"\d+\.\d+\.\d+", done.stdout.strip())
+    try:
+        installed = importlib.metadata.version("saltext.saltcellar")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    assert installed == done.stdout.strip()
+
+
+def test_salt_stores_a_minions_return_in_its_own_order(daemon, master_opts, returners):
+    master_opts["job_cache_store_endtime"] = True
+    minion = type("Minion", (), {"returners": returners})()
+    salt.utils.job.store_job(master_opts, dict(RETURN), mminion=minion)
+    assert [call for call, _ in daemon.calls] == ["save_load", "returner", "update_endtime"]
+    assert {args.get("jid", JID) for _, args in daemon.calls} == {JID}
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_salt_stores_a_return_that_came_without_a_job(daemon, master_opts, returners, spooled, up):
+    if not up:
+        daemon.stop()
+    master_opts["job_cache_store_endtime"] = True
+    load = dict(RETURN, jid="req")
+    salt.utils.job.store_job(master_opts, load, mminion=type("Minion", (), {"returners": returners})())
+    assert re.fullmatch(r"\d{20}", load["jid"])
+    stored = daemon.calls[1:] if up else spooled()
+    assert [call for call, _ in stored] == ["save_load", "save_load", "returner", "update_endtime"]
+    assert stored[2][1]["load"]["jid"] == load["jid"]
+
+
+def test_the_masters_maintenance_reaches_the_daemon(daemon, master_opts, returners):
+    import salt.daemons.masterapi
+
+    minion = type("Minion", (), {"returners": returners})()
+    try:
+        salt.daemons.masterapi.clean_old_jobs(master_opts, minion)
+    except TypeError:  # older releases make a minion of their own
+        returners["saltcellar.clean_old_jobs"]()
+    assert daemon.named("clean_old_jobs") == [{"keep_jobs_seconds": 86400}]
+
+
+def test_the_client_library_goes_on_when_the_load_cannot_be_looked_up(returners, master_opts, caplog):
+    import salt.client
+
+    local = salt.client.LocalClient.__new__(salt.client.LocalClient)
+    local.opts = dict(master_opts, timeout=1, gather_job_timeout=1, order_masters=False)
+    local.returners = returners
+    local.event = None
+    event = {"tag": f"salt/job/{JID}/ret/web1", "data": RETURN}
+    local.get_returns_no_block = lambda *_args, **_kwargs: iter([event])
+    got = list(local.get_iter_returns(JID, {"web1"}))
+    assert {"web1": {"ret": True, "retcode": 0, "jid": JID}} in got
+    assert "Returner unavailable" in caplog.text
+
+
+def test_a_minion_calls_the_returner_with_its_own_configuration(daemon, minion_opts):
+    functions = salt.loader.minion_mods(minion_opts)
+    returners = salt.loader.returners(minion_opts, functions)
+    ret = {"jid": JID, "return": b"\xff", "retcode": 0, "id": "web1", "fun": "test.echo", "fun_args": [], "success": True}
+    returners["saltcellar.returner"](ret)
+    assert daemon.named("returner")[0]["load"] == ret
+
+
+def test_a_minion_finds_the_socket_in_pillar(daemon, minion_opts):
+    del minion_opts["saltcellar.socket"]
+    minion_opts["pillar"] = {"saltcellar": {"socket": daemon.path}}
+    returners = salt.loader.returners(minion_opts, salt.loader.minion_mods(minion_opts))
+    returners["saltcellar.returner"](RETURN)
+    assert len(daemon.named("returner")) == 1
+
+
+def test_a_minions_functions_reach_the_daemon_through_ret(daemon, minion_opts):
+    daemon.answers["get_fun"] = {"web1": JID}
+    functions = salt.loader.minion_mods(minion_opts)
+    assert functions["ret.get_fun"]("saltcellar", "test.ping") == {"web1": JID}
