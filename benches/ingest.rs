@@ -36,8 +36,22 @@ impl Random {
 }
 
 const WORDS: [&str; 16] = [
-    "state_|-nginx_|-running", "result", "changes", "comment", "The service nginx is already running", "duration",
-    "start_time", "name", "pkg", "installed", "version", "/etc/nginx/nginx.conf", "managed", "diff", "True", "retcode",
+    "state_|-nginx_|-running",
+    "result",
+    "changes",
+    "comment",
+    "The service nginx is already running",
+    "duration",
+    "start_time",
+    "name",
+    "pkg",
+    "installed",
+    "version",
+    "/etc/nginx/nginx.conf",
+    "managed",
+    "diff",
+    "True",
+    "retcode",
 ];
 
 /// Event `n` of a load: its tag and its data.
@@ -150,7 +164,8 @@ fn main() {
         let events: Events = (0..count).map(|n| event(n, small, &mut random)).collect();
         let raw: usize = events.iter().map(|(tag, data)| tag.len() + data.len()).sum();
         let mut base = 0.0;
-        for (name, run) in [("yardstick", yardstick as fn(&Path, &Events) -> u64), ("saltcellar", saltcellar)] {
+        for (name, run) in [("yardstick", yardstick as fn(&Path, &Events) -> u64), ("saltcellar", saltcellar)]
+        {
             let dir = tempfile::tempdir().unwrap();
             let outcome = measured(|| run(dir.path(), &events));
             let rate = count as f64 / outcome.seconds;

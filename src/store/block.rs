@@ -9,8 +9,6 @@
 //! A [`BlockView`] exists only for bytes whose columns all have one value per entry and whose indexes all
 //! point into the dictionary, so reading an entry cannot fail; only its body can (decompression).
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::OnceLock;
 
 use rkyv::rancor::{Error, Source as _};
@@ -21,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::column::Column;
 use crate::clock::Micros;
 use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX, ZSTD_LEVEL};
-use crate::model::{Entry, Flags, JidKey, Kind, SeqNo, Source};
+use crate::model::{Entry, FastMap, Flags, JidKey, Kind, SeqNo, Source};
 
 /// Stands for the jid in a tag's shape.
 const JID_MARK: u8 = 1;
@@ -66,28 +64,10 @@ pub struct Block {
     bodies: Vec<u8>,
 }
 
-/// A hash that is its own hash.
-#[derive(Default)]
-struct Ready(u64);
-
-impl Hasher for Ready {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64(bytes);
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n;
-    }
-}
-
 /// Texts, each once.
 #[derive(Default)]
 struct Dictionary {
-    by_hash: HashMap<u64, u32, BuildHasherDefault<Ready>>,
+    by_hash: FastMap<u64, u32>,
     ends: Vec<u32>,
     bytes: Vec<u8>,
 }
@@ -129,7 +109,7 @@ pub struct BlockBuilder {
     fun: Vec<i64>,
     tag: Vec<i64>,
     body_len: Vec<i64>,
-    jid_index: HashMap<JidKey, i64>,
+    jid_index: FastMap<JidKey, i64>,
     jid_time: Vec<i64>,
     jid_pid: Vec<i64>,
     texts: Dictionary,

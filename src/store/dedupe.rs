@@ -16,34 +16,13 @@
 //! Two generations of [`DEDUPE_WINDOW`] fingerprints each. What comes later than that many others is stored
 //! again; readers of a job still fold equal returns.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
-use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::limits::DEDUPE_WINDOW;
-use crate::model::{Entry, Flags, Kind, Source};
+use crate::model::{Entry, FastMap, Flags, Kind, Source};
 use crate::wire::msgpack;
 
-/// A key that is a hash already.
-#[derive(Default)]
-struct Ready(u64);
-
-impl Hasher for Ready {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = bytes.iter().fold(self.0, |h, &b| h.rotate_left(8) ^ u64::from(b));
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n;
-    }
-}
-
-type Map<V> = HashMap<u64, V, BuildHasherDefault<Ready>>;
+type Map<V> = FastMap<u64, V>;
 
 /// Two generations: the older one is dropped whole when the younger is full.
 #[derive(Debug)]
@@ -132,13 +111,9 @@ impl Dedupe {
 
     /// Counts the entry for its door; true if another door has shown it as often already.
     fn shown_elsewhere(&mut self, entry: &Entry<'_>) -> bool {
-        let mut hash = Xxh3::with_seed(self.seed);
-        hash.update(entry.tag);
-        hash.update(&[0, entry.kind as u8]);
-        hash.update(entry.jid.as_bytes());
-        hash.update(&[0]);
-        hash.update(entry.body);
-        let key = hash.digest();
+        let of_kind = self.seed ^ u64::from(entry.kind as u8);
+        // What is on no bus has no tag, or one that says less than its jid.
+        let key = chained(of_kind, [entry.tag, entry.jid.as_bytes(), entry.body]);
         let before = self.seen.get(key).unwrap_or_default();
         let mut counts = before;
         let door = entry.source as usize;
@@ -153,11 +128,8 @@ impl Dedupe {
     }
 
     fn answer(&self, entry: &Entry<'_>) -> (u64, u64) {
-        let mut key = Xxh3::with_seed(self.seed);
-        key.update(entry.jid.as_bytes());
-        key.update(&[0]);
-        key.update(entry.minion.as_bytes());
-        (key.digest(), answer_digest(entry.body, self.seed))
+        let key = chained(self.seed, [entry.jid.as_bytes(), entry.minion.as_bytes()]);
+        (key, answer_digest(entry.body, self.seed))
     }
 
     /// What was judged since the last call is stored.
@@ -191,11 +163,12 @@ pub fn answer_digest(body: &[u8], seed: u64) -> u64 {
             _ => {}
         }
     }
-    let mut hash = Xxh3::with_seed(seed);
-    hash.update(answer);
-    hash.update(&xxh3_64_with_seed(retcode, seed).to_le_bytes());
-    hash.update(success);
-    hash.digest()
+    chained(seed, [answer, retcode, success])
+}
+
+/// A hash of several pieces, each seeded by those before it: where one ends matters.
+fn chained<const N: usize>(seed: u64, pieces: [&[u8]; N]) -> u64 {
+    pieces.iter().fold(seed, |hash, piece| xxh3_64_with_seed(piece, hash))
 }
 
 #[cfg(test)]

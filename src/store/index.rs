@@ -17,7 +17,7 @@
 //!
 //! Both trees are summed up (`checked`). Values stay below sled's limit for pages outside its file, which it does not sync.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -27,7 +27,7 @@ use super::error::{StoreError, io_at};
 use super::log::BlockMeta;
 use super::row::{self, JobRow};
 use crate::clock::Micros;
-use crate::model::{Entry, JidKey, Kind, SeqNo};
+use crate::model::{Entry, FastMap, JidKey, Kind, SeqNo};
 
 /// An entry's place in its segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +64,16 @@ pub struct Latest {
     pub jid: String,
 }
 
+/// Where a job's entries lie, and how good a load its row has (`row::rank`).
+#[derive(Debug, Default)]
+struct JobPlaces {
+    places: Vec<Place>,
+    rank: u8,
+}
+
+/// By function, then by minion.
+pub type LatestJobs = FastMap<String, FastMap<String, Latest>>;
+
 /// Sums over a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sums {
@@ -80,9 +90,9 @@ pub struct Sums {
 pub struct MemIndex {
     segment: SeqNo,
     blocks: Vec<BlockMeta>,
-    places: HashMap<JidKey, Vec<Place>>,
+    jobs: FastMap<JidKey, JobPlaces>,
     rows: BTreeMap<JidKey, JobRow>,
-    latest: HashMap<String, HashMap<String, Latest>>,
+    latest: LatestJobs,
     register: Option<Place>,
     sums: Sums,
 }
@@ -93,9 +103,9 @@ impl MemIndex {
         Self {
             segment,
             blocks: Vec::new(),
-            places: HashMap::new(),
+            jobs: FastMap::default(),
             rows: BTreeMap::new(),
-            latest: HashMap::new(),
+            latest: FastMap::default(),
             register: None,
             sums: Sums::default(),
         }
@@ -127,18 +137,19 @@ impl MemIndex {
             return;
         }
         let key = JidKey::of(entry.jid);
-        self.places.entry(key).or_default().push(place);
+        let job = self.jobs.entry(key).or_default();
+        job.places.push(place);
         let rank = row::rank(entry.kind);
-        if rank > 0 || matches!(entry.kind, Kind::Endtime | Kind::NoCache | Kind::Minions) {
+        let changes = rank > job.rank || matches!(entry.kind, Kind::Endtime | Kind::NoCache | Kind::Minions);
+        if changes {
+            job.rank = job.rank.max(rank);
             let row = self.rows.entry(key).or_insert_with(|| JobRow {
                 jid: entry.jid.to_owned(),
                 first_at: entry.at.0,
                 segments: vec![self.segment.0],
                 ..JobRow::default()
             });
-            if rank > row.rank || matches!(entry.kind, Kind::Endtime | Kind::NoCache) {
-                row.learn(&Entry { body: body(), ..*entry });
-            }
+            row.learn(&Entry { body: body(), ..*entry });
         }
         if entry.kind == Kind::Return && !entry.fun.is_empty() && !entry.minion.is_empty() {
             self.note_latest(seq, entry);
@@ -147,7 +158,7 @@ impl MemIndex {
 
     fn note_latest(&mut self, seq: SeqNo, entry: &Entry<'_>) {
         if !self.latest.contains_key(entry.fun) {
-            self.latest.insert(entry.fun.to_owned(), HashMap::new());
+            self.latest.insert(entry.fun.to_owned(), FastMap::default());
         }
         let Some(minions) = self.latest.get_mut(entry.fun) else { return };
         match minions.get_mut(entry.minion) {
@@ -168,7 +179,7 @@ impl MemIndex {
 
     /// The places of a job's entries, in order.
     pub fn places(&self, key: JidKey) -> &[Place] {
-        self.places.get(&key).map_or(&[], Vec::as_slice)
+        self.jobs.get(&key).map_or(&[], |job| job.places.as_slice())
     }
 
     /// The rows of jobs whose entries are here.
@@ -177,7 +188,7 @@ impl MemIndex {
     }
 
     /// Per function and minion the last job.
-    pub fn latest(&self) -> &HashMap<String, HashMap<String, Latest>> {
+    pub fn latest(&self) -> &LatestJobs {
         &self.latest
     }
 
@@ -237,8 +248,8 @@ impl SledIndex {
         let blocks =
             (0_u32..).zip(&index.blocks).map(|(n, meta)| (n.to_be_bytes().to_vec(), meta_bytes(meta)));
         CheckedTree::open(&db, dir, "block")?.put(blocks)?;
-        let places = index.places.iter().flat_map(|(key, places)| {
-            (0_u32..).zip(places.chunks(PLACES_PER_PART)).map(|(part, places)| {
+        let places = index.jobs.iter().flat_map(|(key, job)| {
+            (0_u32..).zip(job.places.chunks(PLACES_PER_PART)).map(|(part, places)| {
                 let key = [&key.0.to_be_bytes()[..], &part.to_be_bytes()].concat();
                 (key, places.iter().flat_map(|place| place.to_bytes()).collect())
             })

@@ -155,7 +155,7 @@ impl Store {
         let mut minions = self.0.state.minions()?;
         for segment in self.0.segments(Class::Jobs) {
             with_memory(&segment, |index| {
-                minions.extend(index.latest().values().flat_map(HashMap::keys).cloned());
+                minions.extend(index.latest().values().flat_map(|minions| minions.keys()).cloned());
             });
         }
         minions.sort_unstable();
