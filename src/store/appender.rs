@@ -18,8 +18,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::block::BlockBuilder;
-use super::block::BlockView;
+use super::block::{BlockBuilder, Packer};
 use super::dedupe::{Dedupe, Verdict};
 use super::error::{StoreError, io_at};
 use super::format::Class;
@@ -122,25 +121,34 @@ struct Packing<'a> {
 }
 
 impl<'a> Packing<'a> {
-    fn push(&mut self, seq: SeqNo, entry: Entry<'a>, end: u64) -> Result<(), StoreError> {
+    fn push(
+        &mut self,
+        seq: SeqNo,
+        entry: Entry<'a>,
+        end: u64,
+        packer: &mut Packer,
+    ) -> Result<(), StoreError> {
         if self.builder.is_full_for(&entry) {
-            self.finish(end)?;
+            self.finish(end, packer)?;
         }
         self.builder.push(seq, &entry);
         self.open.push((seq, entry));
         Ok(())
     }
 
-    fn finish(&mut self, end: u64) -> Result<(), StoreError> {
-        let Some((first_seq, _)) = self.open.first() else { return Ok(()) };
-        let first_seq = *first_seq;
+    fn finish(&mut self, end: u64, packer: &mut Packer) -> Result<(), StoreError> {
+        if self.open.is_empty() {
+            return Ok(());
+        }
+        let ((first_seq, last_seq), (at_min, at_max)) = (self.builder.seqs(), self.builder.times());
         let failed = |what: String| StoreError::Failed(format!("pack a block: {what}"));
-        let payload = std::mem::take(&mut self.builder).finish().map_err(|e| failed(e.to_string()))?;
+        let payload = std::mem::take(&mut self.builder).finish(packer).map_err(|e| failed(e.to_string()))?;
         let offset = end + self.frames.len() as u64;
         write_frame(&mut self.frames, &payload, first_seq, self.open.len());
-        let len = payload.len();
-        let view = BlockView::new(payload).map_err(failed)?;
-        self.blocks.push((BlockMeta::of(&view, offset, len), std::mem::take(&mut self.open)));
+        let len = u32::try_from(payload.len()).map_err(|_| failed("a payload over 4 GiB".to_owned()))?;
+        let count = u32::try_from(self.open.len()).unwrap_or(u32::MAX);
+        let meta = BlockMeta { offset, len, count, first_seq, last_seq, at_min, at_max };
+        self.blocks.push((meta, std::mem::take(&mut self.open)));
         Ok(())
     }
 }
@@ -152,6 +160,7 @@ pub struct Appender {
     pub(super) seals: Tx<Arc<Segment>>,
     pub(super) active: Vec<Active>,
     pub(super) dedupe: Dedupe,
+    pub(super) packer: Packer,
     pub(super) next_seq: SeqNo,
     pub(super) limits: Limits,
 }
@@ -228,11 +237,11 @@ impl Appender {
             raw_bytes += entry.raw_len() as u64;
             let class = Class::of(&entry) as usize;
             if let (Some(packing), Some(active)) = (packings.get_mut(class), self.active.get(class)) {
-                packing.push(seq, entry, active.end)?;
+                packing.push(seq, entry, active.end, &mut self.packer)?;
             }
         }
         for (packing, active) in packings.iter_mut().zip(&self.active) {
-            packing.finish(active.end)?;
+            packing.finish(active.end, &mut self.packer)?;
             if !packing.frames.is_empty() {
                 active.write(&packing.frames)?;
             }

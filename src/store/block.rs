@@ -64,6 +64,16 @@ pub struct Block {
     bodies: Vec<u8>,
 }
 
+/// Compresses bodies, keeping its tables from block to block.
+pub struct Packer(zstd::bulk::Compressor<'static>);
+
+impl Packer {
+    /// At the level that the log is written with.
+    pub fn new() -> std::io::Result<Self> {
+        zstd::bulk::Compressor::new(ZSTD_LEVEL).map(Self)
+    }
+}
+
 /// Texts, each once.
 #[derive(Default)]
 struct Dictionary {
@@ -182,9 +192,22 @@ impl BlockBuilder {
         at
     }
 
+    /// The sequence numbers of its first and last entry; both 0 without entries.
+    pub fn seqs(&self) -> (SeqNo, SeqNo) {
+        let gap = self.seqs.last().map_or(0, |gap| gap.unsigned_abs());
+        let last = self.first_seq + gap + self.len().saturating_sub(1) as u64;
+        (SeqNo(self.first_seq), SeqNo(last))
+    }
+
+    /// The earliest and the latest arrival.
+    pub fn times(&self) -> (Micros, Micros) {
+        let earliest = self.at.iter().min().copied().unwrap_or_default();
+        (Micros(earliest), Micros(self.at.iter().max().copied().unwrap_or_default()))
+    }
+
     /// Compresses the bodies and turns everything into archived bytes.
-    pub fn finish(self) -> Result<AlignedVec, Error> {
-        let packed = zstd::bulk::compress(&self.bodies, ZSTD_LEVEL).map_err(Error::new)?;
+    pub fn finish(self, packer: &mut Packer) -> Result<AlignedVec, Error> {
+        let packed = packer.0.compress(&self.bodies).map_err(Error::new)?;
         let (codec, bodies) =
             if packed.len() < self.bodies.len() { (1, packed) } else { (0, self.bodies.clone()) };
         let block = Block {
@@ -565,7 +588,7 @@ mod tests {
                 seqs.push(SeqNo(seq));
                 builder.push(SeqNo(seq), &e.entry());
             }
-            let view = BlockView::new(builder.finish().unwrap()).unwrap();
+            let view = BlockView::new(builder.finish(&mut Packer::new().unwrap()).unwrap()).unwrap();
             prop_assert_eq!(view.len(), entries.len());
             let rows = view.rows();
             for (i, e) in entries.iter().enumerate() {
@@ -593,7 +616,7 @@ mod tests {
                     jid: &jid, minion: "web", fun: "test.ping", retcode: 0, body: &body,
                 });
             }
-            let mut bytes = builder.finish().unwrap();
+            let mut bytes = builder.finish(&mut Packer::new().unwrap()).unwrap();
             let at = at % bytes.len();
             bytes.as_mut_slice()[at] = to;
             if let Ok(view) = BlockView::new(bytes) {

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use crate::clock::Micros;
     use crate::model::{Entry, Flags, Kind, Source};
-    use crate::store::block::BlockBuilder;
+    use crate::store::block::{BlockBuilder, Packer};
 
     #[test]
     fn the_oldest_blocks_make_room() {
@@ -75,7 +75,7 @@ mod tests {
                 body: &noise,
             },
         );
-        let view = Arc::new(BlockView::new(builder.finish().unwrap()).unwrap());
+        let view = Arc::new(BlockView::new(builder.finish(&mut Packer::new().unwrap()).unwrap()).unwrap());
         for n in 0..20 {
             cache.put((Class::Events, SeqNo(1), n), view.clone());
         }

@@ -193,12 +193,14 @@ impl Store {
         let (intake, works) = bounded("intake", INTAKE_BATCHES);
         let (seals_tx, seals) = bounded("seals", SEALS_WAITING);
         let limits = options.limits;
+        let packer = block::Packer::new().map_err(error::io_at("start zstd for", dir))?;
         let appender = Appender {
             shared: shared.clone(),
             intake: works,
             seals: seals_tx,
             active,
             dedupe,
+            packer,
             next_seq,
             limits,
         };
