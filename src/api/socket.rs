@@ -13,6 +13,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -268,7 +269,11 @@ async fn start_call(
         Some(Run::Read(run)) => {
             let house = house.clone();
             tokio::task::spawn_blocking(move || {
-                let outcome = Request::read(&payload).and_then(|request| run(&house.ctx, &request.args));
+                // A panic is a fault of ours; the caller is told instead of left waiting.
+                let work = || Request::read(&payload).and_then(|request| run(&house.ctx, &request.args));
+                let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+                    Err(CallError::Internal("the call ended by a panic, see the daemon's log".to_owned()))
+                });
                 drop((payload, bytes));
                 reply.send(outcome);
             });

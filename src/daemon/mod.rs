@@ -76,14 +76,21 @@ impl Daemon {
                 .context("open the local socket")?
         };
         let store_threads = vec![
-            threads::spawn("sc-append", move || appender.run()).context("start the appender")?,
+            threads::spawn_vital("sc-append", move || appender.run()).context("start the appender")?,
             threads::spawn("sc-seal", move || sealer.run()).context("start the sealer")?,
         ];
         let drain = Drain::new();
         let mut watches = Vec::new();
         let mut buses = Vec::new();
         for (n, sock_dir) in config.bus.iter().enumerate() {
-            let bus = Bus::new(sock_dir, intake.clone(), clock.clone(), metrics.clone(), drain.clone());
+            let bus = Bus::new(
+                sock_dir,
+                config.store.entry_bytes_max,
+                intake.clone(),
+                clock.clone(),
+                metrics.clone(),
+                drain.clone(),
+            );
             watches.push(bus.watch());
             buses
                 .push(threads::spawn(&format!("sc-bus-{n}"), move || bus.run()).context("start a bus door")?);

@@ -166,17 +166,19 @@ pub struct Walked {
 }
 
 impl LogFile {
-    /// Opens a file and checks its header.
+    /// Opens a file and looks at its header. A damaged header is reported and done without: the frames have
+    /// checksums of their own, and the directory names class and number.
     pub fn open(path: &Path, class: u8, first_seq: SeqNo) -> Result<Self, StoreError> {
         let file = File::open(path).map_err(io_at("open", path))?;
         let mut header = [0_u8; FILE_HEADER_LEN];
-        file.read_exact_at(&mut header, 0).map_err(io_at("read the header of", path))?;
-        let corrupt = |what: String| StoreError::Corrupt { path: path.to_owned(), offset: 0, what };
-        if header.get(..8) != Some(FILE_MAGIC) {
-            return Err(corrupt("not a segment's log".to_owned()));
-        }
-        if crc32fast::hash(header.get(..60).unwrap_or_default()) != u32_at(&header, 60) {
-            return Err(corrupt("the header's checksum does not hold".to_owned()));
+        let whole = match file.read_exact_at(&mut header, 0) {
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => false,
+            read => read.map(|()| true).map_err(io_at("read the header of", path))?,
+        };
+        let crc_holds = crc32fast::hash(header.get(..60).unwrap_or_default()) == u32_at(&header, 60);
+        if !whole || header.get(..8) != Some(FILE_MAGIC) || !crc_holds {
+            tracing::error!(path = %path.display(), offset = 0, "the header of a log is damaged; its frames are read all the same");
+            return Ok(Self { path: path.to_owned(), file });
         }
         let found = u32_at(&header, 8);
         if found != FORMAT_VERSION {
@@ -184,7 +186,8 @@ impl LogFile {
             return Err(StoreError::Version { path, found: found.to_string(), expected: FORMAT_VERSION });
         }
         if header.get(12) != Some(&class) || u64_at(&header, 16) != first_seq.0 {
-            return Err(corrupt("the header names another segment: was a directory renamed?".to_owned()));
+            let what = "the header names another segment: was a directory renamed?".to_owned();
+            return Err(StoreError::Corrupt { path: path.to_owned(), offset: 0, what });
         }
         Ok(Self { path: path.to_owned(), file })
     }
@@ -267,7 +270,7 @@ impl LogFile {
                     let meta = BlockMeta::of(&view, at, len);
                     each(meta, &view);
                     at = meta.end();
-                    walked.end = at.min(size);
+                    walked.end = at;
                 }
                 None => at = self.next_magic(at + ALIGN as u64, size)?,
             }

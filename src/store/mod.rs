@@ -160,7 +160,7 @@ impl Store {
                 }
                 let (index, walked) = segment.walk()?;
                 report_damage(&segment, &walked, &options.metrics);
-                next_seq = index.blocks().last().map_or(next_seq, |b| next_seq.max(b.last_seq.next()));
+                next_seq = index.blocks().iter().fold(next_seq, |next, b| next.max(b.last_seq.next()));
                 *segment.index_mut() = segment::Index::Memory(Box::new(index));
                 shared.add_segment(segment.clone());
                 if Some(first_seq) == newest {

@@ -1,6 +1,8 @@
 //! Reading: entries of a job, events backwards from any point, rows of jobs.
 //!
-//! Readers share nothing with the appender but the index of the growing segment, locked for moments. Bytes
+//! Readers share nothing with the appender but the index of the growing segment, locked for moments. They ask
+//! the indexes in memory first and the state database afterwards: a segment that is sealed in between is then
+//! seen twice, which joining does not mind, and never not at all. Bytes
 //! come out of files and are checked again on every read that does not find them in the cache.
 
 use std::collections::BTreeMap;
@@ -66,18 +68,21 @@ impl Store {
     /// All entries of a job, in the order of the log.
     pub fn job_entries(&self, jid: &str) -> Result<Vec<StoredEntry>, StoreError> {
         let key = JidKey::of(jid);
+        let segments = self.0.segments(Class::Jobs);
+        let places: Vec<Option<Vec<Place>>> =
+            segments.iter().map(|segment| with_memory(segment, |index| index.places(key).to_vec())).collect();
         let row = self.0.state.job(key)?;
-        let sealed_in =
-            |segment: &Segment| row.as_ref().is_some_and(|row| row.segments.contains(&segment.first_seq.0));
         let mut found = Vec::new();
-        for segment in self.0.segments(Class::Jobs) {
-            let in_memory = matches!(*segment.index(), Index::Memory(_));
-            if !in_memory && !sealed_in(&segment) {
-                continue;
-            }
-            let places = self.0.ready(&segment)?.places(key)?;
-            for (place, view) in self.0.at_places(&segment, &places)? {
-                let entry = stored(&segment, view.rows(), usize::from(place.at))?;
+        for (segment, places) in segments.iter().zip(places) {
+            let places = match places {
+                Some(places) => places,
+                None if row.as_ref().is_some_and(|row| row.segments.contains(&segment.first_seq.0)) => {
+                    self.0.ready(segment)?.places(key)?
+                }
+                None => continue,
+            };
+            for (place, view) in self.0.at_places(segment, &places)? {
+                let entry = stored(segment, view.rows(), usize::from(place.at))?;
                 if entry.jid == jid {
                     found.push(entry);
                 }
@@ -90,18 +95,13 @@ impl Store {
     /// A job's row, joined over all segments.
     pub fn job_row(&self, jid: &str) -> Result<Option<JobRow>, StoreError> {
         let key = JidKey::of(jid);
-        let mut row = self.0.state.job(key)?;
-        for segment in self.0.segments(Class::Jobs) {
-            let fresh = with_memory(&segment, |index| index.rows().get(&key).cloned()).flatten();
-            row = match (row, fresh) {
-                (Some(mut row), Some(fresh)) => {
-                    row.merge(fresh);
-                    Some(row)
-                }
-                (row, fresh) => row.or(fresh),
-            };
-        }
-        Ok(row.filter(|row| row.jid == jid))
+        let segments = self.0.segments(Class::Jobs);
+        let fresh: Vec<JobRow> = segments
+            .iter()
+            .filter_map(|segment| with_memory(segment, |index| index.rows().get(&key).cloned())?)
+            .collect();
+        let joined = self.0.state.job(key)?.into_iter().chain(fresh).reduce(JobRow::joined);
+        Ok(joined.filter(|row| row.jid == jid))
     }
 
     /// Up to `limit` rows of jobs, the latest first, of keys below `before`. Fewer mean that there are no more.
@@ -110,54 +110,54 @@ impl Store {
         before: Option<JidKey>,
         limit: usize,
     ) -> Result<Vec<(JidKey, JobRow)>, StoreError> {
-        let mut rows: BTreeMap<JidKey, JobRow> =
-            self.0.state.jobs_before(before, limit)?.into_iter().collect();
+        let mut fresh = Vec::new();
         for segment in self.0.segments(Class::Jobs) {
             with_memory(&segment, |index| {
                 let newest = match before {
                     Some(key) => index.rows().range(..key),
                     None => index.rows().range(..),
                 };
-                for (key, row) in newest.rev().take(limit) {
-                    match rows.get_mut(key) {
-                        Some(known) => known.merge(row.clone()),
-                        None => {
-                            rows.insert(*key, row.clone());
-                        }
-                    }
-                }
+                fresh.extend(newest.rev().take(limit).map(|(key, row)| (*key, row.clone())));
             });
+        }
+        let mut rows: BTreeMap<JidKey, JobRow> = BTreeMap::new();
+        for (key, row) in self.0.state.jobs_before(before, limit)?.into_iter().chain(fresh) {
+            let row = match rows.remove(&key) {
+                Some(known) => known.joined(row),
+                None => row,
+            };
+            rows.insert(key, row);
         }
         Ok(rows.into_iter().rev().take(limit).collect())
     }
 
     /// Per minion, the last job that ran a function.
     pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
-        let mut latest = self.0.state.latest_of(fun)?;
+        let mut fresh = Vec::new();
         for segment in self.0.segments(Class::Jobs) {
             with_memory(&segment, |index| {
-                for (minion, found) in index.latest().get(fun).into_iter().flatten() {
-                    match latest.get_mut(minion) {
-                        Some(known) if known.seq >= found.seq => {}
-                        Some(known) => known.clone_from(found),
-                        None => {
-                            latest.insert(minion.clone(), found.clone());
-                        }
-                    }
-                }
+                let of_fun = index.latest().get(fun).into_iter().flatten();
+                fresh.extend(of_fun.map(|(minion, latest)| (minion.clone(), latest.clone())));
             });
+        }
+        let mut latest = self.0.state.latest_of(fun)?;
+        for (minion, found) in fresh {
+            if latest.get(&minion).is_none_or(|known| known.seq < found.seq) {
+                latest.insert(minion, found);
+            }
         }
         Ok(latest)
     }
 
     /// Every minion that has returned a job, sorted.
     pub fn minions(&self) -> Result<Vec<String>, StoreError> {
-        let mut minions = self.0.state.minions()?;
+        let mut minions = Vec::new();
         for segment in self.0.segments(Class::Jobs) {
             with_memory(&segment, |index| {
                 minions.extend(index.latest().values().flat_map(|minions| minions.keys()).cloned());
             });
         }
+        minions.extend(self.0.state.minions()?);
         minions.sort_unstable();
         minions.dedup();
         Ok(minions)

@@ -128,6 +128,13 @@ impl JobRow {
         }
     }
 
+    /// This row joined with one that a later segment made of the same job.
+    #[must_use]
+    pub fn joined(mut self, later: JobRow) -> Self {
+        self.merge(later);
+        self
+    }
+
     /// Joins the row that a later segment made of the same job.
     pub fn merge(&mut self, later: JobRow) {
         let segments = std::mem::take(&mut self.segments);

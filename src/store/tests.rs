@@ -270,6 +270,53 @@ fn a_flipped_bit_costs_its_block_and_nothing_else() {
 }
 
 #[test]
+fn a_damaged_header_costs_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    for n in 0..100 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    rig.close();
+    for path in files_named(dir.path(), "log") {
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&[0x55; 30], 4).unwrap();
+    }
+    let rig = Rig::open(dir.path(), SMALL);
+    check_all(&rig, 0..100);
+    rig.put(batch_of(100..110)).unwrap();
+    rig.close();
+    let rig = Rig::open(dir.path(), SMALL);
+    check_all(&rig, 0..110);
+    rig.close();
+}
+
+#[test]
+fn readers_miss_nothing_while_segments_are_sealed() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    let store = rig.store.clone();
+    let reader = std::thread::Builder::new()
+        .spawn(move || {
+            let mut known = 0;
+            while known < 60 {
+                let jobs = store.jobs_before(None, usize::MAX).unwrap();
+                assert!(jobs.len() >= known, "{} jobs after {known}", jobs.len());
+                known = jobs.len();
+                for (_, row) in jobs.iter().rev() {
+                    assert!(!store.job_entries(&row.jid).unwrap().is_empty(), "{}", row.jid);
+                    assert!(store.job_row(&row.jid).unwrap().is_some(), "{}", row.jid);
+                }
+            }
+        })
+        .unwrap();
+    for n in 0..600 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    reader.join().unwrap();
+    rig.close();
+}
+
+#[test]
 fn a_block_damaged_behind_the_daemons_back_is_left_out_of_answers() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());

@@ -8,7 +8,7 @@ use crate::model::{EventFilter, Glob, SeqNo};
 use crate::query::{Job, JobFilter, Listed, jobs_before, row_load};
 use crate::store::StoredEntry;
 use crate::wire::call::{Args, CallError};
-use crate::wire::msgpack::{Reader, Writer};
+use crate::wire::msgpack::{self, Reader, Writer};
 
 const LIMIT: usize = 20;
 
@@ -80,7 +80,7 @@ pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
     let fits = fits.count().max(1);
     more |= fits < events.len();
     events.truncate(fits);
-    if args.raw("newest_first").is_some_and(|v| v == [0xc2]) {
+    if args.raw("newest_first").and_then(msgpack::as_bool) == Some(false) {
         events.reverse();
     }
     let mut w = Writer::new();
