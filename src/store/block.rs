@@ -135,15 +135,10 @@ impl BlockBuilder {
         self.at.len()
     }
 
-    /// Bytes its entries brought along.
-    pub fn raw_bytes(&self) -> usize {
-        self.raw_bytes
-    }
-
     /// Should it be finished before taking `entry`? A large entry gets a block of its own.
     pub fn is_full_for(&self, entry: &Entry<'_>) -> bool {
         self.len() >= BLOCK_ENTRIES_MAX
-            || (self.len() > 0 && self.raw_bytes + entry.raw_len() > BLOCK_RAW_BYTES)
+            || (self.len() > 0 && self.raw_bytes + entry.packed_len_max() > BLOCK_RAW_BYTES)
     }
 
     /// Appends an entry.
@@ -168,7 +163,7 @@ impl BlockBuilder {
         self.tag.push(shape);
         self.body_len.push(i64::try_from(entry.body.len()).unwrap_or(0));
         self.bodies.extend_from_slice(entry.body);
-        self.raw_bytes += entry.raw_len();
+        self.raw_bytes += entry.packed_len_max();
     }
 
     fn jid_of(&mut self, jid: &str) -> i64 {
@@ -291,9 +286,10 @@ impl BlockView {
         Rows { block: self.get(), view: self }
     }
 
-    /// Bytes held in memory.
+    /// Bytes that it holds in memory once its bodies have been asked for.
     pub fn memory(&self) -> usize {
-        self.bytes.len() + self.bodies.get().map_or(0, |b| b.as_ref().map_or(0, Vec::len))
+        let bodies = usize::try_from(self.get().bodies_len.to_native()).unwrap_or(usize::MAX);
+        self.bytes.len().saturating_add(bodies)
     }
 
     fn unpacked(&self) -> Result<&[u8], String> {

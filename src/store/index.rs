@@ -71,7 +71,7 @@ struct JobPlaces {
     rank: u8,
 }
 
-/// By function, then by minion.
+/// By function, then by minion. A job of several functions stands under the empty one.
 pub type LatestJobs = FastMap<String, FastMap<String, Latest>>;
 
 /// Sums over a segment.
@@ -83,6 +83,8 @@ pub struct Sums {
     pub raw_bytes: u64,
     /// Bytes of the log file.
     pub log_bytes: u64,
+    /// Last sequence number.
+    pub last_seq: SeqNo,
 }
 
 /// The index of a segment that still grows, or waits to be sealed.
@@ -129,6 +131,7 @@ impl MemIndex {
         let block = u32::try_from(self.blocks.len().saturating_sub(1)).unwrap_or(u32::MAX);
         let place = Place { block, at: u16::try_from(at).unwrap_or(u16::MAX) };
         self.sums.entries += 1;
+        self.sums.last_seq = self.sums.last_seq.max(seq);
         self.sums.raw_bytes += raw_len as u64;
         if entry.kind == Kind::Register {
             self.register = Some(place);
@@ -140,18 +143,24 @@ impl MemIndex {
         let job = self.jobs.entry(key).or_default();
         job.places.push(place);
         let rank = row::rank(entry.kind);
-        let changes = rank > job.rank || matches!(entry.kind, Kind::Endtime | Kind::NoCache | Kind::Minions);
-        if changes {
+        // A row for every job that has entries here, whatever they are: it tells where they can be found.
+        let row =
+            (job.places.len() == 1 || rank > job.rank || matches!(entry.kind, Kind::Endtime | Kind::NoCache))
+                .then(|| {
+                    self.rows.entry(key).or_insert_with(|| JobRow {
+                        jid: entry.jid.to_owned(),
+                        first_at: entry.at.0,
+                        segments: vec![self.segment.0],
+                        ..JobRow::default()
+                    })
+                });
+        if let Some(row) =
+            row.filter(|_| rank > job.rank || matches!(entry.kind, Kind::Endtime | Kind::NoCache))
+        {
             job.rank = job.rank.max(rank);
-            let row = self.rows.entry(key).or_insert_with(|| JobRow {
-                jid: entry.jid.to_owned(),
-                first_at: entry.at.0,
-                segments: vec![self.segment.0],
-                ..JobRow::default()
-            });
-            row.learn(&Entry { body: body(), ..*entry });
+            row.learn(seq, &Entry { body: body(), ..*entry });
         }
-        if entry.kind == Kind::Return && !entry.fun.is_empty() && !entry.minion.is_empty() {
+        if entry.kind == Kind::Return && !entry.minion.is_empty() {
             self.note_latest(seq, entry);
         }
     }
@@ -219,10 +228,14 @@ pub fn open_sled(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
     guarded(dir, || sled::Config::new().path(dir).cache_capacity(cache_bytes).flush_every_ms(None).open())
 }
 
-/// Runs something of sled's; its panics and errors become a [`StoreError::Index`].
+/// Runs something of sled's. Damage and panics become a [`StoreError::Index`], what the operating system refuses
+/// (no space, no file descriptor, no permission, a database that somebody holds) a [`StoreError::Io`].
 pub fn guarded<T>(dir: &Path, work: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
     let what = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => return Ok(done),
+        Ok(Err(sled::Error::Io(source))) if source.raw_os_error().is_some() || is_held(&source) => {
+            return Err(StoreError::Io { action: "use the index", path: dir.to_owned(), source });
+        }
         Ok(Err(e)) => e.to_string(),
         Err(panic) => {
             let words = panic.downcast_ref::<String>().map(String::as_str);
@@ -231,6 +244,11 @@ pub fn guarded<T>(dir: &Path, work: impl FnOnce() -> sled::Result<T>) -> Result<
         }
     };
     Err(StoreError::Index { path: dir.to_owned(), what })
+}
+
+/// Is this sled's word for a database that is open already? It has no error of its own for that.
+pub fn is_held(error: &std::io::Error) -> bool {
+    error.to_string().contains("could not acquire lock")
 }
 
 /// Flushes a database and syncs its file: `flush` of sled 0.34 alone is no fsync (docs/DECISIONS.md).
