@@ -264,7 +264,7 @@ def spawn(lab, name, *cmd):
         save(lab)
     with open(f"{lab['dir']}/{name}.out", "ab") as out:
         return procs.spawn([*salt_command(lab, cmd[0]), *cmd[1:]], note, stdout=out, stderr=out,
-                           stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+                           stdin=subprocess.DEVNULL, env={**own_env(), "PYTHONWARNINGS": "ignore"})
 
 
 def save(lab):
@@ -328,8 +328,14 @@ def env_of(lab):
     }
 
 
+def own_env():
+    """Ours without SALTCELLAR_SOCKET and STATE_DIR: the caller's, perhaps of another lab, would win over the
+    lab's own configuration."""
+    return {k: v for k, v in os.environ.items() if k not in ("SALTCELLAR_SOCKET", "SALTCELLAR_STATE_DIR")}
+
+
 def full_env(lab):
-    env = {**os.environ, **env_of(lab)}
+    env = {**own_env(), **env_of(lab)}
     env["PATH"] = lab["bin"] + os.pathsep + env.get("PATH", "")
     return env
 

@@ -106,6 +106,26 @@ def test_salt_call_makes_a_job_of_its_own(lab, daemon):
     assert "req" not in lab.run("jobs.list_jobs")
 
 
+def test_a_minion_that_returns_by_itself_too_is_kept_once(lab, daemon):
+    """`--return`: the minion calls the returner, and the master's job cache gets the same return."""
+    assert lab.salt("lab-1", "test.echo", "by two ways", "--return", "saltcellar") == {"lab-1": "by two ways"}
+    job = newest(daemon, arg=["by two ways"])
+    eventually("the return", lambda: daemon.returned(job["jid"]) == ["lab-1"])
+    full = daemon.job(job["jid"])
+    assert full["load"]["ret"] == "saltcellar"
+    assert [(r["return"], r["duplicates"]) for r in full["returns"]] == [("by two ways", 0)]
+
+
+def test_salt_call_without_a_master_returns_here(lab, daemon):
+    """`salt-call --local --return`: nobody published it, so all that is known is in the return."""
+    assert lab.call("lab-2", "--local", "--return", "saltcellar", "test.echo", "alone") == "alone"
+
+    def kept():
+        jobs = (daemon.job(j["jid"]) for j in daemon.jobs("--fun", "test.echo", "--minion", "lab-2"))
+        return [(r["minion"], r["return"]) for j in jobs for r in j["returns"] if r.get("fun_args") == ["alone"]]
+    assert eventually("the return", kept) == [("lab-2", "alone")]
+
+
 def test_a_failing_state_is_seen_to_fail(lab, daemon):
     lab.salt("*", "state.apply", "fails")
     job = newest(daemon, fun="state.apply")
