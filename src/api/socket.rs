@@ -52,14 +52,14 @@ pub enum SocketError {
     #[error("{} exists and is no socket: move it away, or give another --socket", .0.display())]
     NoSocket(PathBuf),
     /// The operating system refused.
-    #[error("{action} {}: {source}", path.display())]
+    #[error("{action} {}: {why}", path.display())]
     Io {
         /// Verb first.
         action: &'static str,
         /// The file.
         path: PathBuf,
         /// The refusal.
-        source: std::io::Error,
+        why: std::io::Error,
     },
     /// The group is not known on this machine.
     #[error("socket_group: there is no group `{0}` on this machine")]
@@ -83,7 +83,7 @@ impl Door {
     pub fn open(path: &Path, mode: u32, group: Option<&str>) -> Result<Self, SocketError> {
         let io = |action: &'static str, path: &Path| {
             let path = path.to_owned();
-            move |source| SocketError::Io { action, path, source }
+            move |why| SocketError::Io { action, path, why }
         };
         let gid = group
             .map(|name| group_id(name).ok_or_else(|| SocketError::NoGroup(name.to_owned())))

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use super::ask::NoDaemon;
 use super::output::OutputError;
 use crate::api::client::ClientError;
+use crate::api::socket::SocketError;
 use crate::config::ConfigError;
 use crate::store::StoreError;
 
@@ -46,6 +47,13 @@ impl Exit {
             return Some(match error {
                 StoreError::Version { .. } | StoreError::Corrupt { .. } => Self::Corrupt,
                 StoreError::Locked { .. } => Self::TempFail,
+                _ => Self::Failed,
+            });
+        }
+        if let Some(error) = cause.downcast_ref::<SocketError>() {
+            return Some(match error {
+                SocketError::NoGroup(_) => Self::Usage,
+                SocketError::InUse(_) => Self::TempFail,
                 _ => Self::Failed,
             });
         }

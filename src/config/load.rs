@@ -165,6 +165,15 @@ fn apply(
 ) -> Result<(), ConfigError> {
     let name = format!("{prefix}{}", entry.name);
     if keys::find(&name).is_some() {
+        if matches!(config.origin(&name), Origin::File { .. }) {
+            // Once under its section and once by its dotted name; the parser sees two different keys.
+            return Err(ConfigError {
+                origin: at(entry.line),
+                key: name,
+                problem: "given twice".to_owned(),
+                accepted: "give it once".to_owned(),
+            });
+        }
         return set(config, &name, &entry.node.value, &at(entry.line));
     }
     if !keys::is_section(&name) {
@@ -243,6 +252,17 @@ mod tests {
     }
 
     #[test]
+    fn under_systemd_the_directories_are_the_units() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut surroundings = user(dir.path());
+        surroundings.service_state_dir = Some("/var/lib/saltcellar".into());
+        surroundings.service_runtime_dir = Some("/run/saltcellar".into());
+        let config = Config::load(&Given::default(), &surroundings).unwrap();
+        assert_eq!(config.state_dir, Path::new("/var/lib/saltcellar"));
+        assert_eq!(config.socket, Path::new("/run/saltcellar/saltcellar.sock"));
+    }
+
+    #[test]
     fn defaults_follow_the_user() {
         let around = user(Path::new("/home/u"));
         let config = Config::load(&Given::default(), &around).unwrap();
@@ -304,6 +324,8 @@ mod tests {
             "c.yaml:1: log: \"info\" where keys are expected; give log.level, log.format"
         );
         assert_eq!(problem("a: 1\na: 2\n"), "c.yaml:2: the key \"a\" is given twice");
+        let twice = problem("store:\n  segment_bytes_max: 1GiB\nstore.segment_bytes_max: 2GiB\n");
+        assert!(twice.starts_with("c.yaml:3:") && twice.contains("given twice"), "{twice}");
         assert_eq!(problem("- a\n"), "c.yaml:1: a list where keys are expected");
         assert!(problem("socket: [\n").starts_with("c.yaml:"));
         let long = format!("socket: /{}\n", "x".repeat(120));

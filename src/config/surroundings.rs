@@ -1,7 +1,8 @@
 //! What a process finds around it: its user and its environment, and the default places that follow.
 //!
 //! Root keeps state under `/var/lib` and listens under `/run`; anybody else stays within their own XDG
-//! directories, so that trying the daemon out needs no rights and leaves nothing behind elsewhere.
+//! directories, so that trying the daemon out needs no rights and leaves nothing behind elsewhere. Under systemd the
+//! directories are those that the unit had made, whoever the user is.
 
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,10 @@ pub struct Surroundings {
     pub xdg_state_home: Option<PathBuf>,
     /// `XDG_RUNTIME_DIR`
     pub xdg_runtime_dir: Option<PathBuf>,
+    /// `STATE_DIRECTORY`, the first of them: where systemd has made a directory for the service
+    pub service_state_dir: Option<PathBuf>,
+    /// `RUNTIME_DIRECTORY`, likewise
+    pub service_runtime_dir: Option<PathBuf>,
     /// `SALTCELLAR_STATE_DIR`
     pub state_dir: Option<PathBuf>,
     /// `SALTCELLAR_SOCKET`
@@ -47,7 +52,14 @@ impl Surroundings {
         let path = |name: &str| set(name).map(PathBuf::from);
         // The XDG specification says that relative values are to be ignored.
         let xdg = |name: &str| path(name).filter(|path| path.is_absolute());
+        // systemd separates several by colons (systemd.exec(5)).
+        let first = |name: &str| {
+            let text = set(name)?.into_string().ok()?;
+            absolute(text.split(':').next()?)
+        };
         Self {
+            service_state_dir: first("STATE_DIRECTORY"),
+            service_runtime_dir: first("RUNTIME_DIRECTORY"),
             root: rustix::process::geteuid().is_root(),
             home: path("HOME"),
             xdg_config_home: xdg("XDG_CONFIG_HOME"),
@@ -61,7 +73,7 @@ impl Surroundings {
 
     /// The configuration file that is read when none is named, if there is one.
     pub(super) fn default_config_file(&self) -> Option<PathBuf> {
-        let path = if self.root {
+        let path = if self.root || self.service_state_dir.is_some() {
             PathBuf::from(SYSTEM_CONFIG)
         } else {
             let home = self.xdg_config_home.clone().or_else(|| Some(self.home.as_ref()?.join(".config")))?;
@@ -72,6 +84,9 @@ impl Surroundings {
     }
 
     pub(super) fn default_state_dir(&self) -> Result<PathBuf, ConfigError> {
+        if let Some(dir) = &self.service_state_dir {
+            return Ok(dir.clone());
+        }
         if self.root {
             return Ok(PathBuf::from(SYSTEM_STATE_DIR));
         }
@@ -81,6 +96,9 @@ impl Surroundings {
     }
 
     pub(super) fn default_socket(&self) -> Result<PathBuf, ConfigError> {
+        if let Some(dir) = &self.service_runtime_dir {
+            return Ok(dir.join("saltcellar.sock"));
+        }
         if self.root {
             return Ok(PathBuf::from(SYSTEM_SOCKET));
         }
@@ -98,6 +116,10 @@ impl Surroundings {
         let home = home.or_else(|| Some(self.home.as_deref()?.join(Path::new(".local/state"))))?;
         Some(home.join("saltcellar"))
     }
+}
+
+fn absolute(text: &str) -> Option<PathBuf> {
+    Some(PathBuf::from(text)).filter(|path| path.is_absolute())
 }
 
 fn homeless(key: &str, accepted: String) -> ConfigError {

@@ -49,18 +49,30 @@ pub enum Source {
     EventReturn = 1,
     /// Salt's job cache and returner calls.
     Returner = 2,
-    /// Handed over from a spool: may have been stored already.
-    Spool = 3,
+    /// A returner call handed over from a spool: may have been stored already.
+    SpooledReturner = 3,
+    /// An `event_return` handed over from a spool: may have been stored already.
+    SpooledEventReturn = 4,
 }
 
 impl Source {
     /// How many there are.
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 5;
 
     /// The source with this number, if there is one.
     pub fn from_number(n: u8) -> Option<Self> {
-        use Source::{Bus, EventReturn, Returner, Spool};
-        [Bus, EventReturn, Returner, Spool].get(usize::from(n)).copied()
+        use Source::{Bus, EventReturn, Returner, SpooledEventReturn, SpooledReturner};
+        [Bus, EventReturn, Returner, SpooledReturner, SpooledEventReturn].get(usize::from(n)).copied()
+    }
+
+    /// The same door, for what comes out of its spool.
+    #[must_use]
+    pub fn spooled(self) -> Self {
+        match self {
+            Source::EventReturn => Source::SpooledEventReturn,
+            Source::Returner => Source::SpooledReturner,
+            other => other,
+        }
     }
 
     /// The name that `events list` shows.
@@ -69,7 +81,8 @@ impl Source {
             Source::Bus => "bus",
             Source::EventReturn => "event_return",
             Source::Returner => "returner",
-            Source::Spool => "spool",
+            Source::SpooledReturner => "returner (spooled)",
+            Source::SpooledEventReturn => "event_return (spooled)",
         }
     }
 }
@@ -267,10 +280,10 @@ mod tests {
             assert_eq!(Kind::from_number(n).map(|k| k as u8), Some(n));
         }
         assert_eq!(Kind::from_number(9), None);
-        for n in 0..4 {
+        for n in 0..5 {
             assert_eq!(Source::from_number(n).map(|s| s as u8), Some(n));
         }
-        assert_eq!(Source::from_number(4), None);
+        assert_eq!(Source::from_number(5), None);
     }
 
     #[test]

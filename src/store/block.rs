@@ -559,7 +559,7 @@ mod tests {
             "[a-z0-9]{1,8}",
         ];
         let minion = prop_oneof![Just(String::new()), Just("web1".to_owned()), "\\PC{1,6}"];
-        let meta = (0_u8..9, 0_u8..4, 0_u8..16, any::<i64>(), any::<i64>(), 0_u64..1000);
+        let meta = (0_u8..9, 0_u8..5, 0_u8..16, any::<i64>(), any::<i64>(), 0_u64..1000);
         (meta, jid, minion, 0_u8..4, "[a-z.]{0,8}", prop::collection::vec(any::<u8>(), 0..80)).prop_map(
             |((kind, source, flags, at, retcode, gap), jid, minion, form, fun, body)| {
                 let tag = match form {

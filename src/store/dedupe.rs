@@ -6,7 +6,8 @@
 //!
 //! Two events may really be equal: the bus adds no number. Each door is therefore counted for itself, and an
 //! event is a duplicate only if its door has not yet shown it more often than some other door did. What is
-//! stored is as many as the door that showed the most.
+//! stored is as many as the door that showed the most. What a door hands over from its spool counts as a door of its
+//! own, because it may have been taken before.
 //!
 //! An event under `salt/job/<jid>/ret/<id>` can be fired by anybody who may fire events, and a large return is trimmed
 //! before it is fired. So when a returner call brings an answer other than the first one seen on the bus, it is stored
@@ -106,7 +107,7 @@ impl Dedupe {
             return if known { Verdict::Known } else { Verdict::New };
         }
         let on_bus = entry.flags.has(Flags::ON_BUS);
-        let vouched = matches!(entry.source, Source::Returner | Source::Spool);
+        let vouched = matches!(entry.source, Source::Returner | Source::SpooledReturner);
         let (key, digest) = self.answer(entry);
         let first = self.answers.get(key);
         let verdict = match first {
@@ -228,7 +229,9 @@ mod tests {
         let body = body(1, true);
         for doors in [
             [Source::Bus, Source::EventReturn, Source::Returner],
-            [Source::Returner, Source::Bus, Source::Spool],
+            [Source::Returner, Source::Bus, Source::SpooledReturner],
+            [Source::SpooledReturner, Source::SpooledEventReturn, Source::Bus],
+            [Source::SpooledEventReturn, Source::SpooledReturner, Source::EventReturn],
         ] {
             let mut dedupe = Dedupe::new(1);
             let verdicts = doors.map(|door| dedupe.judge(&entry(door, true, &body)));
@@ -274,13 +277,13 @@ mod tests {
         assert_eq!(judge(Source::Returner, &real), Verdict::Confirms);
         assert_eq!(judge(Source::Bus, &later), Verdict::Differs);
         assert_eq!(judge(Source::Returner, &later), Verdict::Known);
-        assert_eq!(judge(Source::Spool, &real), Verdict::Known);
+        assert_eq!(judge(Source::SpooledReturner, &real), Verdict::Known);
     }
 
     #[test]
     fn of_registers_and_end_times_every_word_is_kept() {
         let mut dedupe = Dedupe::new(1);
-        for (door, n) in [(Source::Spool, 1), (Source::Returner, 2), (Source::Returner, 1)] {
+        for (door, n) in [(Source::SpooledReturner, 1), (Source::Returner, 2), (Source::Returner, 1)] {
             let body = body(n, false);
             let entry = Entry { kind: Kind::Register, tag: b"", ..entry(door, false, &body) };
             assert_eq!(dedupe.judge(&entry), Verdict::New);

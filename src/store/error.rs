@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The operating system refused; what was being done is in `action`.
-    #[error("{action} {}: {source}", path.display())]
+    #[error("{action} {}: {why}", path.display())]
     Io {
         /// Verb first: `write`, `open the directory`.
         action: &'static str,
         /// The file.
         path: PathBuf,
         /// The refusal.
-        source: io::Error,
+        why: io::Error,
     },
     /// Another daemon has this state directory.
     #[error("the state directory {} is in use by {holder}: stop that one first, or give another --state-dir", path.display())]
@@ -66,5 +66,5 @@ pub enum StoreError {
 
 /// Names the act and the file in an I/O error.
 pub(crate) fn io_at<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> StoreError + 'a {
-    move |source| StoreError::Io { action, path: path.to_owned(), source }
+    move |why| StoreError::Io { action, path: path.to_owned(), why }
 }

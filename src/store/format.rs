@@ -152,7 +152,7 @@ pub fn check_version(state_dir: &Path) -> Result<(), StoreError> {
             fs::rename(&temporary, &path).map_err(io_at("rename to", &path))?;
             sync_dir(state_dir)
         }
-        Err(source) => Err(StoreError::Io { action: "read", path, source }),
+        Err(why) => Err(StoreError::Io { action: "read", path, why }),
     }
 }
 

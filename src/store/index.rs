@@ -233,8 +233,8 @@ pub fn open_sled(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
 pub fn guarded<T>(dir: &Path, work: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
     let what = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => return Ok(done),
-        Ok(Err(sled::Error::Io(source))) if source.raw_os_error().is_some() || is_held(&source) => {
-            return Err(StoreError::Io { action: "use the index", path: dir.to_owned(), source });
+        Ok(Err(sled::Error::Io(why))) if why.raw_os_error().is_some() || is_held(&why) => {
+            return Err(StoreError::Io { action: "use the index", path: dir.to_owned(), why });
         }
         Ok(Err(e)) => e.to_string(),
         Err(panic) => {

@@ -255,7 +255,7 @@ impl LogFile {
         match self.file.read_exact_at(buffer, offset) {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-            Err(source) => Err(StoreError::Io { action: "read", path: self.path.clone(), source }),
+            Err(why) => Err(StoreError::Io { action: "read", path: self.path.clone(), why }),
         }
     }
 

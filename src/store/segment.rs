@@ -116,7 +116,7 @@ impl Segment {
                     return Ok((Index::Open(index), None));
                 }
                 // The last one who held it is just letting go.
-                Err(StoreError::Io { source, .. }) if is_held(&source) && Instant::now() < deadline => {
+                Err(StoreError::Io { why, .. }) if is_held(&why) && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 Err(error @ StoreError::Index { .. }) => {
@@ -141,7 +141,7 @@ impl Segment {
         for old in [&temporary, &place] {
             match std::fs::remove_dir_all(old) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(StoreError::Io { action: "remove", path: old.clone(), source: e });
+                    return Err(StoreError::Io { action: "remove", path: old.clone(), why: e });
                 }
                 _ => {}
             }

@@ -377,7 +377,7 @@ fn one_event_by_two_doors_is_stored_once_also_over_a_restart() {
     rig.close();
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put(by(Source::EventReturn)).unwrap();
-    rig.put(by(Source::Spool)).unwrap();
+    rig.put(by(Source::SpooledEventReturn)).unwrap();
     assert_eq!(rig.events(&EventFilter::default()).len(), 1);
     assert_eq!(rig.metrics.duplicates_folded.get(), 2);
     rig.close();

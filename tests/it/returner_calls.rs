@@ -191,14 +191,23 @@ fn syndics_add_minions_endtimes_and_registers_are_kept() {
 #[test]
 fn what_a_spool_hands_over_twice_is_there_once() {
     let cellar = Cellar::start();
-    let args = || vec![("load", answer("web1", 1.into())), ("at", 1_000_000.into()), ("replay", true.into())];
+    let spooled = |mut args: Vec<(&'static str, Value)>| {
+        args.extend([("at", 1_000_000.into()), ("replay", true.into())]);
+        args
+    };
+    let event = |tag: String, data| Value::Array(vec![map(vec![("tag", tag.into()), ("data", data)])]);
     cellar.ask("returner", vec![("load", answer("web1", 1.into()))]);
-    cellar.ask("returner", args());
-    let event = map(vec![("tag", "a/b".into()), ("data", map(vec![]))]);
-    cellar.ask("event_return", vec![("events", Value::Array(vec![event.clone()]))]);
-    cellar.ask("event_return", vec![("events", Value::Array(vec![event])), ("replay", true.into())]);
+    cellar.ask("returner", spooled(vec![("load", answer("web1", 1.into()))]));
+    let other = || event("a/b".to_owned(), map(vec![]));
+    cellar.ask("event_return", vec![("events", other())]);
+    cellar.ask("event_return", spooled(vec![("events", other())]));
     assert_eq!(cellar.counter("entries_stored"), 2);
-    assert_eq!(cellar.counter("duplicates_folded"), 2);
+    // Of an outage both doors have spooled the same return.
+    let of_bus = event(format!("salt/job/{JID}/ret/db1"), answer("db1", 1.into()));
+    cellar.ask("returner", spooled(vec![("load", answer("db1", 1.into()))]));
+    cellar.ask("event_return", spooled(vec![("events", of_bus)]));
+    assert_eq!(cellar.counter("entries_stored"), 3);
+    assert_eq!(cellar.counter("duplicates_folded"), 3);
 }
 
 #[test]

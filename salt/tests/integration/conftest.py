@@ -3,6 +3,7 @@
 Needs $SALTCELLAR_BIN and Salt, pytest and the extension in this Python; `make test-integration` sees to all
 of it. $SALT_RELEASE names the release.
 """
+import glob
 import json
 import os
 import re
@@ -188,6 +189,14 @@ class Lab:
         found = re.search(r"job ID: (\d+)", p.stdout)
         assert found, (p.stdout, p.stderr)
         return found[1]
+
+    def spooled(self, jid):
+        """How many returns of a job `event_return` has left in the master's spool."""
+        found = 0
+        for path in glob.glob(f"{self.lab['dir']}/master/cache/saltcellar/*"):
+            with open(path, "rb") as spool:
+                found += spool.read().count(f"salt/job/{jid}/ret/".encode())
+        return found
 
     def run(self, *args):
         """`salt-run`: the result, which comes after the progress."""

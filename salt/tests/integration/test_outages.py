@@ -56,6 +56,8 @@ def test_with_the_daemon_away_salt_answers_and_the_job_arrives_later(lab, daemon
     took = time.monotonic() - began
     assert took < 30, f"{took:.1f} s"
     jid = lab.detached("*", "test.echo", "while away")
+    # Both the returner and event_return of the master have spooled these by the time the bus is read again.
+    eventually("the returns to be spooled", lambda: lab.spooled(jid) >= len(BOTH))
 
     daemon.start()
     lab.salt("*", "test.ping")
@@ -63,6 +65,11 @@ def test_with_the_daemon_away_salt_answers_and_the_job_arrives_later(lab, daemon
     row = next(j for j in daemon.jobs() if j["jid"] == jid)
     assert (row["fun"], row["arg"], row["tgt"]) == ("test.echo", ["while away"], "*")
     assert lab.run("jobs.lookup_jid", jid) == {m: "while away" for m in BOTH}
+    eventually("the spool to be handed over", lambda: lab.spooled(jid) == 0, 30)
+    events = daemon.json("events", "list", "--jid", jid, "--limit", "100")["events"]
+    tags = sorted(event["tag"] for event in events)
+    assert tags == sorted(set(tags)), "each event is in the archive once"
+    assert {f"salt/job/{jid}/ret/{m}" for m in BOTH} <= set(tags)
 
 
 def test_the_bus_is_read_again_after_a_restart(lab, daemon):

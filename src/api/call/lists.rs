@@ -135,8 +135,13 @@ fn job_row(ctx: &Ctx, listed: &Listed, job: &Job) -> Result<Map, CallError> {
     map.key("jid").str(&row.jid);
     map.key("time").int(listed.at.0);
     map.raw_or_nil("fun", Some(&row.fun));
-    map.raw_or_nil("arg", Some(&row.arg));
-    map.raw_or_nil("tgt", Some(&row.tgt));
+    // Of a job known by its returns alone, a return says what was asked of whom.
+    let or_of_load = |value: &'_ [u8], key| {
+        let of_load = msgpack::get(&job.load, key).unwrap_or_default();
+        if value.is_empty() { of_load.to_vec() } else { value.to_vec() }
+    };
+    map.raw_or_nil("arg", Some(&or_of_load(&row.arg, "fun_args")));
+    map.raw_or_nil("tgt", Some(&or_of_load(&row.tgt, "id")));
     map.raw_or_nil("tgt_type", Some(&row.tgt_type));
     map.raw_or_nil("user", Some(&row.user));
     match &job.minions {

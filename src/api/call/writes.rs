@@ -33,7 +33,7 @@ fn blank(ctx: &Ctx, args: &Args<'_>, kind: Kind) -> Result<Entry<'static>, CallE
 }
 
 fn source(args: &Args<'_>, door: Source) -> Result<Source, CallError> {
-    Ok(if args.flag("replay")? { Source::Spool } else { door })
+    Ok(if args.flag("replay")? { door.spooled() } else { door })
 }
 
 fn nil() -> Vec<u8> {
