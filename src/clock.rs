@@ -152,6 +152,14 @@ mod tests {
     }
 
     #[test]
+    fn every_day_of_some_centuries_goes_both_ways() {
+        for days in -200_000..200_000 {
+            let at = Micros(days * DAY + 1);
+            assert_eq!(at.civil().micros_since_epoch(), Some(at));
+        }
+    }
+
+    #[test]
     fn a_date_that_does_not_exist_is_none() {
         let day = |month, day| Civil { year: 2026, month, day, hour: 0, minute: 0, second: 0, micros: 0 };
         assert_eq!(day(2, 29).micros_since_epoch(), None);

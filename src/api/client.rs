@@ -11,12 +11,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::limits;
-
-/// The version of the protocol spoken here.
-pub const PROTOCOL_VERSION: u16 = 1;
-
-/// What a client says first, before the version.
-const MAGIC: &[u8; 6] = b"SCWIRE";
+use crate::wire::call;
 
 /// Levels that the protocol itself adds around a value of Salt: answer, list, row, field.
 const ENVELOPE_DEPTH: usize = 8;
@@ -89,8 +84,7 @@ impl Client {
     fn send(&mut self, id: u64, request: &Value) -> io::Result<()> {
         let mut frame = Vec::with_capacity(256);
         if id == 1 {
-            frame.extend_from_slice(MAGIC);
-            frame.extend_from_slice(&PROTOCOL_VERSION.to_be_bytes());
+            frame.extend_from_slice(&call::preamble());
         }
         let header = frame.len();
         frame.extend_from_slice(&[0; 4]);

@@ -4,11 +4,10 @@ use serde_json::{Map, Value as Json, json};
 
 use super::Global;
 use super::output::{Format, Output};
-use crate::api::client;
 
 /// Formats that other programs or other versions meet, each with the version of this build.
 const FORMATS: &[(&str, u32)] =
-    &[("store", crate::store::FORMAT_VERSION), ("wire", client::PROTOCOL_VERSION as u32)];
+    &[("store", crate::store::FORMAT_VERSION), ("wire", crate::wire::call::VERSION as u32)];
 
 pub(super) fn run(global: &Global) -> anyhow::Result<()> {
     let version = env!("CARGO_PKG_VERSION");
