@@ -138,5 +138,5 @@ pub const ANSWER_BYTES_WAITING: usize = 256 * 1024 * 1024;
 /// How often a segment that could not be sealed is tried again.
 pub const SEAL_RETRY: Duration = Duration::from_secs(30);
 
-/// How long another reader may hold an index that is being closed, before opening it is given up.
+/// How long a sled database that is being closed may still be held, before opening it is given up.
 pub const INDEX_BUSY_PATIENCE: Duration = Duration::from_secs(5);

@@ -21,12 +21,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::checked::CheckedTree;
 use super::error::{StoreError, io_at};
 use super::log::BlockMeta;
 use super::row::{self, JobRow};
 use crate::clock::Micros;
+use crate::limits::INDEX_BUSY_PATIENCE;
 use crate::model::{Entry, FastMap, JidKey, Kind, SeqNo};
 
 /// An entry's place in its segment.
@@ -223,9 +225,19 @@ pub struct SledIndex {
 const PLACES_PER_PART: usize = 512;
 const PLACE_LEN: usize = 6;
 
-/// Opens a sled database; a panic inside sled on damaged files becomes an error.
+/// Opens a sled database; a panic inside sled on damaged files becomes an error. sled lets go of a database on a thread
+/// of its own, so one that was closed a moment ago may still be held: that is waited for.
 pub fn open_sled(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
-    guarded(dir, || sled::Config::new().path(dir).cache_capacity(cache_bytes).flush_every_ms(None).open())
+    let deadline = Instant::now() + INDEX_BUSY_PATIENCE;
+    loop {
+        let config = sled::Config::new().path(dir).cache_capacity(cache_bytes).flush_every_ms(None);
+        match guarded(dir, || config.open()) {
+            Err(StoreError::Io { why, .. }) if is_held(&why) && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            opened => return opened,
+        }
+    }
 }
 
 /// Runs something of sled's. Damage and panics become a [`StoreError::Index`], what the operating system refuses
@@ -247,7 +259,7 @@ pub fn guarded<T>(dir: &Path, work: impl FnOnce() -> sled::Result<T>) -> Result<
 }
 
 /// Is this sled's word for a database that is open already? It has no error of its own for that.
-pub fn is_held(error: &std::io::Error) -> bool {
+fn is_held(error: &std::io::Error) -> bool {
     error.to_string().contains("could not acquire lock")
 }
 

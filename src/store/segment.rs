@@ -7,13 +7,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
-use std::time::{Duration, Instant};
 
 use super::error::StoreError;
 use super::format::{Class, class_dir, make_dir, segment_name, sync_dir};
-use super::index::{MemIndex, Place, SledIndex, Sums, is_held};
+use super::index::{MemIndex, Place, SledIndex, Sums};
 use super::log::{BlockMeta, LogFile, Walked};
-use crate::limits::INDEX_BUSY_PATIENCE;
 use crate::model::{Entry, JidKey, SeqNo};
 
 /// Where a segment's index is.
@@ -107,26 +105,19 @@ impl Segment {
         if matches!(*self.index(), Index::Memory(_)) {
             return Ok((Index::Closed, None));
         }
-        let deadline = Instant::now() + INDEX_BUSY_PATIENCE;
-        loop {
-            match SledIndex::open(&self.dir.join("index")) {
-                Ok(index) => {
-                    let index = Arc::new(index);
-                    *held = Arc::downgrade(&index);
-                    return Ok((Index::Open(index), None));
-                }
-                // The last one who held it is just letting go.
-                Err(StoreError::Io { why, .. }) if is_held(&why) && Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-                Err(error @ StoreError::Index { .. }) => {
-                    let (index, _) = self.walk()?;
-                    let place = self.dir.join("index");
-                    std::fs::remove_dir_all(&place).map_err(super::error::io_at("remove", &place))?;
-                    return Ok((Index::Memory(Box::new(index)), Some(error)));
-                }
-                Err(error) => return Err(error),
+        match SledIndex::open(&self.dir.join("index")) {
+            Ok(index) => {
+                let index = Arc::new(index);
+                *held = Arc::downgrade(&index);
+                Ok((Index::Open(index), None))
             }
+            Err(error @ StoreError::Index { .. }) => {
+                let (index, _) = self.walk()?;
+                let place = self.dir.join("index");
+                std::fs::remove_dir_all(&place).map_err(super::error::io_at("remove", &place))?;
+                Ok((Index::Memory(Box::new(index)), Some(error)))
+            }
+            Err(error) => Err(error),
         }
     }
 
