@@ -136,6 +136,11 @@ impl Dedupe {
         // What has no tag is told apart by its kind.
         let of_kind = self.seed ^ if entry.tag.is_empty() { u64::from(entry.kind as u8) + 1 } else { 0 };
         let key = chained(of_kind, [entry.tag, entry.jid.as_bytes(), entry.body]);
+        if matches!(entry.source, Source::SpooledReturner | Source::SpooledEventReturn)
+            && self.handed_over(key, entry)
+        {
+            return true;
+        }
         let before = self.seen.get(key).unwrap_or_default();
         let mut counts = before;
         let door = entry.source as usize;
@@ -147,6 +152,16 @@ impl Dedupe {
         self.undo.push(Undo::Seen(key, before));
         self.seen.put(key, counts);
         own <= most
+    }
+
+    /// Has this very call been handed over before? A spool repeats itself when an answer gets lost; the time of the
+    /// call tells one call from another that brought the same.
+    fn handed_over(&mut self, key: u64, entry: &Entry<'_>) -> bool {
+        let call = chained(key ^ entry.source as u64, [&entry.at.0.to_le_bytes()]);
+        let before = self.seen.get(call);
+        self.undo.push(Undo::Seen(call, before.unwrap_or_default()));
+        self.seen.put(call, [1; Source::COUNT]);
+        before.is_some_and(|counts| counts != <[u8; Source::COUNT]>::default())
     }
 
     fn answer(&self, entry: &Entry<'_>) -> (u64, u64) {
@@ -237,6 +252,16 @@ mod tests {
             let verdicts = doors.map(|door| dedupe.judge(&entry(door, true, &body)));
             assert_eq!(verdicts, [Verdict::New, Verdict::Known, Verdict::Known], "{doors:?}");
         }
+    }
+
+    #[test]
+    fn a_spool_may_repeat_itself_as_often_as_it_likes() {
+        let body = body(1, true);
+        let mut dedupe = Dedupe::new(1);
+        let mut judge =
+            |at| dedupe.judge(&Entry { at: Micros(at), ..entry(Source::SpooledEventReturn, true, &body) });
+        assert_eq!([judge(7), judge(7), judge(7)], [Verdict::New, Verdict::Known, Verdict::Known]);
+        assert_eq!([judge(8), judge(8)], [Verdict::New, Verdict::Known], "the same event in another call");
     }
 
     #[test]
