@@ -9,7 +9,14 @@
 //! Output: events/s and CPU seconds per million for both, their ratio, and bytes on disk per event.
 //! `cargo bench --bench ingest`; `EVENTS=2000000` for a longer run.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench prints, and may panic")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    clippy::cast_possible_wrap,
+    clippy::unchecked_time_subtraction,
+    reason = "a bench prints, and may panic"
+)]
 
 use std::fs::File;
 use std::io::Write as _;
@@ -36,8 +43,22 @@ impl Random {
 }
 
 const WORDS: [&str; 16] = [
-    "state_|-nginx_|-running", "result", "changes", "comment", "The service nginx is already running", "duration",
-    "start_time", "name", "pkg", "installed", "version", "/etc/nginx/nginx.conf", "managed", "diff", "True", "retcode",
+    "state_|-nginx_|-running",
+    "result",
+    "changes",
+    "comment",
+    "The service nginx is already running",
+    "duration",
+    "start_time",
+    "name",
+    "pkg",
+    "installed",
+    "version",
+    "/etc/nginx/nginx.conf",
+    "managed",
+    "diff",
+    "True",
+    "retcode",
 ];
 
 /// Event `n` of a load: its tag and its data.
@@ -150,7 +171,8 @@ fn main() {
         let events: Events = (0..count).map(|n| event(n, small, &mut random)).collect();
         let raw: usize = events.iter().map(|(tag, data)| tag.len() + data.len()).sum();
         let mut base = 0.0;
-        for (name, run) in [("yardstick", yardstick as fn(&Path, &Events) -> u64), ("saltcellar", saltcellar)] {
+        for (name, run) in [("yardstick", yardstick as fn(&Path, &Events) -> u64), ("saltcellar", saltcellar)]
+        {
             let dir = tempfile::tempdir().unwrap();
             let outcome = measured(|| run(dir.path(), &events));
             let rate = count as f64 / outcome.seconds;
