@@ -76,3 +76,14 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     house.check_all();
     eprintln!("{crashes} kills under load, seed {seed}: {}", house.summary());
 }
+
+#[test]
+#[ignore = "the duplicate memory counts replays like a door of their own: each further one is stored again"]
+fn a_replay_of_a_replay_is_stored_once() {
+    for restart_between in [false, true] {
+        let mut house = House::new(1);
+        house.start();
+        house.wait_until_ready();
+        assert_eq!(house.replay(3, restart_between), 1, "killed in between: {restart_between}");
+    }
+}
