@@ -10,7 +10,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test test-rust test-python test-integration check matrix clean bench crash soak
+.PHONY: help run test test-rust test-python test-integration check matrix bench bench-store crash soak fuzz clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -67,6 +67,12 @@ soak: ## memory over a hundred million entries (SOAK_ENTRIES)
 
 matrix: ## the integration tests on every pinned Salt release
 	@for r in 3008.3 3007.15 3006.28; do $(MAKE) --no-print-directory test-integration SALT_RELEASE=$$r; done
+
+bench-store: ## the store alone, in this process, against the yardstick
+	$(CARGO) bench --bench ingest
+
+fuzz: ## each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz
+	@for t in frame salt_event call block; do RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$t -- -max_total_time=$${FUZZ_SECONDS:-60} -rss_limit_mb=4096; done
 
 clean: ## remove everything built, the Python environments too
 	$(CARGO) clean

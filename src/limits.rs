@@ -124,3 +124,19 @@ pub const STOP_CHECK: Duration = Duration::from_millis(200);
 pub const DRAIN_PATIENCE: Duration = Duration::from_secs(60);
 
 const _: () = assert!(SOCKET_BYTES_IN_FLIGHT > WIRE_FRAME_BYTES_MAX);
+
+/// Bytes of a name: a jid, a minion id, a function, an end time. Salt's are below 300; names stand in
+/// dictionaries and index rows, which are not made for more.
+pub const NAME_BYTES_MAX: usize = 16 * 1024;
+
+/// Small enough a frame that its peer need not set bytes aside before sending it.
+pub const TINY_FRAME_BYTES: usize = 64 * 1024;
+
+/// Bytes of answers that may wait for peers to read them. A call whose answer does not fit is told `unavailable`.
+pub const ANSWER_BYTES_WAITING: usize = 256 * 1024 * 1024;
+
+/// How often a segment that could not be sealed is tried again.
+pub const SEAL_RETRY: Duration = Duration::from_secs(30);
+
+/// How long another reader may hold an index that is being closed, before opening it is given up.
+pub const INDEX_BUSY_PATIENCE: Duration = Duration::from_secs(5);

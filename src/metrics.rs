@@ -85,6 +85,8 @@ counters! {
     indexes_rebuilt,
     /// Segments sealed.
     segments_sealed,
+    /// Attempts to seal a segment that failed; it is tried again.
+    seals_failed,
 }
 
 #[cfg(test)]

@@ -290,3 +290,15 @@ fn a_long_file_an_unsafe_block_and_a_missing_preface_are_caught() {
     assert_eq!(complaints("store/archive.rs", source), [""; 0]);
     assert_eq!(complaints("store/a.rs", "use std::fs;").len(), 1);
 }
+
+#[test]
+fn the_format_page_names_the_version_in_the_code() {
+    let page = std::fs::read_to_string(repository().join("docs/FORMAT.md")).unwrap();
+    let version = saltcellar::store::FORMAT_VERSION;
+    assert!(
+        page.starts_with(&format!("# What is on disk, format {version}\n")),
+        "the title of docs/FORMAT.md"
+    );
+    let last = page.lines().rfind(|line| line.starts_with("| ")).unwrap_or_default();
+    assert!(last.starts_with(&format!("| {version} |")), "the last row of docs/FORMAT.md: {last}");
+}

@@ -7,14 +7,17 @@
 //!
 //! # Bounds
 //!
-//! Nothing a peer does makes the daemon allocate more than [`SOCKET_BYTES_IN_FLIGHT`] for frames: a frame's
-//! bytes are set aside before they are read. Large frames have a lane of their own, so that one peer with a
-//! slow giant does not hold up the small calls of others. Patience is bounded at every step.
+//! A frame's bytes are set aside out of [`SOCKET_BYTES_IN_FLIGHT`] before they are read, in lanes by size, so that a
+//! peer with a slow giant holds up nobody's small calls; a tiny frame is read first, so that a peer that stalls
+//! holds up nobody at all. Answers that wait to be read have at most [`ANSWER_BYTES_WAITING`]. Patience is bounded at
+//! every step but one: between two frames a peer may be silent for as long as it likes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -25,8 +28,8 @@ use tokio::time::{Instant, sleep, timeout};
 use super::call::{Ctx, Run, Write, find};
 use crate::channel::Refused;
 use crate::limits::{
-    INTAKE_PATIENCE, PEER_CALLS_IN_FLIGHT, PEER_PATIENCE, PREAMBLE_PATIENCE, SOCKET_BYTES_IN_FLIGHT,
-    SOCKET_PEERS_MAX, WIRE_FRAME_BYTES_MAX,
+    ANSWER_BYTES_WAITING, INTAKE_PATIENCE, PEER_CALLS_IN_FLIGHT, PEER_PATIENCE, PREAMBLE_PATIENCE,
+    SOCKET_BYTES_IN_FLIGHT, SOCKET_PEERS_MAX, TINY_FRAME_BYTES, WIRE_FRAME_BYTES_MAX,
 };
 use crate::store::{Done, Intake};
 use crate::wire::call::{
@@ -128,14 +131,23 @@ fn group_id(name: &str) -> Option<u32> {
 struct House {
     ctx: Arc<Ctx>,
     intake: Intake,
+    tiny: Arc<Semaphore>,
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
+    answer_bytes: AtomicUsize,
 }
 
 /// Serves connections until `stop` turns true, then lets calls under way finish.
 pub async fn serve(door: Door, ctx: Arc<Ctx>, intake: Intake, mut stop: watch::Receiver<bool>) {
-    let lane = || Arc::new(Semaphore::new(SOCKET_BYTES_IN_FLIGHT / 2 / PERMIT_BYTES));
-    let house = Arc::new(House { ctx, intake, small: lane(), large: lane() });
+    let lane = || Arc::new(Semaphore::new(SOCKET_BYTES_IN_FLIGHT / 3 / PERMIT_BYTES));
+    let house = Arc::new(House {
+        ctx,
+        intake,
+        tiny: lane(),
+        small: lane(),
+        large: lane(),
+        answer_bytes: AtomicUsize::new(0),
+    });
     let peers = Arc::new(Semaphore::new(SOCKET_PEERS_MAX));
     loop {
         let accepted = tokio::select! {
@@ -146,6 +158,10 @@ pub async fn serve(door: Door, ctx: Arc<Ctx>, intake: Intake, mut stop: watch::R
             Ok((stream, _)) => {
                 let Ok(seat) = peers.clone().try_acquire_owned() else {
                     house.ctx.metrics.peers_turned_away.add(1);
+                    let error =
+                        CallError::Unavailable(format!("{SOCKET_PEERS_MAX} connections are open already"));
+                    // Into the socket's empty buffer, or not at all.
+                    let _ = stream.try_write(&refusal_frame(None, &error));
                     continue;
                 };
                 house.ctx.metrics.peers.add(1);
@@ -168,22 +184,43 @@ pub async fn serve(door: Door, ctx: Arc<Ctx>, intake: Intake, mut stop: watch::R
     let _ = timeout(PEER_PATIENCE, peers.acquire_many(all)).await;
 }
 
-/// An answer on its way out, and the place that it frees.
-type Outgoing = (Vec<u8>, Option<OwnedSemaphorePermit>);
+/// An answer on its way out, with what it holds until it has left.
+struct Outgoing {
+    frame: Vec<u8>,
+    held: Option<Held>,
+}
+
+/// The place of a call among those of its peer, and the bytes of its answer among all that wait.
+struct Held {
+    _place: OwnedSemaphorePermit,
+    bytes: usize,
+    house: Arc<House>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.house.answer_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
 
 async fn serve_peer(house: &Arc<House>, stream: UnixStream, stop: watch::Receiver<bool>) {
     let (mut from, to) = stream.into_split();
     // Each call under way holds a place, so the queue of answers always has room for one more.
     let (answers, outgoing) = mpsc::channel(PEER_CALLS_IN_FLIGHT + 1);
-    let writer = tokio::spawn(send_answers(to, outgoing));
-    let last_words = match take_requests(house, &mut from, &answers, stop).await {
+    let mut writer = tokio::spawn(send_answers(to, outgoing));
+    let farewell = tokio::select! {
+        taken = take_requests(house, &mut from, &answers, stop) => taken,
+        // A peer that takes no answers has nothing to ask either.
+        _ = &mut writer => return,
+    };
+    let last_words = match farewell {
         Ok(()) | Err(Farewell::Gone) => None,
-        Err(Farewell::Protocol(error)) => Some(refusal_frame(None, &error)),
+        Err(Farewell::Told(error)) => Some(refusal_frame(None, &error)),
         Err(Farewell::Version(theirs)) => Some(version_frame(theirs)),
     };
     if let Some(frame) = last_words {
         house.ctx.metrics.peers_dropped.add(1);
-        let _ = answers.send((frame, None)).await;
+        let _ = answers.send(Outgoing { frame, held: None }).await;
     }
     drop(answers);
     let _ = writer.await;
@@ -191,7 +228,7 @@ async fn serve_peer(house: &Arc<House>, stream: UnixStream, stop: watch::Receive
 
 /// Why a connection ends.
 enum Farewell {
-    Protocol(CallError),
+    Told(CallError),
     Version(u16),
     Gone,
 }
@@ -203,7 +240,7 @@ impl From<std::io::Error> for Farewell {
 }
 
 fn broke(what: impl Into<String>) -> Farewell {
-    Farewell::Protocol(CallError::Protocol(what.into()))
+    Farewell::Told(CallError::Protocol(what.into()))
 }
 
 async fn take_requests(
@@ -238,18 +275,43 @@ async fn take_requests(
         if len > WIRE_FRAME_BYTES_MAX {
             return Err(broke(format!("a frame of {len} bytes exceeds the limit of {WIRE_FRAME_BYTES_MAX}")));
         }
-        let lane = if len <= SMALL_FRAME_BYTES { &house.small } else { &house.large };
-        let permits = u32::try_from(len / PERMIT_BYTES + 1).unwrap_or(u32::MAX);
-        let Ok(bytes) = lane.clone().acquire_many_owned(permits).await else { return Err(Farewell::Gone) };
-        let mut payload = vec![0_u8; len];
-        match timeout(PEER_PATIENCE, from.read_exact(&mut payload)).await {
-            Err(_) => return Err(broke("a frame that was begun did not end in time")),
-            Ok(read) => read?,
-        };
+        let (payload, bytes) = take_payload(house, from, len).await?;
         let Ok(place) = places.clone().acquire_owned().await else { return Err(Farewell::Gone) };
         house.ctx.metrics.calls.add(1);
-        start_call(house, payload, bytes, place, answers).await.map_err(Farewell::Protocol)?;
+        start_call(house, payload, bytes, place, answers).await.map_err(Farewell::Told)?;
     }
+}
+
+/// Reads a frame's payload, with its bytes set aside.
+async fn take_payload(
+    house: &House,
+    from: &mut OwnedReadHalf,
+    len: usize,
+) -> Result<(Vec<u8>, OwnedSemaphorePermit), Farewell> {
+    let set_aside = |lane: &Arc<Semaphore>| {
+        let permits = u32::try_from(len / PERMIT_BYTES + 1).unwrap_or(u32::MAX);
+        timeout(PEER_PATIENCE, lane.clone().acquire_many_owned(permits))
+    };
+    let overloaded = || {
+        let words = "too many bytes of calls are under way; try again later".to_owned();
+        Farewell::Told(CallError::Unavailable(words))
+    };
+    let mut payload = Vec::new();
+    let mut bytes = None;
+    if len > TINY_FRAME_BYTES {
+        let lane = if len <= SMALL_FRAME_BYTES { &house.small } else { &house.large };
+        bytes = Some(set_aside(lane).await.map_err(|_| overloaded())?.map_err(|_| Farewell::Gone)?);
+    }
+    payload.resize(len, 0);
+    match timeout(PEER_PATIENCE, from.read_exact(&mut payload)).await {
+        Err(_) => return Err(broke("a frame that was begun did not end in time")),
+        Ok(read) => read?,
+    };
+    let bytes = match bytes {
+        Some(bytes) => bytes,
+        None => set_aside(&house.tiny).await.map_err(|_| overloaded())?.map_err(|_| Farewell::Gone)?,
+    };
+    Ok((payload, bytes))
 }
 
 /// Starts a call; returns once its place among the peer's writes is settled.
@@ -268,7 +330,11 @@ async fn start_call(
         Some(Run::Read(run)) => {
             let house = house.clone();
             tokio::task::spawn_blocking(move || {
-                let outcome = Request::read(&payload).and_then(|request| run(&house.ctx, &request.args));
+                // A panic is a fault of ours; the caller is told instead of left waiting.
+                let work = || Request::read(&payload).and_then(|request| run(&house.ctx, &request.args));
+                let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+                    Err(CallError::Internal("the call ended by a panic, see the daemon's log".to_owned()))
+                });
                 drop((payload, bytes));
                 reply.send(outcome);
             });
@@ -328,31 +394,44 @@ struct Reply {
 impl Reply {
     /// Sends the answer; never waits. A peer that is gone gets none.
     fn send(self, outcome: Result<Vec<u8>, CallError>) {
-        let frame = match outcome {
-            Ok(value) => answer_frame(self.id, &value),
-            Err(error) => {
-                if !matches!(error, CallError::Refused(_) | CallError::TooLarge { .. }) {
-                    self.house.ctx.metrics.calls_failed.add(1);
-                }
-                refusal_frame(Some(self.id), &error)
+        let Self { id, place, answers, house } = self;
+        let refuse = |error: &CallError| {
+            if !matches!(error, CallError::Refused(_) | CallError::TooLarge { .. }) {
+                house.ctx.metrics.calls_failed.add(1);
             }
+            refusal_frame(Some(id), error)
         };
-        let _ = self.answers.try_send((frame, Some(self.place)));
+        let mut frame = match outcome {
+            Ok(value) => answer_frame(id, &value),
+            Err(error) => refuse(&error),
+        };
+        let waiting = house.answer_bytes.fetch_add(frame.len(), Ordering::AcqRel);
+        let mut bytes = frame.len();
+        if waiting > 0 && waiting + bytes > ANSWER_BYTES_WAITING {
+            house.answer_bytes.fetch_sub(bytes, Ordering::AcqRel);
+            frame = refuse(&CallError::Unavailable(
+                "too many answers wait to be read; try again later".to_owned(),
+            ));
+            bytes = 0;
+        }
+        let held = Held { _place: place, bytes, house: house.clone() };
+        let _ = answers.try_send(Outgoing { frame, held: Some(held) });
     }
 }
 
 async fn send_answers(mut to: OwnedWriteHalf, mut outgoing: mpsc::Receiver<Outgoing>) {
-    while let Some((mut frame, place)) = outgoing.recv().await {
-        let mut places = vec![place];
+    while let Some(first) = outgoing.recv().await {
+        let mut frame = first.frame;
+        let mut held = vec![first.held];
         // What else is ready goes out with it.
         while frame.len() < 64 * 1024 {
-            let Ok((more, place)) = outgoing.try_recv() else { break };
-            frame.extend_from_slice(&more);
-            places.push(place);
+            let Ok(more) = outgoing.try_recv() else { break };
+            frame.extend_from_slice(&more.frame);
+            held.push(more.held);
         }
         match timeout(PEER_PATIENCE, to.write_all(&frame)).await {
             Ok(Ok(())) => {}
-            // It does not read, or is gone: closing wakes the reading half too.
+            // It does not read, or is gone.
             Ok(Err(_)) | Err(_) => break,
         }
     }

@@ -33,6 +33,8 @@ use crate::store::{Limits, Options, Store};
 
 /// A running daemon.
 pub struct Daemon {
+    store: Store,
+    clock: Clock,
     drain: Drain,
     stop: watch::Sender<bool>,
     runtime: tokio::runtime::Runtime,
@@ -76,22 +78,29 @@ impl Daemon {
                 .context("open the local socket")?
         };
         let store_threads = vec![
-            threads::spawn("sc-append", move || appender.run()).context("start the appender")?,
-            threads::spawn("sc-seal", move || sealer.run()).context("start the sealer")?,
+            threads::spawn_vital("sc-append", move || appender.run()).context("start the appender")?,
+            threads::spawn_vital("sc-seal", move || sealer.run()).context("start the sealer")?,
         ];
         let drain = Drain::new();
         let mut watches = Vec::new();
         let mut buses = Vec::new();
         for (n, sock_dir) in config.bus.iter().enumerate() {
-            let bus = Bus::new(sock_dir, intake.clone(), clock.clone(), metrics.clone(), drain.clone());
+            let bus = Bus::new(
+                sock_dir,
+                config.store.entry_bytes_max,
+                intake.clone(),
+                clock.clone(),
+                metrics.clone(),
+                drain.clone(),
+            );
             watches.push(bus.watch());
             buses
                 .push(threads::spawn(&format!("sc-bus-{n}"), move || bus.run()).context("start a bus door")?);
         }
         let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
         let ctx = Arc::new(Ctx {
-            store,
-            clock,
+            store: store.clone(),
+            clock: clock.clone(),
             metrics,
             jids,
             entry_bytes_max: config.store.entry_bytes_max,
@@ -103,18 +112,22 @@ impl Daemon {
         let (stop, stopping) = watch::channel(false);
         let socket = runtime.spawn(serve(door, ctx, intake, stopping));
         tracing::info!(socket = %config.socket.display(), "listening");
-        Ok(Self { drain, stop, runtime, socket, buses, store_threads })
+        Ok(Self { store, clock, drain, stop, runtime, socket, buses, store_threads })
     }
 
     /// Waits for SIGTERM or SIGINT, telling systemd's watchdog that all is well.
     pub fn wait_for_signal(&self) -> anyhow::Result<()> {
+        let seen_s_ago = || {
+            let ago = self.clock.now().0.saturating_sub(self.store.appender_seen_at().0);
+            u64::try_from(ago / 1_000_000).unwrap_or(0)
+        };
         self.runtime.block_on(async {
             let mut term = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
             let mut int = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
             let name = tokio::select! {
                 _ = term.recv() => "SIGTERM",
                 _ = int.recv() => "SIGINT",
-                () = watchdog::feed() => "the watchdog ended",
+                () = watchdog::feed(seen_s_ago) => "the watchdog ended",
             };
             tracing::info!(signal = name, "stopping: what has arrived is stored first");
             Ok(())

@@ -18,15 +18,25 @@ pub(super) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Says in time that the daemon is alive, for as long as the runtime that runs this is. Never ends.
-pub(super) async fn feed() {
+/// Says in time that the daemon is alive, for as long as the runtime that runs this is and `seen_s_ago`, the seconds
+/// since the appender came round, stays below systemd's patience. Never ends.
+pub(super) async fn feed(seen_s_ago: impl Fn() -> u64) {
     let Some(patience) = sd_notify::watchdog_enabled() else {
         return std::future::pending().await;
     };
     let mut beat = tokio::time::interval(patience.max(Duration::from_millis(20)) / 3);
     loop {
         beat.tick().await;
-        tell(&[NotifyState::Watchdog]);
+        // The appender comes round every second at the latest.
+        let stuck = seen_s_ago();
+        if stuck > patience.as_secs().max(2) {
+            tracing::error!(
+                stuck_s = stuck,
+                "the appender is stuck, most likely in a disk; the watchdog is not fed"
+            );
+        } else {
+            tell(&[NotifyState::Watchdog]);
+        }
     }
 }
 

@@ -60,6 +60,7 @@ impl Watch {
 /// A bus to read.
 pub struct Bus {
     path: PathBuf,
+    entry_bytes_max: usize,
     intake: Intake,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -87,12 +88,19 @@ pub fn publisher(sock_dir: &Path) -> PathBuf {
 }
 
 impl Bus {
-    /// A door to the bus in a socket directory.
-    pub fn new(sock_dir: &Path, intake: Intake, clock: Clock, metrics: Arc<Metrics>, drain: Drain) -> Self {
+    /// A door to the bus in a socket directory; events over `entry_bytes_max` are counted and left out.
+    pub fn new(
+        sock_dir: &Path,
+        entry_bytes_max: usize,
+        intake: Intake,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+        drain: Drain,
+    ) -> Self {
         let backlog = Backlog { waiting: VecDeque::new(), bytes: 0, metrics: metrics.clone() };
         let watch = Watch::default();
         watch.change(|s| s.path = publisher(sock_dir));
-        Self { path: sock_dir.to_owned(), intake, clock, metrics, drain, watch, backlog }
+        Self { path: sock_dir.to_owned(), entry_bytes_max, intake, clock, metrics, drain, watch, backlog }
     }
 
     /// A view of how it stands.
@@ -168,6 +176,9 @@ impl Bus {
         let outcome = loop {
             match splitter.next_frame() {
                 Ok(Some(frame)) => match frame::body(frame).and_then(salt_event::split) {
+                    Some((tag, data)) if tag.len() + data.len() > self.entry_bytes_max => {
+                        self.metrics.entries_too_large.add(1);
+                    }
                     Some((tag, data)) => batch.push(&salt_event::event_entry(tag, data, Source::Bus, at)),
                     None => self.metrics.bus_frames_malformed.add(1),
                 },

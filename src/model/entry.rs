@@ -99,6 +99,12 @@ impl Flags {
         Flags(self.0 | other.0)
     }
 
+    /// These bits without those of `other`.
+    #[must_use]
+    pub fn without(self, other: Flags) -> Flags {
+        Flags(self.0 & !other.0)
+    }
+
     /// A return that failed: it says so, or its retcode is not zero.
     pub fn failed(self, retcode: i64) -> bool {
         let says_no = self.has(Self::SUCCESS_KNOWN) && !self.has(Self::SUCCESS);
@@ -132,9 +138,14 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Bytes that the entry brought along.
+    /// Bytes that the entry brought along: tag and body.
     pub fn raw_len(&self) -> usize {
         self.tag.len() + self.body.len()
+    }
+
+    /// Bytes that it may take in a block: also the names, which need not stand in tag or body.
+    pub fn packed_len_max(&self) -> usize {
+        self.raw_len() + self.jid.len() + self.minion.len() + self.fun.len()
     }
 }
 

@@ -3,8 +3,9 @@
 //! # Rules
 //!
 //! - The best load counts (`store::row::rank`), of equal ones the first.
-//! - A minion's first answer counts; later different ones are its history. An answer that the bus trimmed for
-//!   its size (`VALUE_TRIMMED`, `salt/utils/dicttrim.py`) never counts before a whole one.
+//! - A minion's first answer counts; later different ones are its history. But an answer that a returner call vouches
+//!   for counts before those that were only on a bus, and one that the bus trimmed for its size (`VALUE_TRIMMED`,
+//!   `salt/utils/dicttrim.py`) never before a whole one.
 //! - The minions expected are all that the publish and the syndics named.
 //! - The last end time counts.
 
@@ -13,7 +14,7 @@ use std::collections::BTreeSet;
 
 use memchr::memmem;
 
-use crate::model::{Kind, SeqNo};
+use crate::model::{Flags, Kind, SeqNo};
 use crate::store::dedupe::answer_digest;
 use crate::store::row::{load_of, rank};
 use crate::store::{Store, StoreError, StoredEntry};
@@ -66,6 +67,16 @@ impl Job {
         Ok(Self::of(store.job_entries(jid)?))
     }
 
+    /// Reads a job without the bodies of its returns, unless nothing better is known of its load. Tells who answered and
+    /// how many failed, but not what.
+    pub fn read_load(store: &Store, jid: &str) -> Result<Option<Self>, StoreError> {
+        let job = Self::of(store.job_entries_with(jid, |kind| kind != Kind::Return)?);
+        match job {
+            Some(job) if job.load_rank <= rank(Kind::Return) => Self::read(store, jid),
+            job => Ok(job),
+        }
+    }
+
     /// Puts a job together from its entries in the order of the log.
     pub fn of(entries: Vec<StoredEntry>) -> Option<Self> {
         let mut job = Self { first: entries.first()?.seq, ..Self::default() };
@@ -112,8 +123,11 @@ impl Job {
             Some(known) => match (trimmed(&known.entry.body), trimmed(&entry.body)) {
                 (true, false) => known.entry = entry,
                 (false, true) => {}
-                _ if answer_digest(&known.entry.body, 0) == answer_digest(&entry.body, 0) => {}
-                _ => known.duplicates += 1,
+                _ if known.entry.flags.has(Flags::ON_BUS) && !entry.flags.has(Flags::ON_BUS) => {
+                    known.duplicates += u64::from(!same(&known.entry, &entry));
+                    known.entry = entry;
+                }
+                _ => known.duplicates += u64::from(!same(&known.entry, &entry)),
             },
         }
     }
@@ -135,6 +149,10 @@ impl Job {
     }
 }
 
+fn same(one: &StoredEntry, other: &StoredEntry) -> bool {
+    answer_digest(&one.body, 0) == answer_digest(&other.body, 0)
+}
+
 fn trimmed(body: &[u8]) -> bool {
     memmem::find(body, b"VALUE_TRIMMED").is_some()
 }
@@ -143,7 +161,7 @@ fn trimmed(body: &[u8]) -> bool {
 mod tests {
     use super::*;
     use crate::clock::Micros;
-    use crate::model::{Flags, Source};
+    use crate::model::Source;
     use msgpack::Writer;
 
     fn entry(seq: u64, kind: Kind, minion: &str, body: Vec<u8>) -> StoredEntry {
@@ -208,6 +226,22 @@ mod tests {
             .unwrap();
             assert_eq!((text_of(&job, "web1").as_str(), job.answers["web1"].duplicates), ("whole", 0));
         }
+    }
+
+    #[test]
+    fn an_answer_that_a_returner_call_vouches_for_counts_before_the_bus() {
+        let on_bus = |seq, text| StoredEntry {
+            flags: Flags::ON_BUS,
+            ..entry(seq, Kind::Return, "web1", answer(text))
+        };
+        let job = Job::of(vec![
+            on_bus(1, "forged"),
+            on_bus(2, "real"),
+            entry(3, Kind::Return, "web1", answer("real")),
+            on_bus(4, "later"),
+        ])
+        .unwrap();
+        assert_eq!((text_of(&job, "web1").as_str(), job.answers["web1"].duplicates), ("real", 3));
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub fn jobs_before(
 
 fn answered_by(store: &Store, filter: &JobFilter, listed: &Listed) -> Result<bool, StoreError> {
     let Some(minion) = &filter.minion else { return Ok(true) };
-    let job = Job::read(store, &listed.row.jid)?;
+    let job = Job::read_load(store, &listed.row.jid)?;
     Ok(job.is_some_and(|job| {
         job.answers.contains_key(minion) || job.minions.is_some_and(|minions| minions.contains(minion))
     }))
@@ -106,19 +106,8 @@ pub fn row_load<'a>(store: &Store, row: &'a JobRow) -> Result<Cow<'a, JobRow>, S
         return Ok(Cow::Borrowed(row));
     }
     let mut whole = row.clone();
-    if let Some(job) = Job::read(store, &row.jid)? {
-        for (key, to) in [
-            ("fun", &mut whole.fun),
-            ("user", &mut whole.user),
-            ("tgt", &mut whole.tgt),
-            ("tgt_type", &mut whole.tgt_type),
-            ("arg", &mut whole.arg),
-            ("metadata", &mut whole.metadata),
-        ] {
-            if to.is_empty() {
-                *to = msgpack::get(&job.load, key).unwrap_or_default().to_vec();
-            }
-        }
+    if let Some(job) = Job::read_load(store, &row.jid)? {
+        whole.take_load(&job.load, usize::MAX);
     }
     Ok(Cow::Owned(whole))
 }

@@ -18,18 +18,17 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::block::BlockBuilder;
-use super::block::BlockView;
+use super::block::{BlockBuilder, Packer};
 use super::dedupe::{Dedupe, Verdict};
 use super::error::{StoreError, io_at};
 use super::format::Class;
 use super::index::MemIndex;
-use super::log::{BlockMeta, write_frame};
+use super::log::{BlockMeta, PAYLOAD_BYTES_MAX, write_frame};
 use super::segment::{Index, Segment, create};
 use super::{Limits, Shared};
 use crate::channel::{Next, Refused, Rx, Tx};
 use crate::limits::COMMIT_RAW_BYTES;
-use crate::model::{Batch, Entry, SeqNo};
+use crate::model::{Batch, Entry, Flags, SeqNo};
 
 /// Called once with the outcome of a batch: stored and synced, or why not.
 pub type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
@@ -122,25 +121,39 @@ struct Packing<'a> {
 }
 
 impl<'a> Packing<'a> {
-    fn push(&mut self, seq: SeqNo, entry: Entry<'a>, end: u64) -> Result<(), StoreError> {
+    fn push(
+        &mut self,
+        seq: SeqNo,
+        entry: Entry<'a>,
+        end: u64,
+        packer: &mut Packer,
+    ) -> Result<(), StoreError> {
         if self.builder.is_full_for(&entry) {
-            self.finish(end)?;
+            self.finish(end, packer)?;
         }
         self.builder.push(seq, &entry);
         self.open.push((seq, entry));
         Ok(())
     }
 
-    fn finish(&mut self, end: u64) -> Result<(), StoreError> {
-        let Some((first_seq, _)) = self.open.first() else { return Ok(()) };
-        let first_seq = *first_seq;
+    fn finish(&mut self, end: u64, packer: &mut Packer) -> Result<(), StoreError> {
+        if self.open.is_empty() {
+            return Ok(());
+        }
+        let ((first_seq, last_seq), (at_min, at_max)) = (self.builder.seqs(), self.builder.times());
         let failed = |what: String| StoreError::Failed(format!("pack a block: {what}"));
-        let payload = std::mem::take(&mut self.builder).finish().map_err(|e| failed(e.to_string()))?;
+        let payload = std::mem::take(&mut self.builder).finish(packer).map_err(|e| failed(e.to_string()))?;
+        if payload.len() > PAYLOAD_BYTES_MAX {
+            // Names and entries are bounded before they come here, so this is a fault of ours; better told than
+            // written where nobody can read it.
+            return Err(failed(format!("{} bytes exceed the limit of {PAYLOAD_BYTES_MAX}", payload.len())));
+        }
         let offset = end + self.frames.len() as u64;
         write_frame(&mut self.frames, &payload, first_seq, self.open.len());
-        let len = payload.len();
-        let view = BlockView::new(payload).map_err(failed)?;
-        self.blocks.push((BlockMeta::of(&view, offset, len), std::mem::take(&mut self.open)));
+        let len = u32::try_from(payload.len()).map_err(|_| failed("a payload over 4 GiB".to_owned()))?;
+        let count = u32::try_from(self.open.len()).unwrap_or(u32::MAX);
+        let meta = BlockMeta { offset, len, count, first_seq, last_seq, at_min, at_max };
+        self.blocks.push((meta, std::mem::take(&mut self.open)));
         Ok(())
     }
 }
@@ -152,6 +165,7 @@ pub struct Appender {
     pub(super) seals: Tx<Arc<Segment>>,
     pub(super) active: Vec<Active>,
     pub(super) dedupe: Dedupe,
+    pub(super) packer: Packer,
     pub(super) next_seq: SeqNo,
     pub(super) limits: Limits,
 }
@@ -160,6 +174,7 @@ impl Appender {
     /// Works until every sender is gone and everything they sent is answered.
     pub fn run(mut self) {
         loop {
+            self.shared.beat();
             match self.intake.next(Duration::from_secs(1)) {
                 Next::Message(first) => {
                     let works = self.gather(first);
@@ -213,13 +228,14 @@ impl Appender {
     fn commit(&mut self, works: &[Work]) -> Result<(), StoreError> {
         let mut packings: Vec<Packing<'_>> = Class::ALL.iter().map(|_| Packing::default()).collect();
         let (mut stored, mut raw_bytes, mut known, mut differing) = (0, 0, 0, 0);
-        for entry in works.iter().flat_map(|w| w.batch.entries()) {
+        for mut entry in works.iter().flat_map(|w| w.batch.entries()) {
             match self.dedupe.judge(&entry) {
                 Verdict::Known => {
                     known += 1;
                     continue;
                 }
                 Verdict::Differs => differing += 1,
+                Verdict::Confirms => entry.flags = entry.flags.without(Flags::ON_BUS),
                 Verdict::New => {}
             }
             let seq = self.next_seq;
@@ -228,11 +244,11 @@ impl Appender {
             raw_bytes += entry.raw_len() as u64;
             let class = Class::of(&entry) as usize;
             if let (Some(packing), Some(active)) = (packings.get_mut(class), self.active.get(class)) {
-                packing.push(seq, entry, active.end)?;
+                packing.push(seq, entry, active.end, &mut self.packer)?;
             }
         }
         for (packing, active) in packings.iter_mut().zip(&self.active) {
-            packing.finish(active.end)?;
+            packing.finish(active.end, &mut self.packer)?;
             if !packing.frames.is_empty() {
                 active.write(&packing.frames)?;
             }
@@ -274,8 +290,10 @@ impl Appender {
             let fresh = Active::open(segment.clone(), super::log::FILE_HEADER_LEN as u64)?;
             let full = std::mem::replace(active, fresh);
             shared.add_segment(segment);
-            // Waits if the sealer is behind; only if it is gone, at the very end, is it left to the next start.
-            let _ = self.seals.send(full.segment);
+            // Waits if the sealer is behind.
+            if let Err(segment) = self.seals.send(full.segment) {
+                tracing::error!(dir = %segment.dir().display(), "the sealer is gone; the next start seals this segment");
+            }
         }
         Ok(())
     }

@@ -9,8 +9,6 @@
 //! A [`BlockView`] exists only for bytes whose columns all have one value per entry and whose indexes all
 //! point into the dictionary, so reading an entry cannot fail; only its body can (decompression).
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::OnceLock;
 
 use rkyv::rancor::{Error, Source as _};
@@ -21,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::column::Column;
 use crate::clock::Micros;
 use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX, ZSTD_LEVEL};
-use crate::model::{Entry, Flags, JidKey, Kind, SeqNo, Source};
+use crate::model::{Entry, FastMap, Flags, JidKey, Kind, SeqNo, Source};
 
 /// Stands for the jid in a tag's shape.
 const JID_MARK: u8 = 1;
@@ -66,28 +64,20 @@ pub struct Block {
     bodies: Vec<u8>,
 }
 
-/// A hash that is its own hash.
-#[derive(Default)]
-struct Ready(u64);
+/// Compresses bodies, keeping its tables from block to block.
+pub struct Packer(zstd::bulk::Compressor<'static>);
 
-impl Hasher for Ready {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64(bytes);
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n;
+impl Packer {
+    /// At the level that the log is written with.
+    pub fn new() -> std::io::Result<Self> {
+        zstd::bulk::Compressor::new(ZSTD_LEVEL).map(Self)
     }
 }
 
 /// Texts, each once.
 #[derive(Default)]
 struct Dictionary {
-    by_hash: HashMap<u64, u32, BuildHasherDefault<Ready>>,
+    by_hash: FastMap<u64, u32>,
     ends: Vec<u32>,
     bytes: Vec<u8>,
 }
@@ -129,7 +119,7 @@ pub struct BlockBuilder {
     fun: Vec<i64>,
     tag: Vec<i64>,
     body_len: Vec<i64>,
-    jid_index: HashMap<JidKey, i64>,
+    jid_index: FastMap<JidKey, i64>,
     jid_time: Vec<i64>,
     jid_pid: Vec<i64>,
     texts: Dictionary,
@@ -145,15 +135,10 @@ impl BlockBuilder {
         self.at.len()
     }
 
-    /// Bytes its entries brought along.
-    pub fn raw_bytes(&self) -> usize {
-        self.raw_bytes
-    }
-
     /// Should it be finished before taking `entry`? A large entry gets a block of its own.
     pub fn is_full_for(&self, entry: &Entry<'_>) -> bool {
         self.len() >= BLOCK_ENTRIES_MAX
-            || (self.len() > 0 && self.raw_bytes + entry.raw_len() > BLOCK_RAW_BYTES)
+            || (self.len() > 0 && self.raw_bytes + entry.packed_len_max() > BLOCK_RAW_BYTES)
     }
 
     /// Appends an entry.
@@ -178,7 +163,7 @@ impl BlockBuilder {
         self.tag.push(shape);
         self.body_len.push(i64::try_from(entry.body.len()).unwrap_or(0));
         self.bodies.extend_from_slice(entry.body);
-        self.raw_bytes += entry.raw_len();
+        self.raw_bytes += entry.packed_len_max();
     }
 
     fn jid_of(&mut self, jid: &str) -> i64 {
@@ -202,9 +187,22 @@ impl BlockBuilder {
         at
     }
 
+    /// The sequence numbers of its first and last entry; both 0 without entries.
+    pub fn seqs(&self) -> (SeqNo, SeqNo) {
+        let gap = self.seqs.last().map_or(0, |gap| gap.unsigned_abs());
+        let last = self.first_seq + gap + self.len().saturating_sub(1) as u64;
+        (SeqNo(self.first_seq), SeqNo(last))
+    }
+
+    /// The earliest and the latest arrival.
+    pub fn times(&self) -> (Micros, Micros) {
+        let earliest = self.at.iter().min().copied().unwrap_or_default();
+        (Micros(earliest), Micros(self.at.iter().max().copied().unwrap_or_default()))
+    }
+
     /// Compresses the bodies and turns everything into archived bytes.
-    pub fn finish(self) -> Result<AlignedVec, Error> {
-        let packed = zstd::bulk::compress(&self.bodies, ZSTD_LEVEL).map_err(Error::new)?;
+    pub fn finish(self, packer: &mut Packer) -> Result<AlignedVec, Error> {
+        let packed = packer.0.compress(&self.bodies).map_err(Error::new)?;
         let (codec, bodies) =
             if packed.len() < self.bodies.len() { (1, packed) } else { (0, self.bodies.clone()) };
         let block = Block {
@@ -288,9 +286,10 @@ impl BlockView {
         Rows { block: self.get(), view: self }
     }
 
-    /// Bytes held in memory.
+    /// Bytes that it holds in memory once its bodies have been asked for.
     pub fn memory(&self) -> usize {
-        self.bytes.len() + self.bodies.get().map_or(0, |b| b.as_ref().map_or(0, Vec::len))
+        let bodies = usize::try_from(self.get().bodies_len.to_native()).unwrap_or(usize::MAX);
+        self.bytes.len().saturating_add(bodies)
     }
 
     fn unpacked(&self) -> Result<&[u8], String> {
@@ -585,7 +584,7 @@ mod tests {
                 seqs.push(SeqNo(seq));
                 builder.push(SeqNo(seq), &e.entry());
             }
-            let view = BlockView::new(builder.finish().unwrap()).unwrap();
+            let view = BlockView::new(builder.finish(&mut Packer::new().unwrap()).unwrap()).unwrap();
             prop_assert_eq!(view.len(), entries.len());
             let rows = view.rows();
             for (i, e) in entries.iter().enumerate() {
@@ -613,7 +612,7 @@ mod tests {
                     jid: &jid, minion: "web", fun: "test.ping", retcode: 0, body: &body,
                 });
             }
-            let mut bytes = builder.finish().unwrap();
+            let mut bytes = builder.finish(&mut Packer::new().unwrap()).unwrap();
             let at = at % bytes.len();
             bytes.as_mut_slice()[at] = to;
             if let Ok(view) = BlockView::new(bytes) {

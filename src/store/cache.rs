@@ -31,8 +31,7 @@ impl BlockCache {
     /// Puts a block in.
     pub fn put(&self, id: BlockId, view: Arc<BlockView>) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Unpacked it will be some four times as large; count that in from the start.
-        let cost = view.memory().saturating_mul(5);
+        let cost = view.memory();
         if cost > BLOCK_CACHE_BYTES || inner.blocks.insert(id, (view, cost)).is_some() {
             return;
         }
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
     use crate::clock::Micros;
     use crate::model::{Entry, Flags, Kind, Source};
-    use crate::store::block::BlockBuilder;
+    use crate::store::block::{BlockBuilder, Packer};
 
     #[test]
     fn the_oldest_blocks_make_room() {
@@ -75,12 +74,12 @@ mod tests {
                 body: &noise,
             },
         );
-        let view = Arc::new(BlockView::new(builder.finish().unwrap()).unwrap());
-        for n in 0..20 {
+        let view = Arc::new(BlockView::new(builder.finish(&mut Packer::new().unwrap()).unwrap()).unwrap());
+        for n in 0..40 {
             cache.put((Class::Events, SeqNo(1), n), view.clone());
         }
         assert!(cache.get((Class::Events, SeqNo(1), 0)).is_none());
-        assert!(cache.get((Class::Events, SeqNo(1), 19)).is_some());
+        assert!(cache.get((Class::Events, SeqNo(1), 39)).is_some());
         assert!(cache.0.lock().unwrap().bytes <= BLOCK_CACHE_BYTES);
     }
 }

@@ -8,6 +8,10 @@
 //! event is a duplicate only if its door has not yet shown it more often than some other door did. What is
 //! stored is as many as the door that showed the most.
 //!
+//! An event under `salt/job/<jid>/ret/<id>` can be fired by anybody who may fire events, and a large return is trimmed
+//! before it is fired. So when a returner call brings an answer other than the first one seen on the bus, it is stored
+//! once more, as no event, and readers of the job believe it.
+//!
 //! A minion's own `--return` carries fewer keys than the event; it is the same return if job, minion, `return`,
 //! `retcode` and `success` are.
 //!
@@ -16,34 +20,13 @@
 //! Two generations of [`DEDUPE_WINDOW`] fingerprints each. What comes later than that many others is stored
 //! again; readers of a job still fold equal returns.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
-use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::limits::DEDUPE_WINDOW;
-use crate::model::{Entry, Flags, Kind, Source};
+use crate::model::{Entry, FastMap, Flags, Kind, Source};
 use crate::wire::msgpack;
 
-/// A key that is a hash already.
-#[derive(Default)]
-struct Ready(u64);
-
-impl Hasher for Ready {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = bytes.iter().fold(self.0, |h, &b| h.rotate_left(8) ^ u64::from(b));
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n;
-    }
-}
-
-type Map<V> = HashMap<u64, V, BuildHasherDefault<Ready>>;
+type Map<V> = FastMap<u64, V>;
 
 /// Two generations: the older one is dropped whole when the younger is full.
 #[derive(Debug)]
@@ -76,8 +59,18 @@ pub enum Verdict {
     New,
     /// Store it: another answer of a minion that has answered this job already.
     Differs,
+    /// Store it, but as no event: a returner call vouches for an answer of which the bus showed another one first.
+    Confirms,
     /// It is stored already.
     Known,
+}
+
+/// The first answer of a minion to a job.
+#[derive(Debug, Clone, Copy)]
+struct First {
+    digest: u64,
+    /// Did a returner call vouch for it? Anybody may fire an event; `returner` gets what the minion's own key signed.
+    vouched: bool,
 }
 
 /// The memory of recent entries.
@@ -86,14 +79,14 @@ pub struct Dedupe {
     /// Chosen at random, so that nobody can prepare two events with one fingerprint.
     seed: u64,
     seen: Generations<[u8; Source::COUNT]>,
-    answers: Generations<u64>,
+    answers: Generations<First>,
     undo: Vec<Undo>,
 }
 
 #[derive(Debug)]
 enum Undo {
     Seen(u64, [u8; Source::COUNT]),
-    Answer(u64),
+    Answer(u64, Option<First>),
 }
 
 impl Dedupe {
@@ -104,41 +97,44 @@ impl Dedupe {
 
     /// Judges an entry and remembers it.
     pub fn judge(&mut self, entry: &Entry<'_>) -> Verdict {
-        if self.shown_elsewhere(entry) {
-            return Verdict::Known;
-        }
-        if entry.kind != Kind::Return {
+        // Of these the last word counts, and A, B, A is not A, B.
+        if matches!(entry.kind, Kind::Register | Kind::Endtime) {
             return Verdict::New;
         }
-        let on_bus = entry.flags.has(Flags::ON_BUS);
-        let (key, digest) = self.answer(entry);
-        match self.answers.get(key) {
-            None => {
-                self.undo.push(Undo::Answer(key));
-                self.answers.put(key, digest);
-                Verdict::New
-            }
-            // The event must be kept as it was on the bus; the bare return adds nothing to it.
-            Some(known) if known == digest => {
-                if on_bus {
-                    Verdict::New
-                } else {
-                    Verdict::Known
-                }
-            }
-            Some(_) => Verdict::Differs,
+        let known = self.shown_elsewhere(entry);
+        if entry.kind != Kind::Return {
+            return if known { Verdict::Known } else { Verdict::New };
         }
+        let on_bus = entry.flags.has(Flags::ON_BUS);
+        let vouched = matches!(entry.source, Source::Returner | Source::Spool);
+        let (key, digest) = self.answer(entry);
+        let first = self.answers.get(key);
+        let verdict = match first {
+            None => Verdict::New,
+            Some(first) if first.digest == digest => {
+                // The event must be kept as it was on the bus; the bare return adds nothing to it.
+                if known || !on_bus { Verdict::Known } else { Verdict::New }
+            }
+            Some(first) if vouched && !first.vouched => Verdict::Confirms,
+            Some(_) if known => Verdict::Known,
+            Some(_) => Verdict::Differs,
+        };
+        let now = match first {
+            None => First { digest, vouched },
+            Some(first) if first.digest == digest => First { digest, vouched: first.vouched || vouched },
+            Some(_) if verdict == Verdict::Confirms => First { digest, vouched },
+            Some(first) => first,
+        };
+        self.undo.push(Undo::Answer(key, first));
+        self.answers.put(key, now);
+        verdict
     }
 
     /// Counts the entry for its door; true if another door has shown it as often already.
     fn shown_elsewhere(&mut self, entry: &Entry<'_>) -> bool {
-        let mut hash = Xxh3::with_seed(self.seed);
-        hash.update(entry.tag);
-        hash.update(&[0, entry.kind as u8]);
-        hash.update(entry.jid.as_bytes());
-        hash.update(&[0]);
-        hash.update(entry.body);
-        let key = hash.digest();
+        // What has no tag is told apart by its kind.
+        let of_kind = self.seed ^ if entry.tag.is_empty() { u64::from(entry.kind as u8) + 1 } else { 0 };
+        let key = chained(of_kind, [entry.tag, entry.jid.as_bytes(), entry.body]);
         let before = self.seen.get(key).unwrap_or_default();
         let mut counts = before;
         let door = entry.source as usize;
@@ -153,11 +149,8 @@ impl Dedupe {
     }
 
     fn answer(&self, entry: &Entry<'_>) -> (u64, u64) {
-        let mut key = Xxh3::with_seed(self.seed);
-        key.update(entry.jid.as_bytes());
-        key.update(&[0]);
-        key.update(entry.minion.as_bytes());
-        (key.digest(), answer_digest(entry.body, self.seed))
+        let key = chained(self.seed, [entry.jid.as_bytes(), entry.minion.as_bytes()]);
+        (key, answer_digest(entry.body, self.seed))
     }
 
     /// What was judged since the last call is stored.
@@ -170,7 +163,8 @@ impl Dedupe {
         for undo in std::mem::take(&mut self.undo).into_iter().rev() {
             match undo {
                 Undo::Seen(key, counts) => self.seen.put(key, counts),
-                Undo::Answer(key) => {
+                Undo::Answer(key, Some(first)) => self.answers.put(key, first),
+                Undo::Answer(key, None) => {
                     self.answers.young.remove(&key);
                     self.answers.old.remove(&key);
                 }
@@ -191,11 +185,12 @@ pub fn answer_digest(body: &[u8], seed: u64) -> u64 {
             _ => {}
         }
     }
-    let mut hash = Xxh3::with_seed(seed);
-    hash.update(answer);
-    hash.update(&xxh3_64_with_seed(retcode, seed).to_le_bytes());
-    hash.update(success);
-    hash.digest()
+    chained(seed, [answer, retcode, success])
+}
+
+/// A hash of several pieces, each seeded by those before it: where one ends matters.
+fn chained<const N: usize>(seed: u64, pieces: [&[u8]; N]) -> u64 {
+    pieces.iter().fold(seed, |hash, piece| xxh3_64_with_seed(piece, hash))
 }
 
 #[cfg(test)]
@@ -267,6 +262,29 @@ mod tests {
         let mut dedupe = Dedupe::new(1);
         assert_eq!(dedupe.judge(&entry(Source::Returner, false, &body(1, false))), Verdict::New);
         assert_eq!(dedupe.judge(&entry(Source::Returner, false, &body(2, false))), Verdict::Differs);
+    }
+
+    #[test]
+    fn a_returner_call_stands_against_a_forged_or_trimmed_event() {
+        let (forged, real, later) = (body(66, true), body(1, true), body(2, true));
+        let mut dedupe = Dedupe::new(1);
+        let mut judge = |door, body| dedupe.judge(&entry(door, true, body));
+        assert_eq!(judge(Source::Bus, &forged), Verdict::New);
+        assert_eq!(judge(Source::Bus, &real), Verdict::Differs);
+        assert_eq!(judge(Source::Returner, &real), Verdict::Confirms);
+        assert_eq!(judge(Source::Bus, &later), Verdict::Differs);
+        assert_eq!(judge(Source::Returner, &later), Verdict::Known);
+        assert_eq!(judge(Source::Spool, &real), Verdict::Known);
+    }
+
+    #[test]
+    fn of_registers_and_end_times_every_word_is_kept() {
+        let mut dedupe = Dedupe::new(1);
+        for (door, n) in [(Source::Spool, 1), (Source::Returner, 2), (Source::Returner, 1)] {
+            let body = body(n, false);
+            let entry = Entry { kind: Kind::Register, tag: b"", ..entry(door, false, &body) };
+            assert_eq!(dedupe.judge(&entry), Verdict::New);
+        }
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub enum StoreError {
         /// Found against expected.
         what: String,
     },
-    /// sled refused; indexes can be built again from the log.
+    /// Rows are missing or sled found its files damaged; the index can be built again from the log.
     #[error("index {}: {what}", path.display())]
     Index {
         /// The database's directory.

@@ -17,7 +17,7 @@
 //!
 //! Both trees are summed up (`checked`). Values stay below sled's limit for pages outside its file, which it does not sync.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -27,7 +27,7 @@ use super::error::{StoreError, io_at};
 use super::log::BlockMeta;
 use super::row::{self, JobRow};
 use crate::clock::Micros;
-use crate::model::{Entry, JidKey, Kind, SeqNo};
+use crate::model::{Entry, FastMap, JidKey, Kind, SeqNo};
 
 /// An entry's place in its segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +64,16 @@ pub struct Latest {
     pub jid: String,
 }
 
+/// Where a job's entries lie, and how good a load its row has (`row::rank`).
+#[derive(Debug, Default)]
+struct JobPlaces {
+    places: Vec<Place>,
+    rank: u8,
+}
+
+/// By function, then by minion. A job of several functions stands under the empty one.
+pub type LatestJobs = FastMap<String, FastMap<String, Latest>>;
+
 /// Sums over a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sums {
@@ -73,6 +83,8 @@ pub struct Sums {
     pub raw_bytes: u64,
     /// Bytes of the log file.
     pub log_bytes: u64,
+    /// Last sequence number.
+    pub last_seq: SeqNo,
 }
 
 /// The index of a segment that still grows, or waits to be sealed.
@@ -80,9 +92,9 @@ pub struct Sums {
 pub struct MemIndex {
     segment: SeqNo,
     blocks: Vec<BlockMeta>,
-    places: HashMap<JidKey, Vec<Place>>,
+    jobs: FastMap<JidKey, JobPlaces>,
     rows: BTreeMap<JidKey, JobRow>,
-    latest: HashMap<String, HashMap<String, Latest>>,
+    latest: LatestJobs,
     register: Option<Place>,
     sums: Sums,
 }
@@ -93,9 +105,9 @@ impl MemIndex {
         Self {
             segment,
             blocks: Vec::new(),
-            places: HashMap::new(),
+            jobs: FastMap::default(),
             rows: BTreeMap::new(),
-            latest: HashMap::new(),
+            latest: FastMap::default(),
             register: None,
             sums: Sums::default(),
         }
@@ -119,6 +131,7 @@ impl MemIndex {
         let block = u32::try_from(self.blocks.len().saturating_sub(1)).unwrap_or(u32::MAX);
         let place = Place { block, at: u16::try_from(at).unwrap_or(u16::MAX) };
         self.sums.entries += 1;
+        self.sums.last_seq = self.sums.last_seq.max(seq);
         self.sums.raw_bytes += raw_len as u64;
         if entry.kind == Kind::Register {
             self.register = Some(place);
@@ -127,27 +140,34 @@ impl MemIndex {
             return;
         }
         let key = JidKey::of(entry.jid);
-        self.places.entry(key).or_default().push(place);
+        let job = self.jobs.entry(key).or_default();
+        job.places.push(place);
         let rank = row::rank(entry.kind);
-        if rank > 0 || matches!(entry.kind, Kind::Endtime | Kind::NoCache | Kind::Minions) {
-            let row = self.rows.entry(key).or_insert_with(|| JobRow {
-                jid: entry.jid.to_owned(),
-                first_at: entry.at.0,
-                segments: vec![self.segment.0],
-                ..JobRow::default()
-            });
-            if rank > row.rank || matches!(entry.kind, Kind::Endtime | Kind::NoCache) {
-                row.learn(&Entry { body: body(), ..*entry });
-            }
+        // A row for every job that has entries here, whatever they are: it tells where they can be found.
+        let row =
+            (job.places.len() == 1 || rank > job.rank || matches!(entry.kind, Kind::Endtime | Kind::NoCache))
+                .then(|| {
+                    self.rows.entry(key).or_insert_with(|| JobRow {
+                        jid: entry.jid.to_owned(),
+                        first_at: entry.at.0,
+                        segments: vec![self.segment.0],
+                        ..JobRow::default()
+                    })
+                });
+        if let Some(row) =
+            row.filter(|_| rank > job.rank || matches!(entry.kind, Kind::Endtime | Kind::NoCache))
+        {
+            job.rank = job.rank.max(rank);
+            row.learn(seq, &Entry { body: body(), ..*entry });
         }
-        if entry.kind == Kind::Return && !entry.fun.is_empty() && !entry.minion.is_empty() {
+        if entry.kind == Kind::Return && !entry.minion.is_empty() {
             self.note_latest(seq, entry);
         }
     }
 
     fn note_latest(&mut self, seq: SeqNo, entry: &Entry<'_>) {
         if !self.latest.contains_key(entry.fun) {
-            self.latest.insert(entry.fun.to_owned(), HashMap::new());
+            self.latest.insert(entry.fun.to_owned(), FastMap::default());
         }
         let Some(minions) = self.latest.get_mut(entry.fun) else { return };
         match minions.get_mut(entry.minion) {
@@ -168,7 +188,7 @@ impl MemIndex {
 
     /// The places of a job's entries, in order.
     pub fn places(&self, key: JidKey) -> &[Place] {
-        self.places.get(&key).map_or(&[], Vec::as_slice)
+        self.jobs.get(&key).map_or(&[], |job| job.places.as_slice())
     }
 
     /// The rows of jobs whose entries are here.
@@ -177,7 +197,7 @@ impl MemIndex {
     }
 
     /// Per function and minion the last job.
-    pub fn latest(&self) -> &HashMap<String, HashMap<String, Latest>> {
+    pub fn latest(&self) -> &LatestJobs {
         &self.latest
     }
 
@@ -208,10 +228,14 @@ pub fn open_sled(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
     guarded(dir, || sled::Config::new().path(dir).cache_capacity(cache_bytes).flush_every_ms(None).open())
 }
 
-/// Runs something of sled's; its panics and errors become a [`StoreError::Index`].
+/// Runs something of sled's. Damage and panics become a [`StoreError::Index`], what the operating system refuses
+/// (no space, no file descriptor, no permission, a database that somebody holds) a [`StoreError::Io`].
 pub fn guarded<T>(dir: &Path, work: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
     let what = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => return Ok(done),
+        Ok(Err(sled::Error::Io(source))) if source.raw_os_error().is_some() || is_held(&source) => {
+            return Err(StoreError::Io { action: "use the index", path: dir.to_owned(), source });
+        }
         Ok(Err(e)) => e.to_string(),
         Err(panic) => {
             let words = panic.downcast_ref::<String>().map(String::as_str);
@@ -220,6 +244,11 @@ pub fn guarded<T>(dir: &Path, work: impl FnOnce() -> sled::Result<T>) -> Result<
         }
     };
     Err(StoreError::Index { path: dir.to_owned(), what })
+}
+
+/// Is this sled's word for a database that is open already? It has no error of its own for that.
+pub fn is_held(error: &std::io::Error) -> bool {
+    error.to_string().contains("could not acquire lock")
 }
 
 /// Flushes a database and syncs its file: `flush` of sled 0.34 alone is no fsync (docs/DECISIONS.md).
@@ -237,8 +266,8 @@ impl SledIndex {
         let blocks =
             (0_u32..).zip(&index.blocks).map(|(n, meta)| (n.to_be_bytes().to_vec(), meta_bytes(meta)));
         CheckedTree::open(&db, dir, "block")?.put(blocks)?;
-        let places = index.places.iter().flat_map(|(key, places)| {
-            (0_u32..).zip(places.chunks(PLACES_PER_PART)).map(|(part, places)| {
+        let places = index.jobs.iter().flat_map(|(key, job)| {
+            (0_u32..).zip(job.places.chunks(PLACES_PER_PART)).map(|(part, places)| {
                 let key = [&key.0.to_be_bytes()[..], &part.to_be_bytes()].concat();
                 (key, places.iter().flat_map(|place| place.to_bytes()).collect())
             })

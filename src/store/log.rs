@@ -49,7 +49,7 @@ const BLOCK_VERSION: u16 = 1;
 const ALIGN: usize = 16;
 
 /// A payload is the largest entry with its columns at most.
-const PAYLOAD_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX + 1024 * 1024;
+pub const PAYLOAD_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX + 1024 * 1024;
 
 /// Where a block lies, and enough about it to skip it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,22 +161,26 @@ pub struct LogFile {
 pub struct Walked {
     /// Byte after the last good frame.
     pub end: u64,
+    /// Bytes of the file.
+    pub size: u64,
     /// Stretches that are no good frames but lie before one: offset and bytes.
     pub damaged: Vec<(u64, u64)>,
 }
 
 impl LogFile {
-    /// Opens a file and checks its header.
+    /// Opens a file and looks at its header. A damaged header is reported and done without: the frames have
+    /// checksums of their own, and the directory names class and number.
     pub fn open(path: &Path, class: u8, first_seq: SeqNo) -> Result<Self, StoreError> {
         let file = File::open(path).map_err(io_at("open", path))?;
         let mut header = [0_u8; FILE_HEADER_LEN];
-        file.read_exact_at(&mut header, 0).map_err(io_at("read the header of", path))?;
-        let corrupt = |what: String| StoreError::Corrupt { path: path.to_owned(), offset: 0, what };
-        if header.get(..8) != Some(FILE_MAGIC) {
-            return Err(corrupt("not a segment's log".to_owned()));
-        }
-        if crc32fast::hash(header.get(..60).unwrap_or_default()) != u32_at(&header, 60) {
-            return Err(corrupt("the header's checksum does not hold".to_owned()));
+        let whole = match file.read_exact_at(&mut header, 0) {
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => false,
+            read => read.map(|()| true).map_err(io_at("read the header of", path))?,
+        };
+        let crc_holds = crc32fast::hash(header.get(..60).unwrap_or_default()) == u32_at(&header, 60);
+        if !whole || header.get(..8) != Some(FILE_MAGIC) || !crc_holds {
+            tracing::error!(path = %path.display(), offset = 0, "the header of a log is damaged; its frames are read all the same");
+            return Ok(Self { path: path.to_owned(), file });
         }
         let found = u32_at(&header, 8);
         if found != FORMAT_VERSION {
@@ -184,7 +188,8 @@ impl LogFile {
             return Err(StoreError::Version { path, found: found.to_string(), expected: FORMAT_VERSION });
         }
         if header.get(12) != Some(&class) || u64_at(&header, 16) != first_seq.0 {
-            return Err(corrupt("the header names another segment: was a directory renamed?".to_owned()));
+            let what = "the header names another segment: was a directory renamed?".to_owned();
+            return Err(StoreError::Corrupt { path: path.to_owned(), offset: 0, what });
         }
         Ok(Self { path: path.to_owned(), file })
     }
@@ -203,27 +208,24 @@ impl LogFile {
     pub fn block(&self, meta: &BlockMeta) -> Result<BlockView, StoreError> {
         match self.frame_at(meta.offset)? {
             Some((view, _)) => Ok(view),
-            None => Err(StoreError::Corrupt {
-                path: self.path.clone(),
-                offset: meta.offset,
-                what: "the block's checksum does not hold".to_owned(),
-            }),
+            None => Err(self.corrupt(meta.offset, "the block's checksum does not hold".to_owned())),
         }
     }
 
-    /// The frame at an offset: its block and payload length, or `None` if there is no good one.
+    fn corrupt(&self, offset: u64, what: String) -> StoreError {
+        StoreError::Corrupt { path: self.path.clone(), offset, what }
+    }
+
+    /// The frame at an offset: its block and payload length, or `None` if none was wholly written there. Bytes
+    /// whose checksum holds were written as they are: if this release cannot read them, that is an error.
     fn frame_at(&self, offset: u64) -> Result<Option<(BlockView, usize)>, StoreError> {
         let mut header = [0_u8; FRAME_HEADER_LEN];
         if !self.read(&mut header, offset)? || header.get(..4) != Some(FRAME_MAGIC) {
             return Ok(None);
         }
-        let version = u16::try_from(u32_at(&header, 4) & 0xffff).unwrap_or(0);
         let len = u32_at(&header, 8) as usize;
-        if version != BLOCK_VERSION || len > PAYLOAD_BYTES_MAX {
-            return Ok(None);
-        }
         // Do not allocate what the file cannot hold: a damaged length stays harmless.
-        if offset + (FRAME_HEADER_LEN + len) as u64 > self.size()? {
+        if len > PAYLOAD_BYTES_MAX || offset + (FRAME_HEADER_LEN + len) as u64 > self.size()? {
             return Ok(None);
         }
         let mut payload = AlignedVec::with_capacity(len);
@@ -235,11 +237,15 @@ impl LogFile {
         if checksum(front, back, &payload) != u32_at(&header, 12) {
             return Ok(None);
         }
+        let version = u32_at(&header, 4) & 0xffff;
+        if version != u32::from(BLOCK_VERSION) {
+            let what = format!("a block of version {version}, this release reads version {BLOCK_VERSION}");
+            return Err(self.corrupt(offset, what));
+        }
         match BlockView::new(payload) {
             Ok(view) => Ok(Some((view, len))),
             Err(what) => {
-                tracing::warn!(path = %self.path.display(), offset, what, "a frame with a good checksum holds no block");
-                Ok(None)
+                Err(self.corrupt(offset, format!("a frame with a good checksum holds no block: {what}")))
             }
         }
     }
@@ -256,7 +262,7 @@ impl LogFile {
     /// Walks over every good frame in order.
     pub fn walk(&self, mut each: impl FnMut(BlockMeta, &BlockView)) -> Result<Walked, StoreError> {
         let size = self.size()?;
-        let mut walked = Walked { end: FILE_HEADER_LEN as u64, damaged: Vec::new() };
+        let mut walked = Walked { end: FILE_HEADER_LEN as u64, size, damaged: Vec::new() };
         let mut at = walked.end;
         while at + FRAME_HEADER_LEN as u64 <= size {
             match self.frame_at(at)? {
@@ -267,12 +273,21 @@ impl LogFile {
                     let meta = BlockMeta::of(&view, at, len);
                     each(meta, &view);
                     at = meta.end();
-                    walked.end = at.min(size);
+                    walked.end = at;
                 }
                 None => at = self.next_magic(at + ALIGN as u64, size)?,
             }
         }
         Ok(walked)
+    }
+
+    /// Copies what lies behind `end` into a file of its own beside the log, for whoever wants to look at it.
+    pub fn keep_tail(&self, end: u64) -> Result<PathBuf, StoreError> {
+        let path = self.path.with_file_name(format!("log.cut-{end}"));
+        let mut tail = vec![0; usize::try_from(self.size()?.saturating_sub(end)).unwrap_or(0)];
+        self.read(&mut tail, end)?;
+        std::fs::write(&path, tail).map_err(io_at("write", &path))?;
+        Ok(path)
     }
 
     /// The next aligned place where a frame may begin; `size` if there is none.

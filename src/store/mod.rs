@@ -26,7 +26,7 @@ pub mod state;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use appender::{Appender, Done, Intake};
@@ -37,7 +37,7 @@ pub use row::JobRow;
 pub use seal::Sealer;
 
 use crate::channel::bounded;
-use crate::clock::Clock;
+use crate::clock::{Clock, Micros};
 use crate::limits::{DEDUPE_WINDOW, INTAKE_BATCHES, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
 use crate::metrics::Metrics;
 use crate::model::{Entry, SeqNo};
@@ -96,6 +96,8 @@ struct Shared {
     state: state::State,
     segments: [RwLock<Vec<Arc<segment::Segment>>>; Class::ALL.len()],
     durable: AtomicU64,
+    /// When the appender last came round, microseconds since 1970.
+    beat: AtomicI64,
     cache: cache::BlockCache,
     open: Mutex<VecDeque<Arc<segment::Segment>>>,
     _lock: format::Lock,
@@ -120,12 +122,21 @@ impl Shared {
         list.write().unwrap_or_else(PoisonError::into_inner).push(segment);
     }
 
+    fn beat(&self) {
+        self.beat.store(self.clock.now().0, Ordering::Relaxed);
+    }
+
     fn set_durable(&self, next: SeqNo) {
         self.durable.store(next.0, Ordering::Release);
     }
 }
 
 impl Store {
+    /// When the appender last came round. It does at least every second, unless a disk holds it up.
+    pub fn appender_seen_at(&self) -> Micros {
+        Micros(self.0.beat.load(Ordering::Relaxed))
+    }
+
     /// Opens a state directory, making it if need be, and repairs what a crash left half done.
     pub fn open(options: &Options) -> Result<Opened, StoreError> {
         let dir = &options.dir;
@@ -139,6 +150,7 @@ impl Store {
             state: open_state(dir, &options.metrics)?,
             segments: Default::default(),
             durable: AtomicU64::new(SeqNo::FIRST.0),
+            beat: AtomicI64::new(options.clock.now().0),
             cache: cache::BlockCache::default(),
             open: Mutex::default(),
             _lock: lock,
@@ -153,19 +165,23 @@ impl Store {
                 next_seq = next_seq.max(first_seq);
                 let segment =
                     Arc::new(segment::Segment::open(dir, class, first_seq, segment::Index::Closed)?);
-                let applied = shared.state.sums(class, first_seq)?.is_some();
-                if Some(first_seq) != newest && applied && segment.has_index() {
+                let applied = shared.state.sums(class, first_seq)?;
+                if let Some(sums) = applied.filter(|_| Some(first_seq) != newest && segment.has_index()) {
+                    next_seq = next_seq.max(sums.last_seq.next());
                     shared.add_segment(segment);
                     continue;
                 }
                 let (index, walked) = segment.walk()?;
-                report_damage(&segment, &walked, &options.metrics);
-                next_seq = index.blocks().last().map_or(next_seq, |b| next_seq.max(b.last_seq.next()));
+                report_damage(&segment, &walked, Some(first_seq) == newest, &options.metrics);
+                next_seq = index.blocks().iter().fold(next_seq, |next, b| next.max(b.last_seq.next()));
                 *segment.index_mut() = segment::Index::Memory(Box::new(index));
                 shared.add_segment(segment.clone());
                 if Some(first_seq) == newest {
                     tails.push((class, segment, walked.end));
-                } else {
+                } else if let Err(error) = seal::seal(&shared, &segment) {
+                    // One at a time, so that a whole archive without its indexes does not lie in memory at once.
+                    tracing::error!(dir = %segment.dir().display(), %error, "could not seal a segment");
+                    options.metrics.seals_failed.add(1);
                     backlog.push(segment);
                 }
             }
@@ -186,19 +202,21 @@ impl Store {
         }
         shared.set_durable(next_seq);
         let mut dedupe = dedupe::Dedupe::new(random_seed());
-        for growing in &active {
-            remember(&growing.segment, &mut dedupe)?;
+        for class in Class::ALL {
+            remember(&shared, class, &mut dedupe)?;
         }
         dedupe.keep();
         let (intake, works) = bounded("intake", INTAKE_BATCHES);
         let (seals_tx, seals) = bounded("seals", SEALS_WAITING);
         let limits = options.limits;
+        let packer = block::Packer::new().map_err(error::io_at("start zstd for", dir))?;
         let appender = Appender {
             shared: shared.clone(),
             intake: works,
             seals: seals_tx,
             active,
             dedupe,
+            packer,
             next_seq,
             limits,
         };
@@ -242,8 +260,10 @@ fn segments_on_disk(dir: &Path, class: Class) -> Result<Vec<SeqNo>, StoreError> 
     Ok(found)
 }
 
-fn report_damage(segment: &segment::Segment, walked: &log::Walked, metrics: &Metrics) {
-    for (offset, bytes) in &walked.damaged {
+fn report_damage(segment: &segment::Segment, walked: &log::Walked, growing: bool, metrics: &Metrics) {
+    // Behind the last good frame of a finished segment nothing is unfinished either.
+    let tail = (!growing && walked.size > walked.end).then(|| (walked.end, walked.size - walked.end));
+    for (offset, bytes) in walked.damaged.iter().copied().chain(tail) {
         metrics.frames_damaged.add(1);
         tracing::error!(path = %segment.log().path().display(), offset, bytes, "a damaged stretch of the log is skipped");
     }
@@ -256,26 +276,34 @@ fn cut_tail(segment: &segment::Segment, end: u64, metrics: &Metrics) -> Result<(
         return Ok(());
     }
     let path = segment.log().path();
-    tracing::warn!(path = %path.display(), offset = end, bytes = size - end, "cutting off an unfinished write");
+    let copy = segment.log().keep_tail(end)?;
+    tracing::warn!(
+        path = %path.display(), offset = end, bytes = size - end, copy = %copy.display(), "cutting off an unfinished write"
+    );
     metrics.tail_bytes_cut.add(size - end);
     let file =
         std::fs::OpenOptions::new().write(true).open(path).map_err(error::io_at("open for writing", path))?;
     file.set_len(end).and_then(|()| file.sync_all()).map_err(error::io_at("cut", path))
 }
 
-/// Lets the duplicate memory see the newest entries of a growing segment, as if they had just come.
-fn remember(segment: &segment::Segment, dedupe: &mut dedupe::Dedupe) -> Result<(), StoreError> {
-    let metas = segment::with_memory(segment, |index| {
-        let mut wanted = DEDUPE_WINDOW as u64;
-        let newest = index.blocks().iter().rev().take_while(|meta| {
-            let take = wanted > 0;
-            wanted = wanted.saturating_sub(u64::from(meta.count));
-            take
-        });
-        newest.copied().collect::<Vec<_>>()
-    });
-    for meta in metas.unwrap_or_default().iter().rev() {
-        let view = segment.log().block(meta)?;
+/// Lets the duplicate memory see the newest entries of a class, as if they had just come.
+fn remember(shared: &Shared, class: Class, dedupe: &mut dedupe::Dedupe) -> Result<(), StoreError> {
+    let mut wanted = DEDUPE_WINDOW;
+    let mut newest = Vec::new();
+    for segment in shared.segments(class).into_iter().rev() {
+        let blocks = shared.ready(&segment)?.blocks().len();
+        for number in (0..u32::try_from(blocks).unwrap_or(u32::MAX)).rev() {
+            if wanted == 0 {
+                break;
+            }
+            if let Some(view) = shared.block(&segment, number)? {
+                wanted = wanted.saturating_sub(view.len());
+                newest.push((segment.clone(), number));
+            }
+        }
+    }
+    for (segment, number) in newest.into_iter().rev() {
+        let Some(view) = shared.block(&segment, number)? else { continue };
         let rows = view.rows();
         for at in 0..view.len() {
             let (tag, jid) = (rows.tag(at), rows.jid(at));

@@ -1,6 +1,8 @@
 //! Reading: entries of a job, events backwards from any point, rows of jobs.
 //!
-//! Readers share nothing with the appender but the index of the growing segment, locked for moments. Bytes
+//! Readers share nothing with the appender but the index of the growing segment, locked for moments. They ask
+//! the indexes in memory first and the state database afterwards: a segment that is sealed in between is then
+//! seen twice, which joining does not mind, and never not at all. Bytes
 //! come out of files and are checked again on every read that does not find them in the cache.
 
 use std::collections::BTreeMap;
@@ -46,6 +48,9 @@ pub struct StoredEntry {
     pub body: Vec<u8>,
 }
 
+/// A segment, and the places of a job's entries in it.
+type PlacesIn = (Arc<Segment>, Vec<Place>);
+
 /// Sums over a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassSums {
@@ -65,21 +70,23 @@ impl Store {
 
     /// All entries of a job, in the order of the log.
     pub fn job_entries(&self, jid: &str) -> Result<Vec<StoredEntry>, StoreError> {
-        let key = JidKey::of(jid);
-        let row = self.0.state.job(key)?;
-        let sealed_in =
-            |segment: &Segment| row.as_ref().is_some_and(|row| row.segments.contains(&segment.first_seq.0));
+        self.job_entries_with(jid, |_| true)
+    }
+
+    /// All entries of a job, in the order of the log, with the bodies of those kinds that are `wanted`; the others'
+    /// are left empty.
+    pub fn job_entries_with(
+        &self,
+        jid: &str,
+        wanted: impl Fn(Kind) -> bool,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
         let mut found = Vec::new();
-        for segment in self.0.segments(Class::Jobs) {
-            let in_memory = matches!(*segment.index(), Index::Memory(_));
-            if !in_memory && !sealed_in(&segment) {
-                continue;
-            }
-            let places = self.0.ready(&segment)?.places(key)?;
-            for (place, view) in self.0.at_places(&segment, &places)? {
-                let entry = stored(&segment, view.rows(), usize::from(place.at))?;
-                if entry.jid == jid {
-                    found.push(entry);
+        for (segment, places) in self.job_places(jid)? {
+            for place in places {
+                let Some(view) = self.0.block(&segment, place.block)? else { continue };
+                let at = usize::from(place.at);
+                if at < view.len() && view.rows().jid(at) == jid {
+                    found.push(stored(&segment, view.rows(), at, wanted(view.rows().kind(at)))?);
                 }
             }
         }
@@ -87,21 +94,69 @@ impl Store {
         Ok(found)
     }
 
+    /// Where a job's entries lie, by segment, ascending.
+    fn job_places(&self, jid: &str) -> Result<Vec<PlacesIn>, StoreError> {
+        let key = JidKey::of(jid);
+        let segments = self.0.segments(Class::Jobs);
+        let in_memory: Vec<Option<Vec<Place>>> =
+            segments.iter().map(|segment| with_memory(segment, |index| index.places(key).to_vec())).collect();
+        let row = self.0.state.job(key)?;
+        let mut found = Vec::new();
+        for (segment, places) in segments.into_iter().zip(in_memory) {
+            let places = match places {
+                Some(places) => places,
+                None if row.as_ref().is_some_and(|row| row.segments.contains(&segment.first_seq.0)) => {
+                    self.0.ready(&segment)?.places(key)?
+                }
+                None => continue,
+            };
+            found.push((segment, places));
+        }
+        Ok(found)
+    }
+
+    fn job_events_before(
+        &self,
+        jid: &str,
+        filter: &EventFilter,
+        before: SeqNo,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        for (segment, places) in self.job_places(jid)?.into_iter().rev() {
+            for place in places.into_iter().rev() {
+                if found.len() >= limit || bytes > bytes_max {
+                    return Ok(found);
+                }
+                let Some(view) = self.0.block(&segment, place.block)? else { continue };
+                let (rows, at) = (view.rows(), usize::from(place.at));
+                let passes = at < view.len()
+                    && rows.seq(at) < before
+                    && filter.allows(rows.flags(at), rows.at(at), rows.minion(at))
+                    && filter.tag.as_ref().is_none_or(|glob| glob.matches_bytes(&rows.tag(at)))
+                    && rows.jid(at) == jid;
+                if passes {
+                    let entry = stored(&segment, rows, at, true)?;
+                    bytes += entry.body.len();
+                    found.push(entry);
+                }
+            }
+        }
+        Ok(found)
+    }
+
     /// A job's row, joined over all segments.
     pub fn job_row(&self, jid: &str) -> Result<Option<JobRow>, StoreError> {
         let key = JidKey::of(jid);
-        let mut row = self.0.state.job(key)?;
-        for segment in self.0.segments(Class::Jobs) {
-            let fresh = with_memory(&segment, |index| index.rows().get(&key).cloned()).flatten();
-            row = match (row, fresh) {
-                (Some(mut row), Some(fresh)) => {
-                    row.merge(fresh);
-                    Some(row)
-                }
-                (row, fresh) => row.or(fresh),
-            };
-        }
-        Ok(row.filter(|row| row.jid == jid))
+        let segments = self.0.segments(Class::Jobs);
+        let fresh: Vec<JobRow> = segments
+            .iter()
+            .filter_map(|segment| with_memory(segment, |index| index.rows().get(&key).cloned())?)
+            .collect();
+        let joined = self.0.state.job(key)?.into_iter().chain(fresh).reduce(JobRow::joined);
+        Ok(joined.filter(|row| row.jid == jid))
     }
 
     /// Up to `limit` rows of jobs, the latest first, of keys below `before`. Fewer mean that there are no more.
@@ -110,54 +165,54 @@ impl Store {
         before: Option<JidKey>,
         limit: usize,
     ) -> Result<Vec<(JidKey, JobRow)>, StoreError> {
-        let mut rows: BTreeMap<JidKey, JobRow> =
-            self.0.state.jobs_before(before, limit)?.into_iter().collect();
+        let mut fresh = Vec::new();
         for segment in self.0.segments(Class::Jobs) {
             with_memory(&segment, |index| {
                 let newest = match before {
                     Some(key) => index.rows().range(..key),
                     None => index.rows().range(..),
                 };
-                for (key, row) in newest.rev().take(limit) {
-                    match rows.get_mut(key) {
-                        Some(known) => known.merge(row.clone()),
-                        None => {
-                            rows.insert(*key, row.clone());
-                        }
-                    }
-                }
+                fresh.extend(newest.rev().take(limit).map(|(key, row)| (*key, row.clone())));
             });
+        }
+        let mut rows: BTreeMap<JidKey, JobRow> = BTreeMap::new();
+        for (key, row) in self.0.state.jobs_before(before, limit)?.into_iter().chain(fresh) {
+            let row = match rows.remove(&key) {
+                Some(known) => known.joined(row),
+                None => row,
+            };
+            rows.insert(key, row);
         }
         Ok(rows.into_iter().rev().take(limit).collect())
     }
 
     /// Per minion, the last job that ran a function.
     pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
-        let mut latest = self.0.state.latest_of(fun)?;
+        let mut fresh = Vec::new();
         for segment in self.0.segments(Class::Jobs) {
             with_memory(&segment, |index| {
-                for (minion, found) in index.latest().get(fun).into_iter().flatten() {
-                    match latest.get_mut(minion) {
-                        Some(known) if known.seq >= found.seq => {}
-                        Some(known) => known.clone_from(found),
-                        None => {
-                            latest.insert(minion.clone(), found.clone());
-                        }
-                    }
-                }
+                let of_fun = index.latest().get(fun).into_iter().flatten();
+                fresh.extend(of_fun.map(|(minion, latest)| (minion.clone(), latest.clone())));
             });
+        }
+        let mut latest = self.0.state.latest_of(fun)?;
+        for (minion, found) in fresh {
+            if latest.get(&minion).is_none_or(|known| known.seq < found.seq) {
+                latest.insert(minion, found);
+            }
         }
         Ok(latest)
     }
 
     /// Every minion that has returned a job, sorted.
     pub fn minions(&self) -> Result<Vec<String>, StoreError> {
-        let mut minions = self.0.state.minions()?;
+        let mut minions = Vec::new();
         for segment in self.0.segments(Class::Jobs) {
             with_memory(&segment, |index| {
-                minions.extend(index.latest().values().flat_map(HashMap::keys).cloned());
+                minions.extend(index.latest().values().flat_map(|minions| minions.keys()).cloned());
             });
         }
+        minions.extend(self.0.state.minions()?);
         minions.sort_unstable();
         minions.dedup();
         Ok(minions)
@@ -166,41 +221,35 @@ impl Store {
     /// Thorium's register as saved last.
     pub fn register(&self) -> Result<Option<Vec<u8>>, StoreError> {
         let segments = self.0.segments(Class::Jobs);
-        let fresh = segments.iter().rev().find_map(|segment| {
+        let fresh = segments.iter().filter_map(|segment| {
             with_memory(segment, super::index::MemIndex::register)
                 .flatten()
                 .map(|place| (segment.first_seq, place))
         });
-        let Some((first_seq, place)) =
-            fresh.map_or_else(|| self.0.state.register(), |found| Ok(Some(found)))?
-        else {
-            return Ok(None);
-        };
+        let fresh: Vec<_> = fresh.collect();
+        let newest = fresh.into_iter().chain(self.0.state.register()?).max();
+        let Some((first_seq, place)) = newest else { return Ok(None) };
         let Some(segment) = segments.iter().find(|s| s.first_seq == first_seq) else { return Ok(None) };
-        let found = self.0.at_places(segment, &[place])?;
-        let body = |(place, view): &(Place, Arc<BlockView>)| {
-            stored(segment, view.rows(), usize::from(place.at)).map(|entry| entry.body)
-        };
-        found.first().map(body).transpose()
+        let Some(view) = self.0.block(segment, place.block)? else { return Ok(None) };
+        stored(segment, view.rows(), usize::from(place.at), true).map(|entry| Some(entry.body))
     }
 
-    /// Events before `before`, the latest first, until `limit` have passed the filter.
+    /// Events before `before`, the latest first, until `limit` have passed the filter or their bodies have
+    /// `bytes_max` bytes together; the one that exceeds them is the last.
     pub fn events_before(
         &self,
         filter: &EventFilter,
         before: SeqNo,
         limit: usize,
+        bytes_max: usize,
     ) -> Result<Vec<StoredEntry>, StoreError> {
         if let Some(jid) = &filter.jid {
-            let mut entries = self.job_entries(jid)?;
-            entries.retain(|e| e.seq < before && passes(filter, e));
-            entries.reverse();
-            entries.truncate(limit);
-            return Ok(entries);
+            return self.job_events_before(jid, filter, before, limit, bytes_max);
         }
         let mut walks: Vec<Backwards<'_>> = Class::ALL.map(|class| Backwards::new(&self.0, class)).into();
         let mut found = Vec::new();
-        while found.len() < limit {
+        let mut bytes = 0;
+        while found.len() < limit && bytes <= bytes_max {
             // Merge: the walk whose next event is the latest goes first.
             let mut best: Option<(SeqNo, usize)> = None;
             for (n, walk) in walks.iter_mut().enumerate() {
@@ -212,6 +261,7 @@ impl Store {
             }
             let Some(walk) = best.and_then(|(_, n)| walks.get_mut(n)) else { break };
             if let Some(entry) = walk.take()? {
+                bytes += entry.body.len() + entry.tag.len();
                 found.push(entry);
             }
         }
@@ -234,6 +284,7 @@ impl Store {
                     sums.entries += part.entries;
                     sums.raw_bytes += part.raw_bytes;
                     sums.log_bytes += part.log_bytes;
+                    sums.last_seq = sums.last_seq.max(part.last_seq);
                 }
                 Ok(ClassSums { class, segments: segments.len(), sums })
             })
@@ -241,13 +292,10 @@ impl Store {
     }
 }
 
-fn passes(filter: &EventFilter, entry: &StoredEntry) -> bool {
-    filter.allows(entry.flags, entry.at, &entry.minion)
-        && filter.tag.as_ref().is_none_or(|glob| glob.matches_bytes(&entry.tag))
-}
-
-fn stored(segment: &Segment, rows: Rows<'_>, at: usize) -> Result<StoredEntry, StoreError> {
-    let body = rows.body(at).map_err(|what| StoreError::Corrupt {
+/// Copies an entry out of its block, with or without its body.
+fn stored(segment: &Segment, rows: Rows<'_>, at: usize, with_body: bool) -> Result<StoredEntry, StoreError> {
+    let body = if with_body { rows.body(at) } else { Ok(&[][..]) };
+    let body = body.map_err(|what| StoreError::Corrupt {
         path: segment.log().path().to_owned(),
         offset: 0,
         what: format!("entry {}: {what}", rows.seq(at)),
@@ -279,19 +327,13 @@ impl Shared {
                     }
                 }
             }
-            let fresh = match segment.open_index() {
-                Ok(index) => Index::Open(index),
-                Err(error) => {
-                    tracing::warn!(dir = %segment.dir().display(), %error, "an index is damaged; making it again from the log");
-                    self.metrics.indexes_rebuilt.add(1);
-                    let (index, _) = segment.walk()?;
-                    // Without the directory the next start seals the segment again.
-                    let _ = std::fs::remove_dir_all(segment.dir().join("index"));
-                    Index::Memory(Box::new(index))
-                }
-            };
+            let (fresh, damage) = segment.open_index()?;
+            if let Some(error) = damage {
+                tracing::warn!(dir = %segment.dir().display(), %error, "an index was damaged; it is made again from the log");
+                self.metrics.indexes_rebuilt.add(1);
+            }
             let mut slot = segment.index_mut();
-            if matches!(*slot, Index::Closed) {
+            if matches!(*slot, Index::Closed) && !matches!(fresh, Index::Closed) {
                 *slot = fresh;
                 drop(slot);
                 self.note_open(segment);
@@ -313,29 +355,12 @@ impl Shared {
         }
     }
 
-    /// The blocks of places; a damaged block is reported, counted and left out.
-    fn at_places(
+    /// A block by its number; `None` if there is no such block, or it is damaged.
+    pub(super) fn block(
         &self,
         segment: &Arc<Segment>,
-        places: &[Place],
-    ) -> Result<Vec<(Place, Arc<BlockView>)>, StoreError> {
-        let mut found = Vec::with_capacity(places.len());
-        let mut last: Option<(u32, Option<Arc<BlockView>>)> = None;
-        for place in places {
-            let view = match &last {
-                Some((block, view)) if *block == place.block => view.clone(),
-                _ => self.block(segment, place.block)?,
-            };
-            if let Some(view) = view.as_ref().filter(|view| usize::from(place.at) < view.len()) {
-                found.push((*place, view.clone()));
-            }
-            last = Some((place.block, view));
-        }
-        Ok(found)
-    }
-
-    /// A block by its number; `None` if there is no such block, or it is damaged.
-    fn block(&self, segment: &Arc<Segment>, number: u32) -> Result<Option<Arc<BlockView>>, StoreError> {
+        number: u32,
+    ) -> Result<Option<Arc<BlockView>>, StoreError> {
         let id = (segment.class, segment.first_seq, number);
         if let Some(view) = self.cache.get(id) {
             return Ok(Some(view));
@@ -406,7 +431,7 @@ impl<'a> Backwards<'a> {
     /// The event that [`Backwards::peek`] found.
     fn take(&mut self) -> Result<Option<StoredEntry>, StoreError> {
         let (Some((segment, view)), Some(at)) = (&self.block, self.passing.pop()) else { return Ok(None) };
-        stored(segment, view.rows(), at).map(Some)
+        stored(segment, view.rows(), at, true).map(Some)
     }
 }
 

@@ -9,7 +9,7 @@ use rkyv::util::AlignedVec;
 use rkyv::{Archive, Deserialize, Serialize};
 
 use crate::limits::ROW_VALUE_BYTES_MAX;
-use crate::model::{Entry, Kind};
+use crate::model::{Entry, Kind, SeqNo};
 use crate::wire::msgpack;
 
 /// One job, in short. Values from Salt are msgpack; empty for a key that the load has not.
@@ -19,6 +19,10 @@ pub struct JobRow {
     pub jid: String,
     /// How good the load is; 0 if there is none.
     pub rank: u8,
+    /// The entry that the load came in; of equally good ones the first counts.
+    pub load_seq: u64,
+    /// The entry that the end time came in; the last one counts.
+    pub endtime_seq: u64,
     /// When the first entry of the job arrived, microseconds since 1970.
     pub first_at: i64,
     /// `fun`
@@ -64,9 +68,10 @@ pub fn load_of(kind: Kind, body: &[u8]) -> &[u8] {
 
 impl JobRow {
     /// Learns from an entry of the job, in the order of the log. True if it makes or changes a row.
-    pub fn learn(&mut self, entry: &Entry<'_>) -> bool {
+    pub fn learn(&mut self, seq: SeqNo, entry: &Entry<'_>) -> bool {
         match entry.kind {
             Kind::Endtime => {
+                self.endtime_seq = seq.0;
                 entry_text(entry.body).clone_into(&mut self.endtime);
                 true
             }
@@ -79,14 +84,16 @@ impl JobRow {
                 let better = rank > self.rank;
                 if better {
                     self.rank = rank;
-                    self.take_load(load_of(kind, entry.body));
+                    self.load_seq = seq.0;
+                    self.take_load(load_of(kind, entry.body), ROW_VALUE_BYTES_MAX);
                 }
                 better
             }
         }
     }
 
-    fn take_load(&mut self, load: &[u8]) {
+    /// Takes the values of a load that have at most `bytes_max` bytes each.
+    pub fn take_load(&mut self, load: &[u8], bytes_max: usize) {
         self.abridged = false;
         let mut metadata = None;
         let mut deeper = None;
@@ -120,7 +127,7 @@ impl JobRow {
             (&mut self.metadata, metadata),
         ] {
             to.clear();
-            if from.len() <= ROW_VALUE_BYTES_MAX {
+            if from.len() <= bytes_max {
                 to.extend_from_slice(from);
             } else {
                 self.abridged = true;
@@ -128,24 +135,33 @@ impl JobRow {
         }
     }
 
-    /// Joins the row that a later segment made of the same job.
-    pub fn merge(&mut self, later: JobRow) {
-        let segments = std::mem::take(&mut self.segments);
-        let endtime = std::mem::take(&mut self.endtime);
-        let nocache = self.nocache || later.nocache;
-        let first_at = self.first_at.min(later.first_at);
-        let later_endtime = later.endtime.clone();
-        let later_segments = later.segments.clone();
-        if later.rank > self.rank {
-            *self = later;
+    /// This row joined with one that another segment made of the same job.
+    #[must_use]
+    pub fn joined(mut self, other: JobRow) -> Self {
+        self.merge(other);
+        self
+    }
+
+    /// Joins the row that another segment made of the same job. The order does not matter, nor does joining one
+    /// row twice.
+    pub fn merge(&mut self, mut other: JobRow) {
+        let first_at = self.first_at.min(other.first_at);
+        let nocache = self.nocache || other.nocache;
+        let mut segments = std::mem::take(&mut self.segments);
+        segments.append(&mut other.segments);
+        segments.sort_unstable();
+        segments.dedup();
+        let (endtime_seq, endtime) = if other.endtime_seq > self.endtime_seq {
+            (other.endtime_seq, std::mem::take(&mut other.endtime))
+        } else {
+            (self.endtime_seq, std::mem::take(&mut self.endtime))
+        };
+        let other_counts =
+            (other.rank, std::cmp::Reverse(other.load_seq)) > (self.rank, std::cmp::Reverse(self.load_seq));
+        if other_counts {
+            *self = other;
         }
-        self.first_at = first_at;
-        self.nocache = nocache;
-        self.endtime = if later_endtime.is_empty() { endtime } else { later_endtime };
-        self.segments = segments;
-        self.segments.extend(later_segments);
-        self.segments.sort_unstable();
-        self.segments.dedup();
+        *self = Self { endtime_seq, first_at, endtime, nocache, segments, ..std::mem::take(self) };
     }
 
     /// The bytes in sled.
@@ -196,8 +212,8 @@ mod tests {
         let (publish, answer) = (publish("test.ping"), answer("other"));
         for kinds in [[Kind::Load, Kind::Return], [Kind::Return, Kind::Load]] {
             let mut row = JobRow::default();
-            for kind in kinds {
-                row.learn(&entry(kind, if kind == Kind::Load { &publish } else { &answer }));
+            for (seq, kind) in (1..).zip(kinds) {
+                row.learn(SeqNo(seq), &entry(kind, if kind == Kind::Load { &publish } else { &answer }));
             }
             assert_eq!(msgpack::as_text(&row.fun), Some("test.ping"));
             assert_eq!((row.metadata.as_slice(), msgpack::as_text(&row.tgt)), (&[0x80][..], Some("*")));
@@ -205,23 +221,32 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_two_segments_join() {
-        let mut early = JobRow {
-            jid: "1".into(),
-            first_at: 9,
-            segments: vec![1],
-            endtime: "a".into(),
-            ..Default::default()
+    fn rows_of_two_segments_join_in_any_order_and_as_often_as_one_likes() {
+        let row = |seq: u64, kind, body: &[u8], end: &str| {
+            let mut row = JobRow { jid: "1".into(), first_at: 10 + seq.cast_signed(), ..Default::default() };
+            row.segments = vec![seq];
+            row.learn(SeqNo(seq), &entry(kind, body));
+            let mut w = Writer::new();
+            w.str(end);
+            row.learn(SeqNo(seq + 1), &entry(Kind::Endtime, &w.into_bytes()));
+            row
         };
-        early.learn(&entry(Kind::Return, &answer("x")));
-        let mut late =
-            JobRow { jid: "1".into(), first_at: 20, segments: vec![7], nocache: true, ..Default::default() };
-        late.learn(&entry(Kind::Load, &publish("y")));
-        early.merge(late);
-        assert_eq!(msgpack::as_text(&early.fun), Some("y"));
-        assert_eq!((early.segments.as_slice(), early.first_at, early.nocache), (&[1, 7][..], 9, true));
-        assert_eq!(early.endtime, "a");
-        assert_eq!(JobRow::from_bytes(&early.to_bytes().unwrap()).unwrap(), early);
+        let early = row(1, Kind::Return, &answer("x"), "a");
+        let middle = row(5, Kind::Load, &publish("y"), "b");
+        let mut late = row(9, Kind::Load, &publish("z"), "c");
+        late.nocache = true;
+        let joined = early.clone().joined(middle.clone()).joined(late.clone());
+        assert_eq!(msgpack::as_text(&joined.fun), Some("y"), "of equally good loads the first");
+        assert_eq!((joined.segments.as_slice(), joined.first_at, joined.nocache), (&[1, 5, 9][..], 11, true));
+        assert_eq!(joined.endtime, "c");
+        for other in [
+            late.clone().joined(early.clone()).joined(middle.clone()),
+            middle.clone().joined(late.clone()).joined(early.clone()),
+            joined.clone().joined(early.clone()).joined(middle).joined(late).joined(early),
+        ] {
+            assert_eq!(other, joined);
+        }
+        assert_eq!(JobRow::from_bytes(&joined.to_bytes().unwrap()).unwrap(), joined);
         assert!(JobRow::from_bytes(b"\x00\x01").is_err());
     }
 
@@ -237,7 +262,7 @@ mod tests {
             .bin(&vec![0; ROW_VALUE_BYTES_MAX])
             .nil();
         let mut row = JobRow::default();
-        row.learn(&entry(Kind::Load, &w.into_bytes()));
+        row.learn(SeqNo(1), &entry(Kind::Load, &w.into_bytes()));
         assert!(row.abridged && row.arg.is_empty() && !row.fun.is_empty());
     }
 }

@@ -6,12 +6,14 @@
 //! an error to readers: it is made again from the log.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::time::{Duration, Instant};
 
 use super::error::StoreError;
 use super::format::{Class, class_dir, make_dir, segment_name, sync_dir};
-use super::index::{MemIndex, Place, SledIndex, Sums};
+use super::index::{MemIndex, Place, SledIndex, Sums, is_held};
 use super::log::{BlockMeta, LogFile, Walked};
+use crate::limits::INDEX_BUSY_PATIENCE;
 use crate::model::{Entry, JidKey, SeqNo};
 
 /// Where a segment's index is.
@@ -35,6 +37,8 @@ pub struct Segment {
     dir: PathBuf,
     log: LogFile,
     index: RwLock<Index>,
+    /// The sealed index as long as anybody holds it. Locked while it is opened: sled opens a database once.
+    held: Mutex<Weak<SledIndex>>,
 }
 
 impl Segment {
@@ -42,7 +46,7 @@ impl Segment {
     pub fn open(state_dir: &Path, class: Class, first_seq: SeqNo, index: Index) -> Result<Self, StoreError> {
         let dir = class_dir(state_dir, class).join(segment_name(first_seq));
         let log = LogFile::open(&dir.join("log"), class as u8, first_seq)?;
-        Ok(Self { class, first_seq, dir, log, index: RwLock::new(index) })
+        Ok(Self { class, first_seq, dir, log, index: RwLock::new(index), held: Mutex::default() })
     }
 
     /// Its directory.
@@ -93,9 +97,37 @@ impl Segment {
         Ok((index, walked))
     }
 
-    /// Opens the sealed index.
-    pub fn open_index(&self) -> Result<Arc<SledIndex>, StoreError> {
-        SledIndex::open(&self.dir.join("index")).map(Arc::new)
+    /// Opens the sealed index, or shares it with whoever has it open. One that is damaged is removed, so that the next
+    /// start seals the segment again, and made anew from the log in memory; the error that told so comes with it.
+    pub fn open_index(&self) -> Result<(Index, Option<StoreError>), StoreError> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = held.upgrade() {
+            return Ok((Index::Open(index), None));
+        }
+        if matches!(*self.index(), Index::Memory(_)) {
+            return Ok((Index::Closed, None));
+        }
+        let deadline = Instant::now() + INDEX_BUSY_PATIENCE;
+        loop {
+            match SledIndex::open(&self.dir.join("index")) {
+                Ok(index) => {
+                    let index = Arc::new(index);
+                    *held = Arc::downgrade(&index);
+                    return Ok((Index::Open(index), None));
+                }
+                // The last one who held it is just letting go.
+                Err(StoreError::Io { source, .. }) if is_held(&source) && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(error @ StoreError::Index { .. }) => {
+                    let (index, _) = self.walk()?;
+                    let place = self.dir.join("index");
+                    std::fs::remove_dir_all(&place).map_err(super::error::io_at("remove", &place))?;
+                    return Ok((Index::Memory(Box::new(index)), Some(error)));
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Is there a sealed index on disk?

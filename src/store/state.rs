@@ -1,8 +1,7 @@
 //! The state database: what is looked up across segments.
 //!
 //! Everything in it comes out of sealed segments and can be made again from their logs; nothing is only here.
-//! Segments apply themselves once, when they are sealed, in the order of their sequence numbers; applying one
-//! again changes nothing.
+//! Segments are applied when they are sealed; the order does not matter, and applying one again changes nothing.
 //!
 //! # On disk
 //!
@@ -13,7 +12,7 @@
 //!   tree "latest"     key    function, UTF-8 | 0 | minion id, UTF-8
 //!                     value  sequence number of the return, u64 BE | jid, UTF-8
 //!   tree "segment"    key    class u8 | first sequence number u64 BE
-//!                     value  entries u64 | raw bytes u64 | log bytes u64, LE
+//!                     value  entries u64 | raw bytes u64 | log bytes u64 | last sequence number u64, LE
 //!                            | place of its newest register: block u32 LE, place u16 LE; absent without one
 //! ```
 
@@ -54,11 +53,10 @@ impl State {
     pub fn apply(&self, class: Class, segment: SeqNo, index: &MemIndex) -> Result<(), StoreError> {
         let mut rows = Vec::with_capacity(index.rows().len());
         for (key, row) in index.rows() {
-            let mut merged = match self.job(*key)? {
-                Some(known) => known,
-                None => JobRow { first_at: row.first_at, jid: row.jid.clone(), ..JobRow::default() },
+            let merged = match self.job(*key)? {
+                Some(known) => known.joined(row.clone()),
+                None => row.clone(),
             };
-            merged.merge(row.clone());
             let value = merged.to_bytes().map_err(|what| self.damaged(what))?;
             rows.push((key.0.to_be_bytes().to_vec(), value.to_vec()));
         }
@@ -76,9 +74,9 @@ impl State {
         self.latest.put(rows)?;
         // The rows are durable before the segment counts as applied.
         flush_and_sync(&self.db, &self.dir)?;
-        let Sums { entries, raw_bytes, log_bytes } = index.sums();
+        let Sums { entries, raw_bytes, log_bytes, last_seq } = index.sums();
         let mut value: Vec<u8> =
-            [entries, raw_bytes, log_bytes].iter().flat_map(|n| n.to_le_bytes()).collect();
+            [entries, raw_bytes, log_bytes, last_seq.0].iter().flat_map(|n| n.to_le_bytes()).collect();
         value.extend(index.register().into_iter().flat_map(Place::to_bytes));
         self.segment.put([(segment_key(class, segment), value)])?;
         flush_and_sync(&self.db, &self.dir)
@@ -88,7 +86,8 @@ impl State {
     pub fn sums(&self, class: Class, segment: SeqNo) -> Result<Option<Sums>, StoreError> {
         Ok(self.segment.get(&segment_key(class, segment))?.and_then(|v| {
             let at = |i: usize| Some(u64::from_le_bytes(*v.get(i..)?.first_chunk()?));
-            Some(Sums { entries: at(0)?, raw_bytes: at(8)?, log_bytes: at(16)? })
+            let (entries, raw_bytes, log_bytes, last_seq) = (at(0)?, at(8)?, at(16)?, SeqNo(at(24)?));
+            Some(Sums { entries, raw_bytes, log_bytes, last_seq })
         }))
     }
 
@@ -138,7 +137,7 @@ impl State {
         let rows = self.segment.with_prefix(&[Class::Jobs as u8])?;
         Ok(rows.iter().rev().find_map(|(key, value)| {
             let segment = u64::from_be_bytes(*key.get(1..)?.first_chunk()?);
-            Some((SeqNo(segment), Place::from_bytes(value.get(24..)?)?))
+            Some((SeqNo(segment), Place::from_bytes(value.get(32..)?)?))
         }))
     }
 

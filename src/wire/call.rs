@@ -1,5 +1,7 @@
 //! The local socket's frames: `docs/WIRE.md` in code.
 
+use crate::limits::NAME_BYTES_MAX;
+
 use super::msgpack::{self, DecodeError, Reader, Writer, as_bool, as_int, as_text, is_nil};
 
 /// What a client sends first, before the version.
@@ -164,7 +166,7 @@ impl<'a> Args<'a> {
 
     /// A jid or an id: text, or an unsigned integer taken as its digits.
     pub fn id(&self, key: &'static str) -> Result<Option<String>, CallError> {
-        self.typed(key, "str", id_text)
+        self.typed(key, "str of at most 16 KiB", id_text)
     }
 
     /// As [`Args::id`], and it must be there.
@@ -174,7 +176,9 @@ impl<'a> Args<'a> {
 
     /// Text that must be there.
     pub fn required_text(&self, key: &'static str) -> Result<&'a str, CallError> {
-        self.text(key)?.ok_or(CallError::BadArgs { key, expected: "str" })
+        let short = |value: &'a [u8]| as_text(value).filter(|text| text.len() <= NAME_BYTES_MAX);
+        let text = self.typed(key, "str of at most 16 KiB", short)?;
+        text.ok_or(CallError::BadArgs { key, expected: "str" })
     }
 
     /// A map that must be there.
@@ -196,6 +200,9 @@ impl<'a> Args<'a> {
 
 /// A value that names something: text, or digits that came as an integer.
 pub fn id_text(value: &[u8]) -> Option<String> {
+    if value.len() > NAME_BYTES_MAX {
+        return None;
+    }
     match Reader::new(value).head().ok()? {
         msgpack::Head::Str(_) | msgpack::Head::Bin(_) => as_text(value).map(str::to_owned),
         msgpack::Head::Int(n) if n >= 0 => Some(n.to_string()),

@@ -8,6 +8,7 @@ use memchr::memmem;
 
 use super::msgpack::{self, as_bool, as_int, as_text};
 use crate::clock::Micros;
+use crate::limits::NAME_BYTES_MAX;
 use crate::model::{Entry, Flags, Kind, Source};
 
 /// Splits a frame's body into tag and data. `None` if there is no tag.
@@ -39,7 +40,7 @@ pub fn job_tag(tag: &[u8]) -> Option<JobTag<'_>> {
     }
     let (jid, rest) = rest.split_once('/')?;
     let (about, rest) = rest.split_once('/').unwrap_or((rest, ""));
-    if jid.is_empty() || about.is_empty() {
+    if jid.is_empty() || about.is_empty() || tag.len() > NAME_BYTES_MAX {
         return None;
     }
     let of_minions = space == "job";
@@ -72,14 +73,19 @@ pub struct Peeked<'a> {
     pub has_stamp: bool,
 }
 
+/// A name worth a column; a longer text stays in the body alone.
+fn name(value: &[u8]) -> Option<&str> {
+    as_text(value).filter(|text| text.len() <= NAME_BYTES_MAX)
+}
+
 /// Walks over a msgpack map once. All empty for what is no map.
 pub fn peek(map: &[u8]) -> Peeked<'_> {
     let mut seen = Peeked::default();
     for (key, value) in msgpack::pairs(map) {
         match as_text(key) {
-            Some("jid") => seen.jid = as_text(value),
-            Some("id") => seen.id = as_text(value),
-            Some("fun") => seen.fun = as_text(value),
+            Some("jid") => seen.jid = name(value),
+            Some("id") => seen.id = name(value),
+            Some("fun") => seen.fun = name(value),
             Some("cmd") => seen.cmd = as_text(value),
             Some("retcode") => seen.retcode = as_int(value),
             Some("success") => seen.success = as_bool(value),
@@ -114,7 +120,12 @@ pub fn event_entry<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros
     let seen = peek(data);
     let kind = match job {
         Some(JobTag { of_minions: true, about: "new", .. }) => Kind::JobNew,
-        Some(JobTag { of_minions: true, about: "ret", minion, .. }) if !minion.is_empty() => Kind::Return,
+        // A minion may fire any tag it likes; an answer is what says itself whose answer to which job it is.
+        Some(JobTag { of_minions: true, about: "ret", jid, minion })
+            if !minion.is_empty() && seen.has_return && seen.id == Some(minion) && seen.jid == Some(jid) =>
+        {
+            Kind::Return
+        }
         _ => Kind::Event,
     };
     let minion = match job {
@@ -177,8 +188,8 @@ mod tests {
     #[test]
     fn a_return_event_shows_its_columns() {
         let mut w = msgpack::Writer::new();
-        w.map(5).str("fun").str("test.ping").str("retcode").int(2).str("success").bool(false);
-        w.str("return").map(0).int(7).nil();
+        w.map(7).str("fun").str("test.ping").str("retcode").int(2).str("success").bool(false);
+        w.str("return").map(0).int(7).nil().str("id").str("web1").str("jid").str("1");
         let data = w.into_bytes();
         let entry = event_entry(b"salt/job/1/ret/web1", &data, Source::Bus, Micros(9));
         assert_eq!(
@@ -186,6 +197,19 @@ mod tests {
             (Kind::Return, "1", "web1", "test.ping")
         );
         assert!(entry.flags.has(Flags::ON_BUS) && entry.flags.failed(entry.retcode));
+    }
+
+    #[test]
+    fn an_event_that_is_nobodys_answer_is_just_an_event() {
+        let event = |id: &str, jid: &str, answer: &str| {
+            let mut w = msgpack::Writer::new();
+            w.map(3).str("id").str(id).str("jid").str(jid).str(answer).nil();
+            event_entry(b"salt/job/1/ret/web1", &w.into_bytes(), Source::Bus, Micros(0)).kind
+        };
+        assert_eq!(event("web1", "1", "return"), Kind::Return);
+        assert_eq!(event("web2", "1", "return"), Kind::Event);
+        assert_eq!(event("web1", "2", "return"), Kind::Event);
+        assert_eq!(event("web1", "1", "other"), Kind::Event);
     }
 
     #[test]

@@ -228,3 +228,36 @@ fn an_entry_over_the_limit_is_refused_and_counted() {
     cellar.ask("returner", vec![("load", large.clone())]);
     assert_eq!(cellar.ask("get_jid", vec![("jid", JID.into())])["web1"]["return"], large["return"]);
 }
+
+#[test]
+fn names_without_end_are_refused_and_cost_nobody_anything() {
+    let cellar = Cellar::start();
+    let long = "x".repeat(20_000);
+    assert_eq!(
+        code(cellar.call("prep_jid", vec![("passed_jid", long.as_str().into()), ("nocache", true.into())])),
+        "bad_args"
+    );
+    let mut load = answer("web1", 1.into());
+    if let Value::Map(pairs) = &mut load {
+        pairs.retain(|(k, _)| k.as_str() != Some("fun"));
+        pairs.push(("fun".into(), "f".repeat(1_000_000).into()));
+    }
+    cellar.ask("returner", vec![("load", load.clone())]);
+    let shown = cellar.ask("job_show", vec![("jid", JID.into())]);
+    assert_eq!(shown["returns"][0]["fun"], load["fun"], "it stays in the body as it was");
+}
+
+#[test]
+fn a_forged_event_does_not_stand_against_the_minions_return() {
+    let cellar = Cellar::start();
+    let event = |data: Value| {
+        let tag = format!("salt/job/{JID}/ret/web1");
+        vec![("events", Value::Array(vec![map(vec![("tag", tag.into()), ("data", data)])]))]
+    };
+    cellar.ask("event_return", event(answer("web1", "forged".into())));
+    cellar.ask("event_return", event(answer("web1", "real".into())));
+    cellar.ask("returner", vec![("load", answer("web1", "real".into()))]);
+    assert_eq!(cellar.ask("get_jid", vec![("jid", JID.into())])["web1"]["return"], "real".into());
+    let events = cellar.ask("events_list", vec![]);
+    assert_eq!(events["events"].as_array().unwrap().len(), 2, "the archive has what was on the bus, once");
+}

@@ -8,13 +8,10 @@ use crate::store::JobRow;
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::{self, Reader, Writer};
 
-fn job(ctx: &Ctx, args: &Args<'_>) -> Result<Option<Job>, CallError> {
-    Job::read(&ctx.store, &args.required_id("jid")?).map_err(failed)
-}
-
 /// The map with `Minions` added; empty if the job is unknown. `salt` compares with exactly that.
 pub(super) fn get_load(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let job = job(ctx, args)?.filter(|job| job.load_rank > 0);
+    let job = Job::read_load(&ctx.store, &args.required_id("jid")?).map_err(failed)?;
+    let job = job.filter(|job| job.load_rank > 0);
     let mut w = Writer::new();
     match &job {
         Some(job) => load_with_minions(&mut w, job),
@@ -43,7 +40,7 @@ pub(super) fn load_with_minions(w: &mut Writer, job: &Job) {
 
 /// `{minion: {"return", "retcode"?, "success"?, "out"?}}`, the keys that the return has.
 pub(super) fn get_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let job = job(ctx, args)?.unwrap_or_default();
+    let job = Job::read(&ctx.store, &args.required_id("jid")?).map_err(failed)?.unwrap_or_default();
     let answers: Vec<_> = job.cached().collect();
     let mut w = Writer::new();
     w.map(answers.len());

@@ -8,7 +8,7 @@ use crate::model::{EventFilter, Glob, SeqNo};
 use crate::query::{Job, JobFilter, Listed, jobs_before, row_load};
 use crate::store::StoredEntry;
 use crate::wire::call::{Args, CallError};
-use crate::wire::msgpack::{Reader, Writer};
+use crate::wire::msgpack::{self, Reader, Writer};
 
 const LIMIT: usize = 20;
 
@@ -69,18 +69,14 @@ pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
     let before = args.count("before")?.map_or(ctx.store.durable(), |n| SeqNo(n as u64));
     let limit = limit(args)?;
     // One more than asked for tells whether there are more.
-    let mut events = ctx.store.events_before(&filter, before, limit.saturating_add(1)).map_err(failed)?;
-    let mut more = events.len() > limit;
-    events.truncate(limit);
-    let mut bytes = 0;
-    let fits = events.iter().take_while(|e| {
-        bytes += e.body.len() + e.tag.len();
-        bytes <= LIST_BYTES_MAX
-    });
-    let fits = fits.count().max(1);
-    more |= fits < events.len();
-    events.truncate(fits);
-    if args.raw("newest_first").is_some_and(|v| v == [0xc2]) {
+    let wanted = limit.saturating_add(1);
+    let mut events = ctx.store.events_before(&filter, before, wanted, LIST_BYTES_MAX).map_err(failed)?;
+    let bytes: usize = events.iter().map(|e| e.body.len() + e.tag.len()).sum();
+    // The event that exceeds the bytes goes out only if it is the one that was asked for.
+    let keep = if bytes > LIST_BYTES_MAX { (events.len() - 1).clamp(1, limit.max(1)) } else { limit };
+    let more = events.len() > keep || bytes > LIST_BYTES_MAX;
+    events.truncate(keep);
+    if args.raw("newest_first").and_then(msgpack::as_bool) == Some(false) {
         events.reverse();
     }
     let mut w = Writer::new();
@@ -126,7 +122,7 @@ pub(super) fn jobs_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError
     let mut w = Writer::new();
     w.map(2).str("jobs").array(jobs.len());
     for listed in &jobs {
-        let job = Job::read(&ctx.store, &listed.row.jid).map_err(failed)?.unwrap_or_default();
+        let job = Job::read_load(&ctx.store, &listed.row.jid).map_err(failed)?.unwrap_or_default();
         job_row(ctx, listed, &job)?.write(&mut w);
     }
     w.str("more").bool(more);
