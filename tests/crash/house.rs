@@ -69,6 +69,12 @@ impl House {
         self.dir.path().join("state")
     }
 
+    /// Whether a class has a segment with its index on disk.
+    pub(crate) fn is_sealed(&self, class: &str) -> bool {
+        let segments = std::fs::read_dir(self.state_dir().join("log").join(class)).unwrap();
+        segments.into_iter().any(|segment| segment.unwrap().path().join("index").is_dir())
+    }
+
     fn socket(&self) -> PathBuf {
         self.dir.path().join("s.sock")
     }
