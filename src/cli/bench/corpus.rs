@@ -244,7 +244,8 @@ mod tests {
                 let value = rmpv::decode::read_value(&mut out.as_slice()).unwrap();
                 let tag =
                     value["tag"].as_slice().unwrap_or_else(|| value["tag"].as_str().unwrap().as_bytes());
-                assert!(!String::from_utf8_lossy(tag).contains("/web1"), "a minion of the recording");
+                let recorded = tag.split(|b| *b == b'/').any(|word| word == b"web1" || word == b"db1");
+                assert!(!recorded, "{}", String::from_utf8_lossy(tag));
                 if tag.starts_with(b"salt/job/") {
                     job_tags += 1;
                     assert!(seen.insert((n, tag.to_vec())), "{}", String::from_utf8_lossy(tag));
