@@ -10,7 +10,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test test-rust test-python test-integration check matrix bench fuzz clean
+.PHONY: help run test test-rust test-python test-integration check matrix bench bench-store crash soak fuzz clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -51,10 +51,24 @@ check: ## what a change must pass: fmt, clippy, tests, docs, and cargo-deny if i
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; else echo "cargo-deny is not installed: skipped"; fi
 
+bench: ## ingest, query and returner measured, beside the physical yardstick (BENCH_ARGS: more flags for ingest)
+	@$(CARGO) build --release
+	@$(TARGET)/release/saltcellar bench ingest $(BENCH_ARGS)
+	@$(TARGET)/release/saltcellar bench query
+	@$(TARGET)/release/saltcellar bench returner
+
+crash: ## kill -9 under load, CRASHES times, and damage to every kind of file (CRASH_SEED=n repeats a run)
+	@CRASHES=$${CRASHES:-200} $(CARGO) test --release --test crash -- --nocapture --test-threads=1
+
+SOAK_ENTRIES ?= 100000000
+soak: ## memory over a hundred million entries (SOAK_ENTRIES)
+	@$(CARGO) build --release
+	@$(TARGET)/release/saltcellar bench ingest --load small --no-yardstick --entries $(SOAK_ENTRIES) --output json $(BENCH_ARGS)
+
 matrix: ## the integration tests on every pinned Salt release
 	@for r in 3008.3 3007.15 3006.28; do $(MAKE) --no-print-directory test-integration SALT_RELEASE=$$r; done
 
-bench: ## ingest against the physical yardstick, in one run
+bench-store: ## the store alone, in this process, against the yardstick
 	$(CARGO) bench --bench ingest
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz

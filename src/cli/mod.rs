@@ -6,6 +6,7 @@
 //! on standard error that begins with `saltcellar: failed to`, and a missing daemon is said as such.
 
 mod ask;
+mod bench;
 mod check;
 mod completions;
 mod events;
@@ -99,6 +100,9 @@ enum Verb {
     /// How the daemon is
     #[command(after_long_help = status::EXAMPLES)]
     Status,
+    /// Measure the program on this machine
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Versions of the program and of what it speaks
     Version,
     /// Print completions for a shell
@@ -135,6 +139,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Jobs(jobs) => jobs::run(&global, jobs),
         Verb::Events(events) => events::run(&global, events),
         Verb::Status => status::run(&global),
+        Verb::Bench(bench) => bench::run(&global, bench),
         Verb::Version => version::run(&global),
         Verb::Completions(args) => completions::run(&args),
     }

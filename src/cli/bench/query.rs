@@ -1,0 +1,172 @@
+//! `saltcellar bench query`: how long questions take to a store of many jobs.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use rmpv::Value;
+use serde_json::{Value as Json, json};
+
+use super::super::Global;
+use super::super::output::{Format, Output};
+use super::super::table::{Column, Table};
+use super::child::{Scratch, Subject};
+use super::driver::{Drive, drive, percentile};
+use super::template::{Jobs, Pool, Random, Wrap};
+use super::{Common, Progress, load, rounded, thousands};
+use crate::api::client::{Client, args as call_args};
+
+/// A search through everything may take so long.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How often each question is asked.
+const LISTS: u64 = 300;
+const LOOKUPS: u64 = 3_000;
+const SCANS: u64 = 7;
+
+/// Flags of `bench query`.
+#[derive(clap::Args)]
+pub(in crate::cli) struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Jobs to store before asking
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    jobs: u64,
+    /// Returns of each job
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    returns: u64,
+}
+
+/// The times of one question, in nanoseconds, sorted.
+struct Times {
+    question: &'static str,
+    nanos: Vec<u64>,
+    /// Entries that each time went through.
+    scanned: Option<u64>,
+}
+
+impl Times {
+    fn ms(&self, share: f64) -> f64 {
+        percentile(&self.nanos, share) as f64 / 1e6
+    }
+
+    /// Entries per second in the median.
+    fn per_s(&self) -> Option<f64> {
+        Some(self.scanned? as f64 / self.ms(0.5) * 1e3)
+    }
+
+    fn json(&self) -> Json {
+        let mut fields = json!({
+            "p50_ms": rounded(self.ms(0.5), 3),
+            "p99_ms": rounded(self.ms(0.99), 3),
+            "max_ms": rounded(self.ms(1.0), 3),
+            "asked": self.nanos.len(),
+        });
+        if let (Some(rate), Some(fields)) = (self.per_s(), fields.as_object_mut()) {
+            fields.insert("entries_per_s".to_owned(), rounded(rate, 0));
+        }
+        fields
+    }
+}
+
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let scratch = Scratch::new(args.common.dir.as_deref(), args.common.keep)?;
+    let subject = Subject::daemon(&scratch, global.config.as_deref())?;
+    let each = args.returns + 1;
+    let entries = args.jobs * each;
+    let forms = load::jobs(args.common.seed, args.returns);
+    let pool = Pool::new(&forms, Wrap::EventReturn, Jobs::Of(each), args.common.seed);
+    let mut progress = Progress::new();
+    let fill = Drive {
+        socket: subject.socket(),
+        pool: &pool,
+        wrap: Wrap::EventReturn,
+        first: 0,
+        entries,
+        connections: 4,
+        in_flight: 8,
+        batch: 256,
+        rate: None,
+    };
+    drive(&fill, &mut |answered, _| progress.say(|| format!("storing: {answered} of {entries} events")))?;
+    subject.wait_until_idle()?;
+
+    let mut client = Client::connect_within(subject.socket(), PATIENCE)?;
+    let mut ask = |question: &'static str, times: u64, call: &dyn Fn(u64) -> (&'static str, Value, usize)| {
+        let mut nanos = Vec::new();
+        for n in 0..times {
+            let (name, arguments, expected) = call(n);
+            let begun = Instant::now();
+            let answer = client.call(name, arguments)?;
+            nanos.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            let found = match name {
+                "jobs_list" => answer["jobs"].as_array().map(Vec::len),
+                "events_list" => answer["events"].as_array().map(Vec::len),
+                _ => answer.as_map().map(Vec::len),
+            };
+            let found = found.with_context(|| format!("read the answer of {name}"))?;
+            ensure!(found == expected, "check the answer of {name}: {found} rows, expected {expected}");
+            progress.say(|| format!("{question}: {n} of {times}"));
+        }
+        nanos.sort_unstable();
+        anyhow::Ok(Times { question, nanos, scanned: None })
+    };
+    let newest = usize::try_from(args.jobs.min(50)).unwrap_or(50);
+    let list =
+        ask("newest 50 jobs", LISTS, &|_| ("jobs_list", call_args([("limit", Value::from(50))]), newest))?;
+    let mut random = Random::of(args.common.seed, 1);
+    let jids: Vec<String> = (0..LOOKUPS).map(|_| pool.jid(random.below(args.jobs) * each)).collect();
+    let minions = usize::try_from(args.returns).unwrap_or(0);
+    let one = ask("one job's returns", LOOKUPS, &|n| {
+        let jid = usize::try_from(n).ok().and_then(|n| jids.get(n)).cloned().unwrap_or_default();
+        ("get_jid", call_args([("jid", Value::from(jid))]), minions)
+    })?;
+    let mut scan = ask("tag search, nothing found", SCANS, &|_| {
+        ("events_list", call_args([("tag", Value::from("*/ret/nobody-*")), ("limit", Value::from(50))]), 0)
+    })?;
+    scan.scanned = Some(entries);
+    progress.done();
+    let rss = subject.rss_peak_mb();
+    let cost = subject.stop()?;
+
+    let mut out = Output::new(global.output);
+    let all = [list, one, scan];
+    if out.format == Format::Table {
+        let mut table = Table::new([
+            Column::left("QUESTION"),
+            Column::right("ASKED"),
+            Column::right("P50 MS"),
+            Column::right("P99 MS"),
+            Column::right("MAX MS"),
+            Column::right("ENTRIES/S"),
+        ]);
+        let rows = all.iter().map(|times| {
+            vec![
+                times.question.to_owned(),
+                times.nanos.len().to_string(),
+                format!("{:.3}", times.ms(0.5)),
+                format!("{:.3}", times.ms(0.99)),
+                format!("{:.3}", times.ms(1.0)),
+                times.per_s().map(thousands).unwrap_or_default(),
+            ]
+        });
+        table.print(&mut out, &rows.collect::<Vec<_>>())?;
+        out.line(&format!(
+            "{} jobs, {} events, {:.1} bytes of disk each, {rss:.0} MB resident at most",
+            thousands(args.jobs as f64),
+            thousands(entries as f64),
+            cost.disk_bytes as f64 / entries as f64
+        ))?;
+    } else {
+        let [list, one, scan] = all.each_ref().map(Times::json);
+        out.json(&json!({
+            "jobs": args.jobs,
+            "entries": entries,
+            "jobs_list_50": list,
+            "get_jid": one,
+            "tag_scan": scan,
+            "rss_peak_mb": rounded(rss, 1),
+            "disk_bytes_per_entry": rounded(cost.disk_bytes as f64 / entries as f64, 1),
+        }))?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,111 @@
+//! What is sent, and what must be there: an entry is a pure function of who sent it and of its number, so any
+//! entry found anywhere can be checked without having been kept.
+
+use std::collections::BTreeMap;
+
+use saltcellar::wire::msgpack::Writer;
+
+/// Numbers that follow from a seed.
+#[derive(Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 11) % n
+    }
+}
+
+/// How a sender speaks to the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Door {
+    /// Batches of events of class `events`.
+    Events,
+    /// Batches of returns as events: class `jobs`.
+    JobEvents,
+    /// One return a call.
+    Returner,
+}
+
+/// An entry's name: its sender, and which one of the sender's it is.
+pub(crate) type Name = (u64, u64);
+
+/// An entry: what the archive must say of it.
+pub(crate) struct Entry {
+    pub(crate) tag: String,
+    pub(crate) data: Vec<u8>,
+}
+
+/// The door of a sender.
+pub(crate) fn door(sender: u64) -> Door {
+    match sender % 5 {
+        0 | 1 => Door::Events,
+        2 => Door::JobEvents,
+        _ => Door::Returner,
+    }
+}
+
+/// Entry `n` of a sender.
+pub(crate) fn entry(seed: u64, (sender, n): Name) -> Entry {
+    let mut random = Random::new(seed ^ (sender << 48) ^ n);
+    random.next();
+    // Mostly small, some that fill a block, a few with a block of their own; half of it does not compress.
+    let len = match random.below(1000) {
+        0..850 => random.below(400),
+        850..990 => 1_000 + random.below(5_000),
+        990..998 => 20_000 + random.below(60_000),
+        _ => 250_000 + random.below(200_000),
+    };
+    let mut blob = Vec::with_capacity(usize::try_from(len).unwrap());
+    while (blob.len() as u64) < len {
+        blob.extend_from_slice(&random.next().to_le_bytes());
+        blob.extend_from_slice(b"comment ");
+    }
+    blob.truncate(usize::try_from(len).unwrap());
+    let id = format!("m{sender}-{}", n % 7);
+    let jid = format!("2026112109{:04}{:06}", n / 1_000_000 % 6000, n % 1_000_000);
+    let jid = if sender % 2 == 0 { jid } else { format!("{jid}_{sender}") };
+    let mut w = Writer::new();
+    w.map(8).str("cmd").str("_return").str("who").uint(sender).str("n").uint(n).str("id").str(&id);
+    w.str("jid").str(&jid).str("fun").str("test.crash").str("return").bin(&blob).str("_stamp").str("now");
+    let tag = match door(sender) {
+        Door::Events => format!("crash/{sender}/{n}"),
+        Door::JobEvents | Door::Returner => format!("salt/job/{jid}/ret/{id}"),
+    };
+    Entry { tag, data: w.into_bytes() }
+}
+
+/// What each sender has sent, and what was acknowledged.
+#[derive(Default)]
+pub(crate) struct Sender {
+    /// The next number.
+    pub(crate) next: u64,
+    /// First numbers and counts of batches that were not answered when the daemon died.
+    pub(crate) open: BTreeMap<u64, u64>,
+    /// Whether each entry was acknowledged.
+    pub(crate) acknowledged: Vec<bool>,
+}
+
+impl Sender {
+    pub(crate) fn acknowledge(&mut self, first: u64, count: u64) {
+        let end = usize::try_from(first + count).unwrap();
+        if self.acknowledged.len() < end {
+            self.acknowledged.resize(end, false);
+        }
+        self.acknowledged[usize::try_from(first).unwrap()..end].fill(true);
+    }
+
+    pub(crate) fn was_acknowledged(&self, n: u64) -> bool {
+        self.acknowledged.get(usize::try_from(n).unwrap()).copied().unwrap_or(false)
+    }
+}
