@@ -281,7 +281,7 @@ impl BlockView {
         self.get().count.to_native() as usize
     }
 
-    /// A way to read entries that checks the bytes once for many of them.
+    /// A way to read entries. Making it checks the archive again, so make one for many entries.
     pub fn rows(&self) -> Rows<'_> {
         Rows { block: self.get(), view: self }
     }
@@ -386,6 +386,12 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
+    /// How many entries; one at least.
+    #[expect(clippy::len_without_is_empty, reason = "no block is empty")]
+    pub fn len(&self) -> usize {
+        self.block.count.to_native() as usize
+    }
+
     /// The entry's place in the log.
     pub fn seq(&self, i: usize) -> SeqNo {
         let gap = u64::try_from(self.block.seq.get(i)).unwrap_or(0);
@@ -481,7 +487,7 @@ impl<'a> Rows<'a> {
     pub fn body(&self, i: usize) -> Result<&'a [u8], String> {
         let ends = self.view.body_ends.get_or_init(|| {
             let mut end = 0;
-            (0..self.view.len())
+            (0..self.len())
                 .map(|i| {
                     end += self.block.body_len.index(i);
                     end

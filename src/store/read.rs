@@ -84,9 +84,9 @@ impl Store {
         for (segment, places) in self.job_places(jid)? {
             for place in places {
                 let Some(view) = self.0.block(&segment, place.block)? else { continue };
-                let at = usize::from(place.at);
-                if at < view.len() && view.rows().jid(at) == jid {
-                    found.push(stored(&segment, view.rows(), at, wanted(view.rows().kind(at)))?);
+                let (rows, at) = (view.rows(), usize::from(place.at));
+                if at < rows.len() && rows.jid(at) == jid {
+                    found.push(stored(&segment, rows, at, wanted(rows.kind(at)))?);
                 }
             }
         }
@@ -132,7 +132,7 @@ impl Store {
                 }
                 let Some(view) = self.0.block(&segment, place.block)? else { continue };
                 let (rows, at) = (view.rows(), usize::from(place.at));
-                let passes = at < view.len()
+                let passes = at < rows.len()
                     && rows.seq(at) < before
                     && filter.allows(rows.flags(at), rows.at(at), rows.minion(at))
                     && filter.tag.as_ref().is_none_or(|glob| glob.matches_bytes(&rows.tag(at)))
@@ -389,8 +389,8 @@ struct Backwards<'a> {
     segments: Vec<Arc<Segment>>,
     current: Option<(Arc<Segment>, u32)>,
     block: Option<(Arc<Segment>, Arc<BlockView>)>,
-    /// Entries of `block` that pass, the latest last.
-    passing: Vec<usize>,
+    /// Entries of `block` that pass, the latest last: their numbers and their places in it.
+    passing: Vec<(SeqNo, usize)>,
 }
 
 impl<'a> Backwards<'a> {
@@ -401,8 +401,8 @@ impl<'a> Backwards<'a> {
     /// The number of the next event that passes.
     fn peek(&mut self, filter: &EventFilter, before: SeqNo) -> Result<Option<SeqNo>, StoreError> {
         loop {
-            if let (Some((_, view)), Some(&at)) = (&self.block, self.passing.last()) {
-                return Ok(Some(view.rows().seq(at)));
+            if let Some((seq, _)) = self.passing.last() {
+                return Ok(Some(*seq));
             }
             let (segment, number) = if let Some((segment, after)) = self.current.take() {
                 match after.checked_sub(1) {
@@ -430,13 +430,15 @@ impl<'a> Backwards<'a> {
 
     /// The event that [`Backwards::peek`] found.
     fn take(&mut self) -> Result<Option<StoredEntry>, StoreError> {
-        let (Some((segment, view)), Some(at)) = (&self.block, self.passing.pop()) else { return Ok(None) };
+        let (Some((segment, view)), Some((_, at))) = (&self.block, self.passing.pop()) else {
+            return Ok(None);
+        };
         stored(segment, view.rows(), at, true).map(Some)
     }
 }
 
 /// The entries of a block that pass. A tag's shape that needs no filling in is matched once for the block.
-fn passing(rows: Rows<'_>, len: usize, filter: &EventFilter, before: SeqNo) -> Vec<usize> {
+fn passing(rows: Rows<'_>, len: usize, filter: &EventFilter, before: SeqNo) -> Vec<(SeqNo, usize)> {
     if filter.minion.as_deref().is_some_and(|minion| !rows.knows(minion)) {
         return Vec::new();
     }
@@ -450,5 +452,6 @@ fn passing(rows: Rows<'_>, len: usize, filter: &EventFilter, before: SeqNo) -> V
                 (_, None) => glob.matches_bytes(&rows.tag(at)),
             }
         })
+        .map(|at| (rows.seq(at), at))
         .collect()
 }

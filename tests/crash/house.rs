@@ -383,12 +383,7 @@ fn send(
             if replay.is_none() {
                 sender.next = first + count;
             }
-            // Handed over again once: the daemon stores a replay of a replay a second time; see the test of that.
-            if replay.is_some() {
-                sender.open.remove(&first);
-            } else {
-                sender.open.insert(first, count);
-            }
+            sender.open.insert(first, count);
             let (call, args) = request(seed, number, first, count, replay.is_some());
             let id = wire.send(call, &args)?;
             under_way.insert(id, (first, count));
@@ -405,7 +400,10 @@ fn send(
 }
 
 fn request(seed: u64, number: u64, first: u64, count: u64, replay: bool) -> (&'static str, Vec<u8>) {
-    let mut args = Args::default();
+    // As the extension does: the time of the call goes with it, also when it is handed over.
+    let mut args = Args::default().with("at", |w| {
+        w.uint(1_795_240_000_000_000 + first);
+    });
     if replay {
         args = args.with("replay", |w| {
             w.bool(true);

@@ -80,7 +80,6 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
 }
 
 #[test]
-#[ignore = "the duplicate memory counts replays like a door of their own: each further one is stored again"]
 fn a_replay_of_a_replay_is_stored_once() {
     for restart_between in [false, true] {
         let mut house = House::new(1);
