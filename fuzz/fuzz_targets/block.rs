@@ -8,7 +8,7 @@ use saltcellar::store::block::BlockView;
 fuzz_target!(|bytes: &[u8]| {
     let mut aligned = AlignedVec::with_capacity(bytes.len());
     aligned.extend_from_slice(bytes);
-    let Ok(view) = BlockView::new(aligned) else { return };
+    let Ok(view) = BlockView::new(aligned, Some(bytes.to_vec())) else { return };
     let rows = view.rows();
     for i in 0..view.len() {
         let _ = (rows.seq(i), rows.at(i), rows.tag(i), rows.jid_key(i), rows.jid(i), rows.minion(i), rows.fun(i));

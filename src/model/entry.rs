@@ -30,6 +30,9 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// How many there are.
+    pub const COUNT: usize = 9;
+
     /// The kind with this number, if there is one.
     pub fn from_number(n: u8) -> Option<Self> {
         use Kind::{Endtime, Event, JobNew, Load, Minions, NoCache, Register, Return, ReturnLoad};

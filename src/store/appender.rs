@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::block::{BlockBuilder, Packer};
+use super::builder::{BlockBuilder, Packer};
 use super::dedupe::{Dedupe, Verdict};
 use super::error::{StoreError, io_at};
 use super::format::Class;
@@ -142,17 +142,21 @@ impl<'a> Packing<'a> {
         }
         let ((first_seq, last_seq), (at_min, at_max)) = (self.builder.seqs(), self.builder.times());
         let failed = |what: String| StoreError::Failed(format!("pack a block: {what}"));
-        let payload = std::mem::take(&mut self.builder).finish(packer).map_err(|e| failed(e.to_string()))?;
-        if payload.len() > PAYLOAD_BYTES_MAX {
+        let packed = self.builder.finish(packer).map_err(|e| failed(e.to_string()))?;
+        if packed.head.len().max(packed.bodies.len()) > PAYLOAD_BYTES_MAX {
             // Names and entries are bounded before they come here, so this is a fault of ours; better told than
             // written where nobody can read it.
-            return Err(failed(format!("{} bytes exceed the limit of {PAYLOAD_BYTES_MAX}", payload.len())));
+            let bytes = packed.head.len().max(packed.bodies.len());
+            return Err(failed(format!("{bytes} bytes exceed the limit of {PAYLOAD_BYTES_MAX}")));
         }
         let offset = end + self.frames.len() as u64;
-        write_frame(&mut self.frames, &payload, first_seq, self.open.len());
-        let len = u32::try_from(payload.len()).map_err(|_| failed("a payload over 4 GiB".to_owned()))?;
+        let (len, head_len) = write_frame(&mut self.frames, &packed, first_seq, self.open.len());
+        let fits = |n: usize| u32::try_from(n).map_err(|_| failed("a block over 4 GiB".to_owned()));
+        let (len, head_len) = (fits(len)?, fits(head_len)?);
         let count = u32::try_from(self.open.len()).unwrap_or(u32::MAX);
-        let meta = BlockMeta { offset, len, count, first_seq, last_seq, at_min, at_max };
+        let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
+        drop(packed);
+        self.builder.clear();
         self.blocks.push((meta, std::mem::take(&mut self.open)));
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! Blocks: entries committed together, in columns, with their bodies compressed as one.
 //!
-//! A [`BlockBuilder`] takes entries and becomes the rkyv bytes of one [`Block`]; a [`BlockView`] reads those
-//! bytes in place. Texts that repeat (minions, functions, the shape of tags) stand once, in the block's
-//! dictionary; a tag is its shape with marks where the jid and the minion id go.
+//! A block has two halves: the rkyv bytes of its [`Head`], which hold everything but the bodies and are read in place
+//! by a [`BlockView`], and the bodies. Who searches reads heads alone. Texts that repeat (minions, functions, the shape
+//! of tags) stand once, in the head's dictionary; a tag is its shape with marks where the jid and the minion id go.
+//! [`super::builder`] makes blocks.
 //!
 //! # Invariant
 //!
@@ -11,268 +12,83 @@
 
 use std::sync::OnceLock;
 
-use rkyv::rancor::{Error, Source as _};
+use rkyv::rancor::Error;
 use rkyv::util::AlignedVec;
 use rkyv::{Archive, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::column::Column;
 use crate::clock::Micros;
-use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX, ZSTD_LEVEL};
-use crate::model::{Entry, FastMap, Flags, JidKey, Kind, SeqNo, Source};
+use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX};
+use crate::model::{Flags, JidKey, Kind, SeqNo, Source};
 
 /// Stands for the jid in a tag's shape.
-const JID_MARK: u8 = 1;
+pub(super) const JID_MARK: u8 = 1;
 /// Stands for the minion id in a tag's shape.
-const MINION_MARK: u8 = 2;
+pub(super) const MINION_MARK: u8 = 2;
 /// Begins a shape that is the tag itself, because the tag holds a mark.
-const LITERAL: u8 = 0;
+pub(super) const LITERAL: u8 = 0;
 
-/// One block as archived; see `docs/FORMAT.md` for the table.
+/// Bodies as they are.
+pub(super) const CODEC_STORED: u8 = 0;
+/// Bodies as one zstd frame.
+pub(super) const CODEC_ZSTD: u8 = 1;
+
+/// Everything about a block's entries but their bodies, as archived; see `docs/FORMAT.md` for the table.
 #[derive(Debug, Archive, Serialize)]
-pub struct Block {
-    first_seq: u64,
-    count: u32,
+pub struct Head {
+    pub(super) first_seq: u64,
+    pub(super) count: u32,
     /// Sequence number, less `first_seq`, less the entry's index: all zero without gaps.
-    seq: Column,
+    pub(super) seq: Column,
     /// Microseconds since 1970.
-    at: Column,
-    kind: Column,
-    source: Column,
-    flags: Column,
-    retcode: Column,
+    pub(super) at: Column,
+    pub(super) kind: Column,
+    pub(super) source: Column,
+    pub(super) flags: Column,
+    pub(super) retcode: Column,
     /// Index into the jids, plus one; 0 for none.
-    jid: Column,
+    pub(super) jid: Column,
     /// Index into the texts, plus one; 0 for none.
-    minion: Column,
+    pub(super) minion: Column,
     /// Index into the texts, plus one; 0 for none.
-    fun: Column,
+    pub(super) fun: Column,
     /// Index into the texts: the tag's shape.
-    tag: Column,
-    body_len: Column,
+    pub(super) tag: Column,
+    pub(super) body_len: Column,
     /// Per jid: its time in microseconds, or -1 - the index of its text.
-    jid_time: Column,
+    pub(super) jid_time: Column,
     /// Per jid: 1 + its pid, or 0.
-    jid_pid: Column,
-    jids: u32,
-    text_ends: Vec<u32>,
-    texts: Vec<u8>,
+    pub(super) jid_pid: Column,
+    pub(super) jids: u32,
+    pub(super) text_ends: Vec<u32>,
+    pub(super) texts: Vec<u8>,
     /// Bytes of all bodies before compression.
-    bodies_len: u64,
+    pub(super) bodies_len: u64,
     /// 0: stored; 1: zstd.
-    codec: u8,
-    bodies: Vec<u8>,
+    pub(super) codec: u8,
 }
 
-/// Compresses bodies, keeping its tables from block to block.
-pub struct Packer(zstd::bulk::Compressor<'static>);
-
-impl Packer {
-    /// At the level that the log is written with.
-    pub fn new() -> std::io::Result<Self> {
-        zstd::bulk::Compressor::new(ZSTD_LEVEL).map(Self)
-    }
-}
-
-/// Texts, each once.
-#[derive(Default)]
-struct Dictionary {
-    by_hash: FastMap<u64, u32>,
-    ends: Vec<u32>,
-    bytes: Vec<u8>,
-}
-
-impl Dictionary {
-    fn index_of(&mut self, text: &[u8]) -> i64 {
-        let hash = xxh3_64(text);
-        if let Some(&at) = self.by_hash.get(&hash)
-            && self.text(at) == text
-        {
-            return i64::from(at);
-        }
-        let at = u32::try_from(self.ends.len()).unwrap_or(u32::MAX);
-        self.bytes.extend_from_slice(text);
-        self.ends.push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
-        self.by_hash.insert(hash, at);
-        i64::from(at)
-    }
-
-    fn text(&self, at: u32) -> &[u8] {
-        let end = |i: u32| self.ends.get(i as usize).map_or(0, |&e| e as usize);
-        let from = at.checked_sub(1).map_or(0, end);
-        self.bytes.get(from..end(at)).unwrap_or_default()
-    }
-}
-
-/// A block in the making.
-#[derive(Default)]
-pub struct BlockBuilder {
-    first_seq: u64,
-    seqs: Vec<i64>,
-    at: Vec<i64>,
-    kind: Vec<i64>,
-    source: Vec<i64>,
-    flags: Vec<i64>,
-    retcode: Vec<i64>,
-    jid: Vec<i64>,
-    minion: Vec<i64>,
-    fun: Vec<i64>,
-    tag: Vec<i64>,
-    body_len: Vec<i64>,
-    jid_index: FastMap<JidKey, i64>,
-    jid_time: Vec<i64>,
-    jid_pid: Vec<i64>,
-    texts: Dictionary,
-    bodies: Vec<u8>,
-    raw_bytes: usize,
-    shape: Vec<u8>,
-}
-
-impl BlockBuilder {
-    /// How many entries it holds.
-    #[expect(clippy::len_without_is_empty, reason = "an empty builder is asked nothing")]
-    pub fn len(&self) -> usize {
-        self.at.len()
-    }
-
-    /// Should it be finished before taking `entry`? A large entry gets a block of its own.
-    pub fn is_full_for(&self, entry: &Entry<'_>) -> bool {
-        self.len() >= BLOCK_ENTRIES_MAX
-            || (self.len() > 0 && self.raw_bytes + entry.packed_len_max() > BLOCK_RAW_BYTES)
-    }
-
-    /// Appends an entry.
-    pub fn push(&mut self, seq: SeqNo, entry: &Entry<'_>) {
-        if self.len() == 0 {
-            self.first_seq = seq.0;
-        }
-        let gap = seq.0.saturating_sub(self.first_seq).saturating_sub(self.len() as u64);
-        self.seqs.push(i64::try_from(gap).unwrap_or(i64::MAX));
-        self.at.push(entry.at.0);
-        self.kind.push(i64::from(entry.kind as u8));
-        self.source.push(i64::from(entry.source as u8));
-        self.flags.push(i64::from(entry.flags.0));
-        self.retcode.push(entry.retcode);
-        let jid = if entry.jid.is_empty() { 0 } else { self.jid_of(entry.jid) + 1 };
-        self.jid.push(jid);
-        for (text, column) in [(entry.minion, &mut self.minion), (entry.fun, &mut self.fun)] {
-            column.push(if text.is_empty() { 0 } else { self.texts.index_of(text.as_bytes()) + 1 });
-        }
-        shape_of(entry, &mut self.shape);
-        let shape = self.texts.index_of(&self.shape);
-        self.tag.push(shape);
-        self.body_len.push(i64::try_from(entry.body.len()).unwrap_or(0));
-        self.bodies.extend_from_slice(entry.body);
-        self.raw_bytes += entry.packed_len_max();
-    }
-
-    fn jid_of(&mut self, jid: &str) -> i64 {
-        let key = JidKey::of(jid);
-        if let Some(&at) = self.jid_index.get(&key) {
-            // Keys of free text may collide; the text decides.
-            let spelled = self.jid_time.get(usize::try_from(at).unwrap_or(usize::MAX)).copied().unwrap_or(0);
-            let same = spelled >= 0
-                || u32::try_from(-1 - spelled).is_ok_and(|text| self.texts.text(text) == jid.as_bytes());
-            if same {
-                return at;
-            }
-        }
-        let at = i64::try_from(self.jid_time.len()).unwrap_or(0);
-        self.jid_time.push(match key.time() {
-            Some(time) => time.0,
-            None => -1 - self.texts.index_of(jid.as_bytes()),
-        });
-        self.jid_pid.push(key.pid().map_or(0, |pid| i64::from(pid) + 1));
-        self.jid_index.insert(key, at);
-        at
-    }
-
-    /// The sequence numbers of its first and last entry; both 0 without entries.
-    pub fn seqs(&self) -> (SeqNo, SeqNo) {
-        let gap = self.seqs.last().map_or(0, |gap| gap.unsigned_abs());
-        let last = self.first_seq + gap + self.len().saturating_sub(1) as u64;
-        (SeqNo(self.first_seq), SeqNo(last))
-    }
-
-    /// The earliest and the latest arrival.
-    pub fn times(&self) -> (Micros, Micros) {
-        let earliest = self.at.iter().min().copied().unwrap_or_default();
-        (Micros(earliest), Micros(self.at.iter().max().copied().unwrap_or_default()))
-    }
-
-    /// Compresses the bodies and turns everything into archived bytes.
-    pub fn finish(self, packer: &mut Packer) -> Result<AlignedVec, Error> {
-        let packed = packer.0.compress(&self.bodies).map_err(Error::new)?;
-        let (codec, bodies) =
-            if packed.len() < self.bodies.len() { (1, packed) } else { (0, self.bodies.clone()) };
-        let block = Block {
-            first_seq: self.first_seq,
-            count: u32::try_from(self.len()).map_err(Error::new)?,
-            seq: Column::pack(&self.seqs),
-            at: Column::pack(&self.at),
-            kind: Column::pack(&self.kind),
-            source: Column::pack(&self.source),
-            flags: Column::pack(&self.flags),
-            retcode: Column::pack(&self.retcode),
-            jid: Column::pack(&self.jid),
-            minion: Column::pack(&self.minion),
-            fun: Column::pack(&self.fun),
-            tag: Column::pack(&self.tag),
-            body_len: Column::pack(&self.body_len),
-            jid_time: Column::pack(&self.jid_time),
-            jid_pid: Column::pack(&self.jid_pid),
-            jids: u32::try_from(self.jid_time.len()).map_err(Error::new)?,
-            text_ends: self.texts.ends,
-            texts: self.texts.bytes,
-            bodies_len: self.bodies.len() as u64,
-            codec,
-            bodies,
-        };
-        rkyv::to_bytes::<Error>(&block)
-    }
-}
-
-/// Writes a tag's shape: its jid and its minion id replaced by marks.
-fn shape_of(entry: &Entry<'_>, shape: &mut Vec<u8>) {
-    shape.clear();
-    if entry.tag.iter().any(|&b| b <= MINION_MARK) {
-        shape.push(LITERAL);
-        shape.extend_from_slice(entry.tag);
-        return;
-    }
-    let mut rest = entry.tag;
-    for (word, mark) in [(entry.jid, JID_MARK), (entry.minion, MINION_MARK)] {
-        if word.is_empty() {
-            continue;
-        }
-        if let Some(at) = memchr::memmem::find(rest, word.as_bytes()) {
-            let (before, after) = rest.split_at(at);
-            shape.extend_from_slice(before);
-            shape.push(mark);
-            rest = after.get(word.len()..).unwrap_or_default();
-        }
-    }
-    shape.extend_from_slice(rest);
-}
-
-/// An archived block, checked once and read in place.
+/// A block, its head checked once and read in place.
 #[derive(Debug)]
 pub struct BlockView {
-    bytes: AlignedVec,
+    head: AlignedVec,
+    /// Bodies as they lie in the frame; `None` if only the head was read.
+    packed: Option<Vec<u8>>,
     body_ends: OnceLock<Vec<usize>>,
     bodies: OnceLock<Result<Vec<u8>, String>>,
 }
 
 impl BlockView {
-    /// Checks bytes that a checksum has already vouched for; says what is wrong with them.
-    pub fn new(bytes: AlignedVec) -> Result<Self, String> {
-        check(archived(&bytes)?)?;
-        Ok(Self { bytes, body_ends: OnceLock::new(), bodies: OnceLock::new() })
+    /// Checks bytes that a checksum has already vouched for; says what is wrong with them. Without `bodies` every body
+    /// reads as an error.
+    pub fn new(head: AlignedVec, bodies: Option<Vec<u8>>) -> Result<Self, String> {
+        check(archived(&head)?)?;
+        Ok(Self { head, packed: bodies, body_ends: OnceLock::new(), bodies: OnceLock::new() })
     }
 
-    fn get(&self) -> &ArchivedBlock {
+    fn get(&self) -> &ArchivedHead {
         #[expect(clippy::unwrap_used, reason = "`new` accessed the same bytes")]
-        archived(&self.bytes).unwrap()
+        archived(&self.head).unwrap()
     }
 
     /// How many entries; one at least.
@@ -289,16 +105,18 @@ impl BlockView {
     /// Bytes that it holds in memory once its bodies have been asked for.
     pub fn memory(&self) -> usize {
         let bodies = usize::try_from(self.get().bodies_len.to_native()).unwrap_or(usize::MAX);
-        self.bytes.len().saturating_add(bodies)
+        let packed = self.packed.as_ref().map_or(0, Vec::len);
+        self.head.len().saturating_add(packed).saturating_add(if packed > 0 { bodies } else { 0 })
     }
 
     fn unpacked(&self) -> Result<&[u8], String> {
         let bodies = self.bodies.get_or_init(|| {
             let block = self.get();
             let len = usize::try_from(block.bodies_len.to_native()).map_err(|e| e.to_string())?;
+            let packed = self.packed.as_deref().ok_or("only the head of the block was read")?;
             match block.codec {
-                0 => Ok(block.bodies.to_vec()),
-                1 => zstd::bulk::decompress(&block.bodies, len).map_err(|e| format!("zstd: {e}")),
+                CODEC_STORED => Ok(packed.to_vec()),
+                CODEC_ZSTD => zstd::bulk::decompress(packed, len).map_err(|e| format!("zstd: {e}")),
                 n => Err(format!("unknown codec {n}")),
             }
             .and_then(|bodies| {
@@ -313,11 +131,11 @@ impl BlockView {
     }
 }
 
-fn archived(bytes: &[u8]) -> Result<&ArchivedBlock, String> {
-    rkyv::access::<ArchivedBlock, Error>(bytes).map_err(|e| format!("no block: {e}"))
+fn archived(bytes: &[u8]) -> Result<&ArchivedHead, String> {
+    rkyv::access::<ArchivedHead, Error>(bytes).map_err(|e| format!("no block: {e}"))
 }
 
-fn check(block: &ArchivedBlock) -> Result<(), String> {
+fn check(block: &ArchivedHead) -> Result<(), String> {
     let count = block.count.to_native() as usize;
     let jids = block.jids.to_native() as usize;
     let texts = block.text_ends.len();
@@ -352,24 +170,22 @@ fn check(block: &ArchivedBlock) -> Result<(), String> {
     if end != block.texts.len() {
         return Err(format!("texts of {} bytes, expected {end}", block.texts.len()));
     }
-    let below = |n: i64, bound: usize| usize::try_from(n).is_ok_and(|n| n < bound);
-    let mut bodies: u64 = 0;
-    for i in 0..count {
-        let known = below(block.tag.get(i), texts)
-            && below(block.minion.get(i), texts + 1)
-            && below(block.fun.get(i), texts + 1)
-            && below(block.jid.get(i), jids + 1)
-            && u8::try_from(block.kind.get(i)).ok().and_then(Kind::from_number).is_some()
-            && u8::try_from(block.source.get(i)).ok().and_then(Source::from_number).is_some();
-        if !known {
-            return Err(format!("entry {i} points outside its block"));
-        }
-        let len = u64::try_from(block.body_len.get(i)).map_err(|_| format!("entry {i} has no length"))?;
-        bodies = bodies.saturating_add(len);
+    let known = block.tag.is_below(texts)
+        && block.minion.is_below(texts + 1)
+        && block.fun.is_below(texts + 1)
+        && block.jid.is_below(jids + 1)
+        && block.kind.is_below(Kind::COUNT)
+        && block.source.is_below(Source::COUNT);
+    if !known {
+        return Err("an entry points outside its block".to_owned());
     }
-    if !(0..jids).all(|i| block.jid_time.get(i) >= 0 || below(-1 - block.jid_time.get(i), texts)) {
+    let is_text = |n: i64| usize::try_from(-1 - n).is_ok_and(|n| n < texts);
+    let mut times = Vec::with_capacity(jids);
+    block.jid_time.unpack(jids, &mut times);
+    if !times.iter().all(|&time| time >= 0 || is_text(time)) {
         return Err("a jid points outside its block".to_owned());
     }
+    let bodies = block.body_len.total(count).ok_or("an entry has no length")?;
     // One entry at most is larger than a block, and then it is alone.
     let most = (BLOCK_RAW_BYTES.max(ENTRY_BYTES_MAX) + crate::limits::WIRE_FRAME_BYTES_MAX) as u64;
     if bodies != block.bodies_len.to_native() || bodies > most {
@@ -381,7 +197,7 @@ fn check(block: &ArchivedBlock) -> Result<(), String> {
 /// The entries of a block.
 #[derive(Clone, Copy)]
 pub struct Rows<'a> {
-    block: &'a ArchivedBlock,
+    block: &'a ArchivedHead,
     view: &'a BlockView,
 }
 
@@ -401,6 +217,14 @@ impl<'a> Rows<'a> {
     /// When it arrived.
     pub fn at(&self, i: usize) -> Micros {
         Micros(self.block.at.get(i))
+    }
+
+    /// The earliest and the latest arrival.
+    pub fn times(&self) -> (Micros, Micros) {
+        let mut times = Vec::with_capacity(self.len());
+        self.block.at.unpack(self.len(), &mut times);
+        let earliest = times.iter().copied().min().unwrap_or_default();
+        (Micros(earliest), Micros(times.iter().copied().max().unwrap_or_default()))
     }
 
     /// What it is.
@@ -522,8 +346,16 @@ impl<'a> Rows<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::builder::{BlockBuilder, Packer};
     use super::*;
+    use crate::model::Entry;
     use proptest::prelude::*;
+
+    fn view(builder: &BlockBuilder) -> BlockView {
+        let mut packer = Packer::new().unwrap();
+        let packed = builder.finish(&mut packer).unwrap();
+        BlockView::new(packed.head, Some(packed.bodies.to_vec())).unwrap()
+    }
 
     #[derive(Debug, Clone)]
     struct Owned {
@@ -590,7 +422,7 @@ mod tests {
                 seqs.push(SeqNo(seq));
                 builder.push(SeqNo(seq), &e.entry());
             }
-            let view = BlockView::new(builder.finish(&mut Packer::new().unwrap()).unwrap()).unwrap();
+            let view = view(&builder);
             prop_assert_eq!(view.len(), entries.len());
             let rows = view.rows();
             for (i, e) in entries.iter().enumerate() {
@@ -618,10 +450,15 @@ mod tests {
                     jid: &jid, minion: "web", fun: "test.ping", retcode: 0, body: &body,
                 });
             }
-            let mut bytes = builder.finish(&mut Packer::new().unwrap()).unwrap();
-            let at = at % bytes.len();
-            bytes.as_mut_slice()[at] = to;
-            if let Ok(view) = BlockView::new(bytes) {
+            let mut packer = Packer::new().unwrap();
+            let packed = builder.finish(&mut packer).unwrap();
+            let (mut head, mut bodies) = (packed.head, packed.bodies.to_vec());
+            let at = at % (head.len() + bodies.len());
+            match at.checked_sub(head.len()) {
+                None => head.as_mut_slice()[at] = to,
+                Some(at) => bodies[at] = to,
+            }
+            if let Ok(view) = BlockView::new(head, Some(bodies)) {
                 let rows = view.rows();
                 for i in 0..view.len() {
                     let _ = (rows.seq(i), rows.tag(i), rows.jid(i), rows.minion(i), rows.fun(i), rows.body(i).is_ok());
@@ -652,6 +489,6 @@ mod tests {
                 },
             );
         }
-        assert_eq!(builder.texts.ends.len(), 102, "100 minions, one function, one shape");
+        assert_eq!(builder.texts(), 102, "100 minions, one function, one shape");
     }
 }

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use crate::clock::Micros;
     use crate::model::{Entry, Flags, Kind, Source};
-    use crate::store::block::{BlockBuilder, Packer};
+    use crate::store::builder::{BlockBuilder, Packer};
 
     #[test]
     fn the_oldest_blocks_make_room() {
@@ -74,7 +74,9 @@ mod tests {
                 body: &noise,
             },
         );
-        let view = Arc::new(BlockView::new(builder.finish(&mut Packer::new().unwrap()).unwrap()).unwrap());
+        let mut packer = Packer::new().unwrap();
+        let packed = builder.finish(&mut packer).unwrap();
+        let view = Arc::new(BlockView::new(packed.head, Some(packed.bodies.to_vec())).unwrap());
         for n in 0..40 {
             cache.put((Class::Events, SeqNo(1), n), view.clone());
         }

@@ -10,10 +10,10 @@
 //!
 //! A column is read in place: value `i` costs one load and one addition, a column of equal values no byte.
 
-use rkyv::{Archive, Serialize};
+use rkyv::{Archive, Deserialize, Serialize};
 
 /// A packed column.
-#[derive(Debug, Archive, Serialize)]
+#[derive(Debug, Archive, Serialize, Deserialize)]
 pub struct Column {
     base: i64,
     width: u8,
@@ -29,11 +29,28 @@ impl Column {
         let widest = values.iter().map(|&v| delta(v)).max().unwrap_or(0);
         let width = 8 - usize::try_from(widest.leading_zeros() / 8).unwrap_or(0);
         let mut data = Vec::with_capacity(values.len() * width);
-        for &value in values {
-            data.extend(delta(value).to_le_bytes().iter().take(width));
+        match width {
+            0 => {}
+            1 => data.extend(values.iter().map(|&v| narrow::<1>(delta(v))[0])),
+            2 => values.iter().for_each(|&v| data.extend_from_slice(&narrow::<2>(delta(v)))),
+            3 => values.iter().for_each(|&v| data.extend_from_slice(&narrow::<3>(delta(v)))),
+            4 => values.iter().for_each(|&v| data.extend_from_slice(&narrow::<4>(delta(v)))),
+            _ => values.iter().for_each(|&v| data.extend(delta(v).to_le_bytes().iter().take(width))),
         }
         Self { base, width: u8::try_from(width).unwrap_or(8), data }
     }
+}
+
+/// The low bytes of a number.
+fn narrow<const N: usize>(n: u64) -> [u8; N] {
+    n.to_le_bytes().first_chunk().copied().unwrap_or([0; N])
+}
+
+/// Bytes as a number, the missing high ones zero.
+fn wide<const N: usize>(bytes: &[u8; N]) -> i64 {
+    let mut n = [0_u8; 8];
+    n.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    i64::from_le_bytes(n)
 }
 
 impl ArchivedColumn {
@@ -53,6 +70,61 @@ impl ArchivedColumn {
             *to = *from;
         }
         base.wrapping_add(u64::from_le_bytes(delta).cast_signed())
+    }
+
+    /// Appends its `count` values to `out`: faster than value by value for who wants them all.
+    pub fn unpack(&self, count: usize, out: &mut Vec<i64>) {
+        fn each<const N: usize>(data: &[u8], base: i64, out: &mut Vec<i64>) {
+            out.extend(data.as_chunks::<N>().0.iter().map(|bytes| base.wrapping_add(wide(bytes))));
+        }
+        let (data, base) = (self.data.as_slice(), self.base.to_native());
+        match self.width {
+            0 => out.extend(std::iter::repeat_n(base, count)),
+            1 => each::<1>(data, base, out),
+            2 => each::<2>(data, base, out),
+            3 => each::<3>(data, base, out),
+            4 => each::<4>(data, base, out),
+            5 => each::<5>(data, base, out),
+            6 => each::<6>(data, base, out),
+            7 => each::<7>(data, base, out),
+            _ => each::<8>(data, base, out),
+        }
+    }
+
+    /// Are all values from 0 to `bound` - 1?
+    pub fn is_below(&self, bound: usize) -> bool {
+        let Ok(base) = u64::try_from(self.base.to_native()) else { return false };
+        self.largest_delta().checked_add(base).is_some_and(|n| n < bound as u64)
+    }
+
+    fn largest_delta(&self) -> u64 {
+        fn of<const N: usize>(data: &[u8]) -> u64 {
+            data.as_chunks::<N>().0.iter().map(wide).max().map_or(0, i64::cast_unsigned)
+        }
+        let data = self.data.as_slice();
+        match self.width {
+            0 => 0,
+            1 => u64::from(data.iter().copied().max().unwrap_or(0)),
+            2 => of::<2>(data),
+            3 => of::<3>(data),
+            4 => of::<4>(data),
+            width => data
+                .chunks_exact(usize::from(width))
+                .map(|bytes| bytes.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b)))
+                .max()
+                .unwrap_or(0),
+        }
+    }
+
+    /// The sum of its `count` values, if none is negative and the sum fits.
+    pub fn total(&self, count: usize) -> Option<u64> {
+        let base = u64::try_from(self.base.to_native()).ok()?;
+        let mut values = Vec::with_capacity(count);
+        self.unpack(count, &mut values);
+        // No value is below the base, unless it wrapped around.
+        values
+            .iter()
+            .try_fold(0_u64, |sum, &n| sum.checked_add(u64::try_from(n).ok().filter(|n| *n >= base)?))
     }
 
     /// Value `i` as an index; 0 for what is none.
@@ -80,6 +152,15 @@ mod tests {
             for (i, v) in values.iter().enumerate() {
                 prop_assert_eq!(column.get(i), *v);
             }
+            let mut unpacked = Vec::new();
+            column.unpack(values.len(), &mut unpacked);
+            prop_assert_eq!(&unpacked, &values);
+            for bound in [0, 7, 8, 299, 300] {
+                let below = values.iter().all(|v| usize::try_from(*v).is_ok_and(|v| v < bound));
+                prop_assert!(column.is_below(bound) == below || values.is_empty());
+            }
+            let sum = values.iter().try_fold(0_u64, |sum, v| sum.checked_add(u64::try_from(*v).ok()?));
+            prop_assert_eq!(column.total(values.len()), sum);
         }
     }
 

@@ -317,7 +317,7 @@ impl SledIndex {
 }
 
 fn meta_bytes(meta: &BlockMeta) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(48);
+    let mut bytes = Vec::with_capacity(52);
     bytes.extend_from_slice(&meta.offset.to_le_bytes());
     bytes.extend_from_slice(&meta.len.to_le_bytes());
     bytes.extend_from_slice(&meta.count.to_le_bytes());
@@ -325,6 +325,7 @@ fn meta_bytes(meta: &BlockMeta) -> Vec<u8> {
     bytes.extend_from_slice(&meta.last_seq.0.to_le_bytes());
     bytes.extend_from_slice(&meta.at_min.0.to_le_bytes());
     bytes.extend_from_slice(&meta.at_max.0.to_le_bytes());
+    bytes.extend_from_slice(&meta.head_len.to_le_bytes());
     bytes
 }
 
@@ -339,6 +340,7 @@ fn read_meta(bytes: &[u8]) -> Option<BlockMeta> {
         last_seq: SeqNo(u64_at(24)?),
         at_min: Micros(u64_at(32)?.cast_signed()),
         at_max: Micros(u64_at(40)?.cast_signed()),
+        head_len: u32_at(48)?,
     })
 }
 
@@ -356,6 +358,7 @@ mod tests {
             index.add_block(BlockMeta {
                 offset: 64 + block * 1000,
                 len: 900,
+                head_len: 100,
                 count: 100,
                 first_seq: SeqNo(block * 100 + 1),
                 last_seq: SeqNo(block * 100 + 100),

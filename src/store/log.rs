@@ -3,19 +3,22 @@
 //! # On disk
 //!
 //! ```text
-//! file header, 64 bytes                      frame header, 32 bytes
+//! file header, 64 bytes                      frame header, 48 bytes
 //!   0  "SALTCLOG"                              0  "SCB1"
 //!   8  format version   u32 LE                 4  version of the block  u16 LE
 //!  12  class            u8                     6  zero                  u16
-//!  13  zero             3 bytes                8  payload bytes         u32 LE
-//!  16  first sequence number  u64 LE          12  crc32 of bytes 0..12, 16..32 and the payload
+//!  13  zero             3 bytes                8  bytes of the head     u32 LE
+//!  16  first sequence number  u64 LE          12  crc32 of bytes 0..12, 16..48 and the head
 //!  24  created, us since 1970 i64 LE          16  first sequence number u64 LE
 //!  32  zero             28 bytes              24  entries               u32 LE
-//!  60  crc32 of bytes 0..60   u32 LE          28  zero                  u32
+//!  60  crc32 of bytes 0..60   u32 LE          28  bytes of the bodies   u32 LE
+//!                                             32  crc32 of the bodies   u32 LE
+//!                                             36  zero                  12 bytes
 //! ```
 //!
-//! The payload is an rkyv archive of [`super::block::Block`]; zero bytes fill it up to a multiple of 16, so
-//! that every payload begins aligned.
+//! Head and bodies of the block follow ([`super::block`]), each filled up with zero bytes to a multiple of 16, so that a
+//! search reads and checks heads alone. A frame of version 1 has a header of 32 bytes, without those from 32 on, and
+//! one payload ([`super::block_v1`]).
 //!
 //! # Invariant
 //!
@@ -31,6 +34,8 @@ use std::path::{Path, PathBuf};
 use rkyv::util::AlignedVec;
 
 use super::block::BlockView;
+use super::block_v1;
+use super::builder::Packed;
 use super::error::{StoreError, io_at};
 use super::format::FORMAT_VERSION;
 use crate::clock::Micros;
@@ -40,15 +45,17 @@ use crate::model::SeqNo;
 /// Bytes before the first frame.
 pub const FILE_HEADER_LEN: usize = 64;
 /// Bytes before a frame's payload.
-pub const FRAME_HEADER_LEN: usize = 32;
+pub const FRAME_HEADER_LEN: usize = 48;
 
 const FILE_MAGIC: &[u8; 8] = b"SALTCLOG";
 const FRAME_MAGIC: &[u8; 4] = b"SCB1";
-/// Version of the block in a frame. 1: the first one.
-const BLOCK_VERSION: u16 = 1;
+/// Version of the block in a frame. 1: the first one. 2: head and bodies apart.
+const BLOCK_VERSION: u16 = 2;
+/// Bytes before a payload of version 1.
+const FRAME_HEADER_LEN_V1: usize = 32;
 const ALIGN: usize = 16;
 
-/// A payload is the largest entry with its columns at most.
+/// Head and bodies each have this many bytes at most: the largest entry with its columns.
 pub const PAYLOAD_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX + 1024 * 1024;
 
 /// Where a block lies, and enough about it to skip it.
@@ -56,8 +63,10 @@ pub const PAYLOAD_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX + 1024 * 1024;
 pub struct BlockMeta {
     /// Byte of the frame's header in the file.
     pub offset: u64,
-    /// Bytes of the payload.
+    /// Bytes of the frame, header and padding included.
     pub len: u32,
+    /// Bytes of the head behind the frame's header.
+    pub head_len: u32,
     /// Entries.
     pub count: u32,
     /// First sequence number.
@@ -72,47 +81,62 @@ pub struct BlockMeta {
 
 impl BlockMeta {
     /// Describes a block at `offset`.
-    pub fn of(view: &BlockView, offset: u64, payload_len: usize) -> Self {
+    pub fn of(view: &BlockView, offset: u64, frame_len: usize, head_len: usize) -> Self {
         let rows = view.rows();
         let last = view.len().saturating_sub(1);
-        let times = || (0..=last).map(|i| rows.at(i));
+        let (at_min, at_max) = rows.times();
         Self {
             offset,
-            len: u32::try_from(payload_len).unwrap_or(u32::MAX),
+            len: u32::try_from(frame_len).unwrap_or(u32::MAX),
+            head_len: u32::try_from(head_len).unwrap_or(u32::MAX),
             count: u32::try_from(view.len()).unwrap_or(u32::MAX),
             first_seq: rows.seq(0),
             last_seq: rows.seq(last),
-            at_min: times().min().unwrap_or_default(),
-            at_max: times().max().unwrap_or_default(),
+            at_min,
+            at_max,
         }
     }
 
     /// Byte after the frame and its padding.
     pub fn end(&self) -> u64 {
-        self.offset + frame_len(self.len as usize) as u64
+        self.offset + u64::from(self.len)
     }
 }
 
-/// Bytes of a frame with a payload of `len`: header, payload, padding.
-pub fn frame_len(len: usize) -> usize {
-    FRAME_HEADER_LEN + len.next_multiple_of(ALIGN)
+/// Bytes of a frame: header, head, bodies, each with its padding.
+fn frame_len(head: usize, bodies: usize) -> usize {
+    FRAME_HEADER_LEN + head.next_multiple_of(ALIGN) + bodies.next_multiple_of(ALIGN)
 }
 
-/// Appends a frame to `out`.
-pub fn write_frame(out: &mut Vec<u8>, payload: &[u8], first_seq: SeqNo, count: usize) {
+/// Appends a frame to `out`; its bytes, and those of its head.
+pub fn write_frame(out: &mut Vec<u8>, block: &Packed<'_>, first_seq: SeqNo, count: usize) -> (usize, usize) {
+    let u32_of = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
+    let (head, bodies) = (block.head.as_slice(), block.bodies);
     let mut header = [0_u8; FRAME_HEADER_LEN];
     let (front, back) = header.split_at_mut(16);
     put(front, 0, FRAME_MAGIC);
     put(front, 4, &BLOCK_VERSION.to_le_bytes());
-    put(front, 8, &u32::try_from(payload.len()).unwrap_or(u32::MAX).to_le_bytes());
+    put(front, 8, &u32_of(head.len()));
     put(back, 0, &first_seq.0.to_le_bytes());
-    put(back, 8, &u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
-    let crc = checksum(front, back, payload);
+    put(back, 8, &u32_of(count));
+    put(back, 12, &u32_of(bodies.len()));
+    put(back, 16, &crc32fast::hash(bodies).to_le_bytes());
+    let crc = checksum(front, back, head);
     put(front, 12, &crc.to_le_bytes());
+    let len = frame_len(head.len(), bodies.len());
+    out.reserve(len);
     out.extend_from_slice(&header);
-    out.extend_from_slice(payload);
-    out.resize(out.len().next_multiple_of(ALIGN), 0);
+    for part in [head, bodies] {
+        out.extend_from_slice(part);
+        // Not by the length of `out`: what is in it already may begin anywhere.
+        out.extend_from_slice(
+            ZEROS.get(..part.len().next_multiple_of(ALIGN) - part.len()).unwrap_or_default(),
+        );
+    }
+    (len, head.len())
 }
+
+const ZEROS: [u8; ALIGN] = [0; ALIGN];
 
 fn checksum(front: &[u8], back: &[u8], payload: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
@@ -156,6 +180,14 @@ pub struct LogFile {
     file: File,
 }
 
+/// A frame that was read.
+struct Frame {
+    view: BlockView,
+    /// Bytes of the frame, header and padding included.
+    len: usize,
+    head_len: usize,
+}
+
 /// What a walk over a file found.
 #[derive(Debug, Default)]
 pub struct Walked {
@@ -183,7 +215,7 @@ impl LogFile {
             return Ok(Self { path: path.to_owned(), file });
         }
         let found = u32_at(&header, 8);
-        if found != FORMAT_VERSION {
+        if !(1..=FORMAT_VERSION).contains(&found) {
             let path = path.to_owned();
             return Err(StoreError::Version { path, found: found.to_string(), expected: FORMAT_VERSION });
         }
@@ -206,8 +238,17 @@ impl LogFile {
 
     /// Reads and checks the block of a frame.
     pub fn block(&self, meta: &BlockMeta) -> Result<BlockView, StoreError> {
-        match self.frame_at(meta.offset)? {
-            Some((view, _)) => Ok(view),
+        self.view(meta, true)
+    }
+
+    /// Reads and checks the head of a frame's block alone; its bodies read as errors.
+    pub fn head(&self, meta: &BlockMeta) -> Result<BlockView, StoreError> {
+        self.view(meta, false)
+    }
+
+    fn view(&self, meta: &BlockMeta, with_bodies: bool) -> Result<BlockView, StoreError> {
+        match self.frame_at(meta.offset, meta.end(), with_bodies)? {
+            Some(frame) => Ok(frame.view),
             None => Err(self.corrupt(meta.offset, "the block's checksum does not hold".to_owned())),
         }
     }
@@ -216,38 +257,74 @@ impl LogFile {
         StoreError::Corrupt { path: self.path.clone(), offset, what }
     }
 
-    /// The frame at an offset: its block and payload length, or `None` if none was wholly written there. Bytes
-    /// whose checksum holds were written as they are: if this release cannot read them, that is an error.
-    fn frame_at(&self, offset: u64) -> Result<Option<(BlockView, usize)>, StoreError> {
+    /// The frame at an offset of a file that ends at `size`, or `None` if none was wholly written there. Bytes whose
+    /// checksum holds were written as they are: if this release cannot read them, that is an error.
+    fn frame_at(&self, offset: u64, size: u64, with_bodies: bool) -> Result<Option<Frame>, StoreError> {
         let mut header = [0_u8; FRAME_HEADER_LEN];
-        if !self.read(&mut header, offset)? || header.get(..4) != Some(FRAME_MAGIC) {
+        let (front, back) = header.split_at_mut(FRAME_HEADER_LEN_V1);
+        if !self.read(front, offset)? || front.get(..4) != Some(FRAME_MAGIC) {
             return Ok(None);
         }
-        let len = u32_at(&header, 8) as usize;
+        if u32_at(front, 4) & 0xffff == 1 {
+            return self.frame_v1_at(front, offset, size);
+        }
+        if !self.read(back, offset + FRAME_HEADER_LEN_V1 as u64)? {
+            return Ok(None);
+        }
+        let (head_len, bodies_len) = (u32_at(&header, 8) as usize, u32_at(&header, 28) as usize);
+        let len = frame_len(head_len, bodies_len);
         // Do not allocate what the file cannot hold: a damaged length stays harmless.
-        if len > PAYLOAD_BYTES_MAX || offset + (FRAME_HEADER_LEN + len) as u64 > self.size()? {
+        if head_len.max(bodies_len) > PAYLOAD_BYTES_MAX || offset + len as u64 > size {
+            return Ok(None);
+        }
+        let mut head = AlignedVec::with_capacity(head_len);
+        head.resize(head_len, 0);
+        if !self.read(&mut head, offset + FRAME_HEADER_LEN as u64)? {
+            return Ok(None);
+        }
+        let (front, back) = header.split_at(16);
+        if checksum(front, back, &head) != u32_at(&header, 12) {
+            return Ok(None);
+        }
+        let mut bodies = None;
+        if with_bodies {
+            let mut bytes = vec![0; bodies_len];
+            let from = offset + (FRAME_HEADER_LEN + head_len.next_multiple_of(ALIGN)) as u64;
+            if !self.read(&mut bytes, from)? || crc32fast::hash(&bytes) != u32_at(&header, 32) {
+                return Ok(None);
+            }
+            bodies = Some(bytes);
+        }
+        let version = u32_at(&header, 4) & 0xffff;
+        if version != u32::from(BLOCK_VERSION) {
+            let what = format!("a block of version {version}, this release reads up to {BLOCK_VERSION}");
+            return Err(self.corrupt(offset, what));
+        }
+        let view = BlockView::new(head, bodies).map_err(|what| self.no_block(offset, &what))?;
+        Ok(Some(Frame { view, len, head_len }))
+    }
+
+    fn frame_v1_at(&self, header: &[u8], offset: u64, size: u64) -> Result<Option<Frame>, StoreError> {
+        let len = u32_at(header, 8) as usize;
+        let whole = FRAME_HEADER_LEN_V1 + len.next_multiple_of(ALIGN);
+        if len > PAYLOAD_BYTES_MAX || offset + (FRAME_HEADER_LEN_V1 + len) as u64 > size {
             return Ok(None);
         }
         let mut payload = AlignedVec::with_capacity(len);
         payload.resize(len, 0);
-        if !self.read(&mut payload, offset + FRAME_HEADER_LEN as u64)? {
+        if !self.read(&mut payload, offset + FRAME_HEADER_LEN_V1 as u64)? {
             return Ok(None);
         }
         let (front, back) = header.split_at(16);
-        if checksum(front, back, &payload) != u32_at(&header, 12) {
+        if checksum(front, back, &payload) != u32_at(header, 12) {
             return Ok(None);
         }
-        let version = u32_at(&header, 4) & 0xffff;
-        if version != u32::from(BLOCK_VERSION) {
-            let what = format!("a block of version {version}, this release reads version {BLOCK_VERSION}");
-            return Err(self.corrupt(offset, what));
-        }
-        match BlockView::new(payload) {
-            Ok(view) => Ok(Some((view, len))),
-            Err(what) => {
-                Err(self.corrupt(offset, format!("a frame with a good checksum holds no block: {what}")))
-            }
-        }
+        let view = block_v1::view(&payload).map_err(|what| self.no_block(offset, &what))?;
+        Ok(Some(Frame { view, len: whole, head_len: len }))
+    }
+
+    fn no_block(&self, offset: u64, what: &str) -> StoreError {
+        self.corrupt(offset, format!("a frame with a good checksum holds no block: {what}"))
     }
 
     /// Fills `buffer` from `offset`; false if the file ends before.
@@ -264,14 +341,14 @@ impl LogFile {
         let size = self.size()?;
         let mut walked = Walked { end: FILE_HEADER_LEN as u64, size, damaged: Vec::new() };
         let mut at = walked.end;
-        while at + FRAME_HEADER_LEN as u64 <= size {
-            match self.frame_at(at)? {
-                Some((view, len)) => {
+        while at + FRAME_HEADER_LEN_V1 as u64 <= size {
+            match self.frame_at(at, size, true)? {
+                Some(frame) => {
                     if at > walked.end {
                         walked.damaged.push((walked.end, at - walked.end));
                     }
-                    let meta = BlockMeta::of(&view, at, len);
-                    each(meta, &view);
+                    let meta = BlockMeta::of(&frame.view, at, frame.len, frame.head_len);
+                    each(meta, &frame.view);
                     at = meta.end();
                     walked.end = at;
                 }

@@ -10,6 +10,8 @@
 
 pub mod appender;
 pub mod block;
+pub mod block_v1;
+pub mod builder;
 pub mod cache;
 pub mod checked;
 pub mod column;
@@ -209,7 +211,7 @@ impl Store {
         let (intake, works) = bounded("intake", INTAKE_BATCHES);
         let (seals_tx, seals) = bounded("seals", SEALS_WAITING);
         let limits = options.limits;
-        let packer = block::Packer::new().map_err(error::io_at("start zstd for", dir))?;
+        let packer = builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
         let appender = Appender {
             shared: shared.clone(),
             intake: works,

@@ -568,15 +568,15 @@ fn a_whole_frame_that_this_release_cannot_read_is_never_cut_off() {
     let path = &files_named(dir.path(), "log")[1];
     let mut bytes = fs::read(path).unwrap();
     // The newest frame as a later release would write it: another version, a checksum that holds.
-    bytes[64 + 4] = 2;
+    bytes[64 + 4] = 3;
     let len = u32::from_le_bytes(bytes[72..76].try_into().unwrap()) as usize;
     let mut crc = crc32fast::Hasher::new();
     crc.update(&bytes[64..76]);
-    crc.update(&bytes[80..96 + len]);
+    crc.update(&bytes[80..112 + len]);
     bytes[76..80].copy_from_slice(&crc.finalize().to_le_bytes());
     fs::write(path, &bytes).unwrap();
     let error = Store::open(&options(dir.path(), Limits::default())).err().unwrap().to_string();
-    assert!(error.contains("byte 64") && error.contains("version 2"), "{error}");
+    assert!(error.contains("byte 64") && error.contains("version 3"), "{error}");
     assert_eq!(fs::read(path).unwrap(), bytes);
 }
 
