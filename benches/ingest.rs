@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use saltcellar::clock::{Clock, Micros};
 use saltcellar::limits::{BLOCK_RAW_BYTES, ZSTD_LEVEL};
 use saltcellar::model::{Batch, Source, stamped_jid};
-use saltcellar::store::{Limits, Options, Store};
+use saltcellar::store::{Classes, Limits, Options, Store};
 use saltcellar::wire::msgpack::Writer;
 use saltcellar::wire::salt_event::event_entry;
 
@@ -132,6 +132,7 @@ fn saltcellar(dir: &Path, events: &Events) -> u64 {
         clock: Clock::real(),
         metrics: Arc::default(),
         limits: Limits::default(),
+        classes: Classes::default(),
     };
     let opened = Store::open(&options).unwrap();
     let (store, intake) = (opened.store, opened.intake);

@@ -29,7 +29,7 @@ use crate::ingest::bus::Bus;
 use crate::limits::{DRAIN_PATIENCE, SEGMENT_ENTRIES_MAX};
 use crate::metrics::Metrics;
 use crate::shutdown::Drain;
-use crate::store::{Limits, Options, Store};
+use crate::store::{Classes, Limits, Options, Store};
 
 /// A running daemon.
 pub struct Daemon {
@@ -58,6 +58,7 @@ impl Daemon {
                 segment_bytes_max: config.store.segment_bytes_max,
                 segment_entries_max: SEGMENT_ENTRIES_MAX,
             },
+            classes: Classes::default(),
         })
         .context("open the store")?;
         let (store, intake, appender, sealer) = (opened.store, opened.intake, opened.appender, opened.sealer);

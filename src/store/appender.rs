@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::builder::{BlockBuilder, Packer};
+use super::class::Classifier;
 use super::dedupe::{Dedupe, Verdict};
 use super::error::{StoreError, io_at};
-use super::format::Class;
 use super::index::MemIndex;
 use super::log::{BlockMeta, PAYLOAD_BYTES_MAX, write_frame};
 use super::segment::{Index, Segment, create};
@@ -172,6 +172,7 @@ pub struct Appender {
     pub(super) packer: Packer,
     pub(super) next_seq: SeqNo,
     pub(super) limits: Limits,
+    pub(super) classifier: Classifier,
 }
 
 impl Appender {
@@ -230,7 +231,7 @@ impl Appender {
     }
 
     fn commit(&mut self, works: &[Work]) -> Result<(), StoreError> {
-        let mut packings: Vec<Packing<'_>> = Class::ALL.iter().map(|_| Packing::default()).collect();
+        let mut packings: Vec<Packing<'_>> = self.active.iter().map(|_| Packing::default()).collect();
         let (mut stored, mut raw_bytes, mut known, mut differing) = (0, 0, 0, 0);
         for mut entry in works.iter().flat_map(|w| w.batch.entries()) {
             match self.dedupe.judge(&entry) {
@@ -246,7 +247,7 @@ impl Appender {
             self.next_seq = seq.next();
             stored += 1;
             raw_bytes += entry.raw_len() as u64;
-            let class = Class::of(&entry) as usize;
+            let class = self.classifier.class_of(&entry).index();
             if let (Some(packing), Some(active)) = (packings.get_mut(class), self.active.get(class)) {
                 packing.push(seq, entry, active.end, &mut self.packer)?;
             }
@@ -279,7 +280,7 @@ impl Appender {
 
     /// Begins a new segment wherever the growing one has reached its bounds, and has the old one sealed.
     fn roll_full_segments(&mut self) -> Result<(), StoreError> {
-        for (class, active) in Class::ALL.into_iter().zip(&mut self.active) {
+        for active in &mut self.active {
             let entries = super::segment::memory_sums(&active.segment.index()).map_or(0, |s| s.entries);
             if entries == 0
                 || (active.end < self.limits.segment_bytes_max && entries < self.limits.segment_entries_max)
@@ -288,9 +289,10 @@ impl Appender {
             }
             let first_seq = self.next_seq;
             let shared = &self.shared;
-            create(&shared.dir, class, first_seq, shared.clock.now())?;
+            let (class, class_name) = (active.segment.class, active.segment.class_name.clone());
+            create(&shared.dir, &class_name, first_seq, shared.clock.now())?;
             let index = Index::Memory(Box::new(MemIndex::new(first_seq)));
-            let segment = Arc::new(Segment::open(&shared.dir, class, first_seq, index)?);
+            let segment = Arc::new(Segment::open(&shared.dir, (class, class_name), first_seq, index)?);
             let fresh = Active::open(segment.clone(), super::log::FILE_HEADER_LEN as u64)?;
             let full = std::mem::replace(active, fresh);
             shared.add_segment(segment);

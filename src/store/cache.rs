@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::block::BlockView;
-use super::format::Class;
+use super::class::Class;
 use crate::limits::BLOCK_CACHE_BYTES;
 use crate::model::SeqNo;
 
@@ -78,10 +78,10 @@ mod tests {
         let packed = builder.finish(&mut packer).unwrap();
         let view = Arc::new(BlockView::new(packed.head, Some(packed.bodies.to_vec())).unwrap());
         for n in 0..40 {
-            cache.put((Class::Events, SeqNo(1), n), view.clone());
+            cache.put((Class::EVENTS, SeqNo(1), n), view.clone());
         }
-        assert!(cache.get((Class::Events, SeqNo(1), 0)).is_none());
-        assert!(cache.get((Class::Events, SeqNo(1), 39)).is_some());
+        assert!(cache.get((Class::EVENTS, SeqNo(1), 0)).is_none());
+        assert!(cache.get((Class::EVENTS, SeqNo(1), 39)).is_some());
         assert!(cache.0.lock().unwrap().bytes <= BLOCK_CACHE_BYTES);
     }
 }

@@ -22,43 +22,33 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::class::is_class_name;
 use super::error::{StoreError, io_at};
-use crate::model::{Entry, Kind, SeqNo};
+use crate::model::SeqNo;
 
 /// The version of everything below a state directory.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// A retention class: a chain of segments with bounds of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Class {
-    /// Whatever belongs to a job: loads, returns, `salt/job/..`, `salt/run/..`, `salt/wheel/..`.
-    Jobs = 0,
-    /// Every other event.
-    Events = 1,
-}
-
-impl Class {
-    /// All of them.
-    pub const ALL: [Class; 2] = [Class::Jobs, Class::Events];
-
-    /// The class an entry goes to.
-    pub fn of(entry: &Entry<'_>) -> Self {
-        if entry.kind == Kind::Event && entry.jid.is_empty() { Class::Events } else { Class::Jobs }
-    }
-
-    /// Its directory's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Class::Jobs => "jobs",
-            Class::Events => "events",
-        }
-    }
-}
-
 /// The directory of a class.
-pub fn class_dir(state_dir: &Path, class: Class) -> PathBuf {
-    state_dir.join("log").join(class.name())
+pub fn class_dir(state_dir: &Path, class_name: &str) -> PathBuf {
+    state_dir.join("log").join(class_name)
+}
+
+/// The names of all classes that have a directory, sorted.
+pub fn class_names(state_dir: &Path) -> Result<Vec<String>, StoreError> {
+    let path = state_dir.join("log");
+    let items = match fs::read_dir(&path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        items => items.map_err(io_at("list", &path))?,
+    };
+    let mut names = Vec::new();
+    for item in items {
+        let item = item.map_err(io_at("list", &path))?;
+        let name = item.file_name().to_str().filter(|name| is_class_name(name)).map(str::to_owned);
+        names.extend(name.filter(|_| item.path().is_dir()));
+    }
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// The name of a segment's directory.

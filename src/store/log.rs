@@ -160,12 +160,21 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_le_bytes(*b))
 }
 
+/// The number of a class in the header.
+fn class_number(class_name: &str) -> u8 {
+    match class_name {
+        "jobs" => 0,
+        "events" => 1,
+        _ => u8::MAX,
+    }
+}
+
 /// The header of a new file.
-pub fn file_header(class: u8, first_seq: SeqNo, created: Micros) -> [u8; FILE_HEADER_LEN] {
+pub fn file_header(class_name: &str, first_seq: SeqNo, created: Micros) -> [u8; FILE_HEADER_LEN] {
     let mut header = [0_u8; FILE_HEADER_LEN];
     put(&mut header, 0, FILE_MAGIC);
     put(&mut header, 8, &FORMAT_VERSION.to_le_bytes());
-    put(&mut header, 12, &[class]);
+    put(&mut header, 12, &[class_number(class_name)]);
     put(&mut header, 16, &first_seq.0.to_le_bytes());
     put(&mut header, 24, &created.0.to_le_bytes());
     let crc = crc32fast::hash(header.get(..60).unwrap_or_default());
@@ -202,7 +211,7 @@ pub struct Walked {
 impl LogFile {
     /// Opens a file and looks at its header. A damaged header is reported and done without: the frames have
     /// checksums of their own, and the directory names class and number.
-    pub fn open(path: &Path, class: u8, first_seq: SeqNo) -> Result<Self, StoreError> {
+    pub fn open(path: &Path, class_name: &str, first_seq: SeqNo) -> Result<Self, StoreError> {
         let file = File::open(path).map_err(io_at("open", path))?;
         let mut header = [0_u8; FILE_HEADER_LEN];
         let whole = match file.read_exact_at(&mut header, 0) {
@@ -219,7 +228,7 @@ impl LogFile {
             let path = path.to_owned();
             return Err(StoreError::Version { path, found: found.to_string(), expected: FORMAT_VERSION });
         }
-        if header.get(12) != Some(&class) || u64_at(&header, 16) != first_seq.0 {
+        if header.get(12) != Some(&class_number(class_name)) || u64_at(&header, 16) != first_seq.0 {
             let what = "the header names another segment: was a directory renamed?".to_owned();
             return Err(StoreError::Corrupt { path: path.to_owned(), offset: 0, what });
         }

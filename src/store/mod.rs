@@ -14,6 +14,7 @@ pub mod block_v1;
 pub mod builder;
 pub mod cache;
 pub mod checked;
+pub mod class;
 pub mod column;
 pub mod dedupe;
 pub mod error;
@@ -32,8 +33,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use appender::{Appender, Done, Intake};
+pub use class::{Class, Classes};
 pub use error::StoreError;
-pub use format::{Class, FORMAT_VERSION};
+pub use format::FORMAT_VERSION;
 pub use read::{ClassSums, StoredEntry};
 pub use row::JobRow;
 pub use seal::Sealer;
@@ -72,6 +74,8 @@ pub struct Options {
     pub metrics: Arc<Metrics>,
     /// When segments are finished.
     pub limits: Limits,
+    /// The classes that take entries.
+    pub classes: Classes,
 }
 
 /// A handle for reading; clones read the same store.
@@ -96,7 +100,9 @@ struct Shared {
     clock: Clock,
     metrics: Arc<Metrics>,
     state: state::State,
-    segments: [RwLock<Vec<Arc<segment::Segment>>>; Class::ALL.len()],
+    classes: Classes,
+    /// One chain per class, oldest first.
+    segments: Vec<RwLock<Vec<Arc<segment::Segment>>>>,
     durable: AtomicU64,
     /// When the appender last came round, microseconds since 1970.
     beat: AtomicI64,
@@ -107,21 +113,19 @@ struct Shared {
 
 impl Shared {
     fn segments(&self, class: Class) -> Vec<Arc<segment::Segment>> {
-        let [jobs, events] = &self.segments;
-        let list = match class {
-            Class::Jobs => jobs,
-            Class::Events => events,
-        };
-        list.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let list = self.segments.get(class.index());
+        list.map_or(Vec::new(), |list| list.read().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// Those of all classes, one class after the other: any may hold entries of a job.
+    fn all_segments(&self) -> Vec<Arc<segment::Segment>> {
+        self.classes.all().flat_map(|class| self.segments(class)).collect()
     }
 
     fn add_segment(&self, segment: Arc<segment::Segment>) {
-        let [jobs, events] = &self.segments;
-        let list = match segment.class {
-            Class::Jobs => jobs,
-            Class::Events => events,
-        };
-        list.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+        if let Some(list) = self.segments.get(segment.class.index()) {
+            list.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+        }
     }
 
     fn beat(&self) {
@@ -145,12 +149,14 @@ impl Store {
         format::make_dir(dir)?;
         let lock = format::Lock::take(dir, &options.holder)?;
         format::check_version(dir)?;
+        let classes = all_classes(dir, &options.classes)?;
         let shared = Arc::new(Shared {
             dir: dir.clone(),
             clock: options.clock.clone(),
             metrics: options.metrics.clone(),
             state: open_state(dir, &options.metrics)?,
-            segments: Default::default(),
+            segments: classes.all().map(|_| RwLock::default()).collect(),
+            classes,
             durable: AtomicU64::new(SeqNo::FIRST.0),
             beat: AtomicI64::new(options.clock.now().0),
             cache: cache::BlockCache::default(),
@@ -160,15 +166,18 @@ impl Store {
         let mut backlog = Vec::new();
         let mut next_seq = SeqNo::FIRST;
         let mut tails = Vec::new();
-        for class in Class::ALL {
-            let found = segments_on_disk(dir, class)?;
+        for class in shared.classes.all() {
+            let name = shared.classes.name(class);
+            let grows = shared.classes.is_configured(class);
+            let found = segments_on_disk(dir, &name)?;
             let newest = found.last().copied();
             for first_seq in found {
                 next_seq = next_seq.max(first_seq);
-                let segment =
-                    Arc::new(segment::Segment::open(dir, class, first_seq, segment::Index::Closed)?);
-                let applied = shared.state.sums(class, first_seq)?;
-                if let Some(sums) = applied.filter(|_| Some(first_seq) != newest && segment.has_index()) {
+                let index = segment::Index::Closed;
+                let segment = Arc::new(segment::Segment::open(dir, (class, name.clone()), first_seq, index)?);
+                // The newest one grows, and has no index. A class that the configuration did not name meanwhile has
+                // one: it is finished like the others.
+                if let Some(sums) = shared.state.sums(&segment)?.filter(|_| segment.has_index()) {
                     next_seq = next_seq.max(sums.last_seq.next());
                     shared.add_segment(segment);
                     continue;
@@ -178,9 +187,18 @@ impl Store {
                 next_seq = index.blocks().iter().fold(next_seq, |next, b| next.max(b.last_seq.next()));
                 *segment.index_mut() = segment::Index::Memory(Box::new(index));
                 shared.add_segment(segment.clone());
-                if Some(first_seq) == newest {
+                if Some(first_seq) == newest && grows {
                     tails.push((class, segment, walked.end));
-                } else if let Err(error) = seal::seal(&shared, &segment) {
+                    continue;
+                }
+                if Some(first_seq) == newest {
+                    cut_tail(&segment, walked.end, &options.metrics)?;
+                    if segment::memory_sums(&segment.index()).is_none_or(|sums| sums.entries == 0) {
+                        // Nothing to seal, and a configuration that names the class again goes on with it.
+                        continue;
+                    }
+                }
+                if let Err(error) = seal::seal(&shared, &segment) {
                     // One at a time, so that a whole archive without its indexes does not lie in memory at once.
                     tracing::error!(dir = %segment.dir().display(), %error, "could not seal a segment");
                     options.metrics.seals_failed.add(1);
@@ -189,22 +207,23 @@ impl Store {
             }
         }
         let mut active = Vec::new();
-        for class in Class::ALL {
+        for class in shared.classes.configured() {
             let tail = tails.iter().position(|(c, ..)| *c == class).map(|at| tails.swap_remove(at));
             active.push(if let Some((_, segment, end)) = tail {
                 cut_tail(&segment, end, &options.metrics)?;
                 appender::Active::open(segment, end)?
             } else {
-                segment::create(dir, class, next_seq, options.clock.now())?;
+                let name = shared.classes.name(class);
+                segment::create(dir, &name, next_seq, options.clock.now())?;
                 let index = segment::Index::Memory(Box::new(index::MemIndex::new(next_seq)));
-                let segment = Arc::new(segment::Segment::open(dir, class, next_seq, index)?);
+                let segment = Arc::new(segment::Segment::open(dir, (class, name), next_seq, index)?);
                 shared.add_segment(segment.clone());
                 appender::Active::open(segment, log::FILE_HEADER_LEN as u64)?
             });
         }
         shared.set_durable(next_seq);
         let mut dedupe = dedupe::Dedupe::new(random_seed());
-        for class in Class::ALL {
+        for class in shared.classes.all() {
             remember(&shared, class, &mut dedupe)?;
         }
         dedupe.keep();
@@ -221,6 +240,7 @@ impl Store {
             packer,
             next_seq,
             limits,
+            classifier: class::Classifier::new(&shared.classes),
         };
         let sealer = Sealer { shared: shared.clone(), seals, backlog };
         Ok(Opened { store: Store(shared), intake: Intake(intake), appender, sealer })
@@ -243,8 +263,25 @@ fn open_state(dir: &Path, metrics: &Metrics) -> Result<state::State, StoreError>
     }
 }
 
-fn segments_on_disk(dir: &Path, class: Class) -> Result<Vec<SeqNo>, StoreError> {
-    let class_dir = format::class_dir(dir, class);
+/// The configured classes, and those that only the disk has.
+fn all_classes(dir: &Path, configured: &Classes) -> Result<Classes, StoreError> {
+    let mut classes = configured.clone();
+    for name in format::class_names(dir)? {
+        if classes.find(&name).is_some() {
+            continue;
+        }
+        tracing::warn!(class = name, dir = %format::class_dir(dir, &name).display(), "a class of the store that no configuration names; it stays readable");
+        if !classes.add_found(&name) {
+            return Err(StoreError::Failed(format!(
+                "read the class {name}: there are more classes than fit"
+            )));
+        }
+    }
+    Ok(classes)
+}
+
+fn segments_on_disk(dir: &Path, class_name: &str) -> Result<Vec<SeqNo>, StoreError> {
+    let class_dir = format::class_dir(dir, class_name);
     format::make_dir(&class_dir)?;
     let mut found = Vec::new();
     for item in std::fs::read_dir(&class_dir).map_err(error::io_at("list", &class_dir))? {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::block::{BlockView, Rows};
+use super::class::Class;
 use super::error::StoreError;
-use super::format::Class;
 use super::index::{Latest, Place, Sums};
 use super::row::JobRow;
 use super::segment::{Index, Ready, Segment, memory_sums, with_memory};
@@ -52,10 +52,10 @@ pub struct StoredEntry {
 type PlacesIn = (Arc<Segment>, Vec<Place>);
 
 /// Sums over a class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassSums {
-    /// The class.
-    pub class: Class,
+    /// The class's name.
+    pub name: Arc<str>,
     /// Segments on disk.
     pub segments: usize,
     /// Entries, raw bytes, and bytes of the logs.
@@ -94,10 +94,10 @@ impl Store {
         Ok(found)
     }
 
-    /// Where a job's entries lie, by segment, ascending.
+    /// Where a job's entries lie: class after class, in each by segment, ascending.
     fn job_places(&self, jid: &str) -> Result<Vec<PlacesIn>, StoreError> {
         let key = JidKey::of(jid);
-        let segments = self.0.segments(Class::Jobs);
+        let segments = self.0.all_segments();
         let in_memory: Vec<Option<Vec<Place>>> =
             segments.iter().map(|segment| with_memory(segment, |index| index.places(key).to_vec())).collect();
         let row = self.0.state.job(key)?;
@@ -124,13 +124,38 @@ impl Store {
         bytes_max: usize,
     ) -> Result<Vec<StoredEntry>, StoreError> {
         let mut found = Vec::new();
+        let places = self.job_places(jid)?;
+        for of_class in places.chunk_by(|(a, _), (b, _)| a.class == b.class) {
+            found.extend(self.class_events_before(of_class, jid, filter, before, limit, bytes_max)?);
+        }
+        // Each class gave its latest; together they hold the latest of all, up to the same bounds.
+        found.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.seq));
         let mut bytes = 0;
-        for (segment, places) in self.job_places(jid)?.into_iter().rev() {
-            for place in places.into_iter().rev() {
+        let within = |entry: &StoredEntry| {
+            let room = bytes <= bytes_max;
+            bytes += entry.body.len();
+            room
+        };
+        Ok(found.into_iter().take(limit).take_while(within).collect())
+    }
+
+    fn class_events_before(
+        &self,
+        places: &[PlacesIn],
+        jid: &str,
+        filter: &EventFilter,
+        before: SeqNo,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        for (segment, places) in places.iter().rev() {
+            for place in places.iter().rev() {
                 if found.len() >= limit || bytes > bytes_max {
                     return Ok(found);
                 }
-                let Some(view) = self.0.block(&segment, place.block)? else { continue };
+                let Some(view) = self.0.block(segment, place.block)? else { continue };
                 let (rows, at) = (view.rows(), usize::from(place.at));
                 let passes = at < rows.len()
                     && rows.seq(at) < before
@@ -138,7 +163,7 @@ impl Store {
                     && filter.tag.as_ref().is_none_or(|glob| glob.matches_bytes(&rows.tag(at)))
                     && rows.jid(at) == jid;
                 if passes {
-                    let entry = stored(&segment, rows, at, true)?;
+                    let entry = stored(segment, rows, at, true)?;
                     bytes += entry.body.len();
                     found.push(entry);
                 }
@@ -150,7 +175,7 @@ impl Store {
     /// A job's row, joined over all segments.
     pub fn job_row(&self, jid: &str) -> Result<Option<JobRow>, StoreError> {
         let key = JidKey::of(jid);
-        let segments = self.0.segments(Class::Jobs);
+        let segments = self.0.all_segments();
         let fresh: Vec<JobRow> = segments
             .iter()
             .filter_map(|segment| with_memory(segment, |index| index.rows().get(&key).cloned())?)
@@ -166,7 +191,7 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<(JidKey, JobRow)>, StoreError> {
         let mut fresh = Vec::new();
-        for segment in self.0.segments(Class::Jobs) {
+        for segment in self.0.all_segments() {
             with_memory(&segment, |index| {
                 let newest = match before {
                     Some(key) => index.rows().range(..key),
@@ -189,7 +214,7 @@ impl Store {
     /// Per minion, the last job that ran a function.
     pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
         let mut fresh = Vec::new();
-        for segment in self.0.segments(Class::Jobs) {
+        for segment in self.0.all_segments() {
             with_memory(&segment, |index| {
                 let of_fun = index.latest().get(fun).into_iter().flatten();
                 fresh.extend(of_fun.map(|(minion, latest)| (minion.clone(), latest.clone())));
@@ -207,7 +232,7 @@ impl Store {
     /// Every minion that has returned a job, sorted.
     pub fn minions(&self) -> Result<Vec<String>, StoreError> {
         let mut minions = Vec::new();
-        for segment in self.0.segments(Class::Jobs) {
+        for segment in self.0.all_segments() {
             with_memory(&segment, |index| {
                 minions.extend(index.latest().values().flat_map(|minions| minions.keys()).cloned());
             });
@@ -220,7 +245,7 @@ impl Store {
 
     /// Thorium's register as saved last.
     pub fn register(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        let segments = self.0.segments(Class::Jobs);
+        let segments = self.0.segments(Class::JOBS);
         let fresh = segments.iter().filter_map(|segment| {
             with_memory(segment, super::index::MemIndex::register)
                 .flatten()
@@ -246,7 +271,8 @@ impl Store {
         if let Some(jid) = &filter.jid {
             return self.job_events_before(jid, filter, before, limit, bytes_max);
         }
-        let mut walks: Vec<Backwards<'_>> = Class::ALL.map(|class| Backwards::new(&self.0, class)).into();
+        let mut walks: Vec<Backwards<'_>> =
+            self.0.classes.all().map(|class| Backwards::new(&self.0, class)).collect();
         let mut found = Vec::new();
         let mut bytes = 0;
         while found.len() < limit && bytes <= bytes_max {
@@ -270,8 +296,9 @@ impl Store {
 
     /// Sums per class.
     pub fn classes(&self) -> Result<Vec<ClassSums>, StoreError> {
-        Class::ALL
-            .into_iter()
+        self.0
+            .classes
+            .all()
             .map(|class| {
                 let segments = self.0.segments(class);
                 let mut sums = Sums::default();
@@ -279,14 +306,14 @@ impl Store {
                     let in_memory = memory_sums(&segment.index());
                     let part = match in_memory {
                         Some(part) => part,
-                        None => self.0.state.sums(class, segment.first_seq)?.unwrap_or_default(),
+                        None => self.0.state.sums(segment)?.unwrap_or_default(),
                     };
                     sums.entries += part.entries;
                     sums.raw_bytes += part.raw_bytes;
                     sums.log_bytes += part.log_bytes;
                     sums.last_seq = sums.last_seq.max(part.last_seq);
                 }
-                Ok(ClassSums { class, segments: segments.len(), sums })
+                Ok(ClassSums { name: self.0.classes.name(class), segments: segments.len(), sums })
             })
             .collect()
     }

@@ -55,7 +55,7 @@ pub(super) fn seal(shared: &Shared, segment: &Segment) -> Result<(), StoreError>
     // Reading: the segment is finished, so its index does not change while readers go on.
     if let Index::Memory(index) = &*segment.index() {
         segment.write_index(index)?;
-        shared.state.apply(segment.class, segment.first_seq, index)?;
+        shared.state.apply(segment, index)?;
     } else {
         return Ok(());
     }

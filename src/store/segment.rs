@@ -8,8 +8,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
+use super::class::Class;
 use super::error::StoreError;
-use super::format::{Class, class_dir, make_dir, segment_name, sync_dir};
+use super::format::{class_dir, make_dir, segment_name, sync_dir};
 use super::index::{MemIndex, Place, SledIndex, Sums};
 use super::log::{BlockMeta, LogFile, Walked};
 use crate::model::{Entry, JidKey, SeqNo};
@@ -30,6 +31,8 @@ pub enum Index {
 pub struct Segment {
     /// Its class.
     pub class: Class,
+    /// The class's name.
+    pub class_name: Arc<str>,
     /// Its first sequence number, which is also its name.
     pub first_seq: SeqNo,
     dir: PathBuf,
@@ -41,10 +44,16 @@ pub struct Segment {
 
 impl Segment {
     /// Opens a segment whose log file exists.
-    pub fn open(state_dir: &Path, class: Class, first_seq: SeqNo, index: Index) -> Result<Self, StoreError> {
-        let dir = class_dir(state_dir, class).join(segment_name(first_seq));
-        let log = LogFile::open(&dir.join("log"), class as u8, first_seq)?;
-        Ok(Self { class, first_seq, dir, log, index: RwLock::new(index), held: Mutex::default() })
+    pub fn open(
+        state_dir: &Path,
+        (class, class_name): (Class, Arc<str>),
+        first_seq: SeqNo,
+        index: Index,
+    ) -> Result<Self, StoreError> {
+        let dir = class_dir(state_dir, &class_name).join(segment_name(first_seq));
+        let log = LogFile::open(&dir.join("log"), &class_name, first_seq)?;
+        let (index, held) = (RwLock::new(index), Mutex::default());
+        Ok(Self { class, class_name, first_seq, dir, log, index, held })
     }
 
     /// Its directory.
@@ -179,16 +188,16 @@ impl Ready<'_> {
 /// Makes the directory and the empty log of a new segment. Durable when it returns.
 pub fn create(
     state_dir: &Path,
-    class: Class,
+    class_name: &str,
     first_seq: SeqNo,
     now: crate::clock::Micros,
 ) -> Result<(), StoreError> {
     use std::io::Write as _;
-    let dir = class_dir(state_dir, class).join(segment_name(first_seq));
+    let dir = class_dir(state_dir, class_name).join(segment_name(first_seq));
     make_dir(&dir)?;
     let (temporary, path) = (dir.join("log.tmp"), dir.join("log"));
     let mut file = std::fs::File::create(&temporary).map_err(super::error::io_at("create", &temporary))?;
-    file.write_all(&super::log::file_header(class as u8, first_seq, now))
+    file.write_all(&super::log::file_header(class_name, first_seq, now))
         .and_then(|()| file.sync_all())
         .map_err(super::error::io_at("write", &temporary))?;
     std::fs::rename(&temporary, &path).map_err(super::error::io_at("rename to", &path))?;

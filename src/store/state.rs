@@ -11,7 +11,7 @@
 //!                     value  rkyv archive of `row::JobRow`
 //!   tree "latest"     key    function, UTF-8 | 0 | minion id, UTF-8
 //!                     value  sequence number of the return, u64 BE | jid, UTF-8
-//!   tree "segment"    key    class u8 | first sequence number u64 BE
+//!   tree "segment"    key    0 (jobs), 1 (events) or the class's name | first sequence number u64 BE
 //!                     value  entries u64 | raw bytes u64 | log bytes u64 | last sequence number u64, LE
 //!                            | place of its newest register: block u32 LE, place u16 LE; absent without one
 //! ```
@@ -20,10 +20,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::checked::CheckedTree;
+use super::class::Class;
 use super::error::StoreError;
-use super::format::Class;
 use super::index::{Latest, MemIndex, Place, Sums, flush_and_sync, open_sled};
 use super::row::JobRow;
+use super::segment::Segment;
 use crate::model::{JidKey, SeqNo};
 
 /// The open database.
@@ -50,7 +51,7 @@ impl State {
     }
 
     /// Takes over what a finished segment knows. Durable when it returns.
-    pub fn apply(&self, class: Class, segment: SeqNo, index: &MemIndex) -> Result<(), StoreError> {
+    pub fn apply(&self, segment: &Segment, index: &MemIndex) -> Result<(), StoreError> {
         let mut rows = Vec::with_capacity(index.rows().len());
         for (key, row) in index.rows() {
             let merged = match self.job(*key)? {
@@ -78,13 +79,13 @@ impl State {
         let mut value: Vec<u8> =
             [entries, raw_bytes, log_bytes, last_seq.0].iter().flat_map(|n| n.to_le_bytes()).collect();
         value.extend(index.register().into_iter().flat_map(Place::to_bytes));
-        self.segment.put([(segment_key(class, segment), value)])?;
+        self.segment.put([(segment_key(segment), value)])?;
         flush_and_sync(&self.db, &self.dir)
     }
 
     /// The sums of a segment that has been applied.
-    pub fn sums(&self, class: Class, segment: SeqNo) -> Result<Option<Sums>, StoreError> {
-        Ok(self.segment.get(&segment_key(class, segment))?.and_then(|v| {
+    pub fn sums(&self, segment: &Segment) -> Result<Option<Sums>, StoreError> {
+        Ok(self.segment.get(&segment_key(segment))?.and_then(|v| {
             let at = |i: usize| Some(u64::from_le_bytes(*v.get(i..)?.first_chunk()?));
             let (entries, raw_bytes, log_bytes, last_seq) = (at(0)?, at(8)?, at(16)?, SeqNo(at(24)?));
             Some(Sums { entries, raw_bytes, log_bytes, last_seq })
@@ -134,7 +135,7 @@ impl State {
 
     /// Where the newest register in a sealed segment lies.
     pub fn register(&self) -> Result<Option<(SeqNo, Place)>, StoreError> {
-        let rows = self.segment.with_prefix(&[Class::Jobs as u8])?;
+        let rows = self.segment.with_prefix(&JOBS_PREFIX)?;
         Ok(rows.iter().rev().find_map(|(key, value)| {
             let segment = u64::from_be_bytes(*key.get(1..)?.first_chunk()?);
             Some((SeqNo(segment), Place::from_bytes(value.get(32..)?)?))
@@ -150,8 +151,16 @@ impl State {
     }
 }
 
-fn segment_key(class: Class, segment: SeqNo) -> Vec<u8> {
-    [&[class as u8][..], &segment.0.to_be_bytes()].concat()
+const JOBS_PREFIX: [u8; 1] = [0];
+
+/// Of other classes the name stands here: their numbers may be others in the next run.
+fn segment_key(segment: &Segment) -> Vec<u8> {
+    let class = match segment.class {
+        Class::JOBS => &JOBS_PREFIX[..],
+        Class::EVENTS => &[1],
+        _ => segment.class_name.as_bytes(),
+    };
+    [class, &segment.first_seq.0.to_be_bytes()].concat()
 }
 
 fn read_latest(value: &[u8]) -> Option<Latest> {

@@ -22,7 +22,8 @@ struct Rig {
 fn options(dir: &Path, limits: Limits) -> Options {
     let holder = "the test".to_owned();
     let clock = Clock::hand_wound(Micros(1_000_000));
-    Options { dir: dir.to_owned(), holder, clock, metrics: Arc::default(), limits }
+    let (metrics, classes) = (Arc::default(), Classes::default());
+    Options { dir: dir.to_owned(), holder, clock, metrics, limits, classes }
 }
 
 const SMALL: Limits = Limits { segment_bytes_max: 4096, segment_entries_max: 1_000_000 };
@@ -109,8 +110,8 @@ fn check_all(rig: &Rig, numbers: std::ops::Range<u64>) {
 
 fn files_named(dir: &Path, name: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for class in Class::ALL {
-        for item in fs::read_dir(format::class_dir(dir, class)).unwrap() {
+    for class in format::class_names(dir).unwrap() {
+        for item in fs::read_dir(format::class_dir(dir, &class)).unwrap() {
             found.push(item.unwrap().path().join(name));
         }
     }

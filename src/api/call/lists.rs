@@ -227,7 +227,7 @@ pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let classes = ctx.store.classes().map_err(failed)?;
     let w = map.key("classes").array(classes.len());
     for class in classes {
-        w.map(5).str("class").str(class.class.name()).str("segments").uint(class.segments as u64);
+        w.map(5).str("class").str(&class.name).str("segments").uint(class.segments as u64);
         w.str("entries").uint(class.sums.entries).str("disk_bytes").uint(class.sums.log_bytes);
         w.str("raw_bytes").uint(class.sums.raw_bytes);
     }
