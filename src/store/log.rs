@@ -6,11 +6,11 @@
 //! file header, 64 bytes                      frame header, 48 bytes
 //!   0  "SALTCLOG"                              0  "SCB1"
 //!   8  format version   u32 LE                 4  version of the block  u16 LE
-//!  12  class            u8                     6  zero                  u16
+//!  12  class            u8, see below          6  zero                  u16
 //!  13  zero             3 bytes                8  bytes of the head     u32 LE
 //!  16  first sequence number  u64 LE          12  crc32 of bytes 0..12, 16..48 and the head
 //!  24  created, us since 1970 i64 LE          16  first sequence number u64 LE
-//!  32  zero             28 bytes              24  entries               u32 LE
+//!  32  class's name     28 bytes              24  entries               u32 LE
 //!  60  crc32 of bytes 0..60   u32 LE          28  bytes of the bodies   u32 LE
 //!                                             32  crc32 of the bodies   u32 LE
 //!                                             36  zero                  12 bytes
@@ -19,6 +19,9 @@
 //! Head and bodies of the block follow ([`super::block`]), each filled up with zero bytes to a multiple of 16, so that a
 //! search reads and checks heads alone. A frame of version 1 has a header of 32 bytes, without those from 32 on, and
 //! one payload ([`super::block_v1`]).
+//!
+//! The name of the class is padded with zero bytes. Format 1 left it out: there byte 12 is 0 for `jobs` and 1
+//! for `events`. It still is, and 255 for any other class.
 //!
 //! # Invariant
 //!
@@ -36,6 +39,7 @@ use rkyv::util::AlignedVec;
 use super::block::BlockView;
 use super::block_v1;
 use super::builder::Packed;
+use super::class::CLASS_NAME_BYTES_MAX;
 use super::error::{StoreError, io_at};
 use super::format::FORMAT_VERSION;
 use crate::clock::Micros;
@@ -54,6 +58,9 @@ const BLOCK_VERSION: u16 = 2;
 /// Bytes before a payload of version 1.
 const FRAME_HEADER_LEN_V1: usize = 32;
 const ALIGN: usize = 16;
+/// Where the class's name stands in the file's header.
+const NAME_AT: usize = 32;
+const _: () = assert!(NAME_AT + CLASS_NAME_BYTES_MAX == FILE_HEADER_LEN - 4);
 
 /// Head and bodies each have this many bytes at most: the largest entry with its columns.
 pub const PAYLOAD_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX + 1024 * 1024;
@@ -169,6 +176,17 @@ fn class_number(class_name: &str) -> u8 {
     }
 }
 
+/// Does a header name this class? One of format 1 has no name, but a number.
+fn names_class(header: &[u8], class_name: &str) -> bool {
+    let name = header.get(NAME_AT..NAME_AT + CLASS_NAME_BYTES_MAX).unwrap_or_default();
+    let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
+    match name.split_at_checked(end) {
+        Some((b"", _)) => header.get(12) == Some(&class_number(class_name)),
+        Some((name, _)) => name == class_name.as_bytes(),
+        None => false,
+    }
+}
+
 /// The header of a new file.
 pub fn file_header(class_name: &str, first_seq: SeqNo, created: Micros) -> [u8; FILE_HEADER_LEN] {
     let mut header = [0_u8; FILE_HEADER_LEN];
@@ -177,6 +195,7 @@ pub fn file_header(class_name: &str, first_seq: SeqNo, created: Micros) -> [u8; 
     put(&mut header, 12, &[class_number(class_name)]);
     put(&mut header, 16, &first_seq.0.to_le_bytes());
     put(&mut header, 24, &created.0.to_le_bytes());
+    put(&mut header, NAME_AT, class_name.as_bytes());
     let crc = crc32fast::hash(header.get(..60).unwrap_or_default());
     put(&mut header, 60, &crc.to_le_bytes());
     header
@@ -228,7 +247,7 @@ impl LogFile {
             let path = path.to_owned();
             return Err(StoreError::Version { path, found: found.to_string(), expected: FORMAT_VERSION });
         }
-        if header.get(12) != Some(&class_number(class_name)) || u64_at(&header, 16) != first_seq.0 {
+        if !names_class(&header, class_name) || u64_at(&header, 16) != first_seq.0 {
             let what = "the header names another segment: was a directory renamed?".to_owned();
             return Err(StoreError::Corrupt { path: path.to_owned(), offset: 0, what });
         }
@@ -392,5 +411,34 @@ impl LogFile {
             from += want as u64;
         }
         Ok(size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_of_the_class_that_its_header_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let opens = |header: &[u8], class: &str| {
+            std::fs::write(&path, header).unwrap();
+            LogFile::open(&path, class, SeqNo(7)).is_ok()
+        };
+        let longest = "x".repeat(CLASS_NAME_BYTES_MAX);
+        for class in ["jobs", "events", "chatter", &longest] {
+            let header = file_header(class, SeqNo(7), Micros(1));
+            for other in ["jobs", "events", "chatter", &longest] {
+                assert_eq!(opens(&header, other), class == other, "{class} as {other}");
+            }
+        }
+        // As format 1 wrote it: a number and no name.
+        let mut old = file_header("events", SeqNo(7), Micros(1));
+        put(&mut old, 8, &1_u32.to_le_bytes());
+        put(&mut old, NAME_AT, &[0; CLASS_NAME_BYTES_MAX]);
+        let crc = crc32fast::hash(&old[..60]);
+        put(&mut old, 60, &crc.to_le_bytes());
+        assert!(opens(&old, "events") && !opens(&old, "jobs") && !opens(&old, "chatter"));
     }
 }
