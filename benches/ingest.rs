@@ -22,7 +22,7 @@ use saltcellar::limits::{BLOCK_RAW_BYTES, ZSTD_LEVEL};
 use saltcellar::model::{Batch, Source, stamped_jid};
 use saltcellar::store::{Classes, Limits, Options, Store};
 use saltcellar::wire::msgpack::Writer;
-use saltcellar::wire::salt_event::event_entry;
+use saltcellar::wire::salt_event::printed_entry;
 
 const BATCH: usize = 64;
 
@@ -136,16 +136,18 @@ fn saltcellar(dir: &Path, events: &Events) -> u64 {
     };
     let opened = Store::open(&options).unwrap();
     let (store, intake) = (opened.store, opened.intake);
-    let (appender, sealer) = (opened.appender, opened.sealer);
+    let (appender, committer, sealer) = (opened.appender, opened.committer, opened.sealer);
     let threads = [
         std::thread::Builder::new().name("sc-append".into()).spawn(move || appender.run()).unwrap(),
+        std::thread::Builder::new().name("sc-commit".into()).spawn(move || committer.run()).unwrap(),
         std::thread::Builder::new().name("sc-seal".into()).spawn(move || sealer.run()).unwrap(),
     ];
     let now = Clock::real().now();
     for chunk in events.chunks(BATCH) {
         let mut batch = Batch::default();
         for (tag, data) in chunk {
-            batch.push(&event_entry(tag.as_bytes(), data, Source::Bus, now));
+            let (entry, prints) = printed_entry(tag.as_bytes(), data, Source::Bus, now);
+            batch.push(&entry, Some(prints));
         }
         intake.submit(batch, None).unwrap();
     }

@@ -37,6 +37,15 @@ pub enum Next<T> {
     Closed,
 }
 
+/// From which of two queues a message came.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Either<T, U> {
+    /// The one that was asked.
+    This(T),
+    /// The other one.
+    Other(U),
+}
+
 /// The message that did not fit, given back.
 #[derive(Debug)]
 pub enum Refused<T> {
@@ -87,6 +96,15 @@ impl<T> Rx<T> {
         }
     }
 
+    /// Waits up to `pause` for a message of this queue or of `other`. Closed as soon as this one is.
+    pub fn next_of<U>(&self, other: &Rx<U>, pause: Duration) -> Next<Either<T, U>> {
+        crossbeam_channel::select! {
+            recv(self.rx) -> message => message.map_or(Next::Closed, |m| Next::Message(Either::This(m))),
+            recv(other.rx) -> message => message.map_or(Next::Idle, |m| Next::Message(Either::Other(m))),
+            default(pause) => Next::Idle,
+        }
+    }
+
     /// A message that is already waiting.
     pub fn try_next(&self) -> Option<T> {
         self.rx.try_recv().ok()
@@ -112,5 +130,17 @@ mod tests {
         assert_eq!(rx.next(Duration::ZERO), Next::Idle);
         drop(tx);
         assert_eq!(rx.next(Duration::ZERO), Next::Closed);
+    }
+
+    #[test]
+    fn two_queues_are_waited_for_at_once() {
+        let ((tx, rx), (other_tx, other_rx)) = (bounded("one", 1), bounded::<u8>("other", 1));
+        tx.send('a').unwrap();
+        assert_eq!(rx.next_of(&other_rx, Duration::ZERO), Next::Message(Either::This('a')));
+        other_tx.send(2).unwrap();
+        assert_eq!(rx.next_of(&other_rx, Duration::ZERO), Next::Message(Either::Other(2)));
+        assert_eq!(rx.next_of(&other_rx, Duration::ZERO), Next::Idle);
+        drop(tx);
+        assert_eq!(rx.next_of(&other_rx, Duration::ZERO), Next::Closed);
     }
 }

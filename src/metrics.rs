@@ -51,6 +51,8 @@ counters! {
     returns_differing,
     /// Entries not stored because a write or a sync failed; their senders were told.
     entries_failed,
+    /// Syncs that failed after their entries had been answered; with durability `written` only.
+    late_syncs_failed,
     /// Events read off a bus and lost: the store failed, or the backlog was full.
     bus_events_lost,
     /// Frames on a bus that were no event: no tag, no msgpack, over the limit.

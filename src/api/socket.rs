@@ -25,12 +25,13 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::call::{Ctx, Run, Write, find};
+use super::call::{Ctx, Run, find};
 use crate::channel::Refused;
 use crate::limits::{
     ANSWER_BYTES_WAITING, INTAKE_PATIENCE, PEER_CALLS_IN_FLIGHT, PEER_PATIENCE, PREAMBLE_PATIENCE,
     SOCKET_BYTES_IN_FLIGHT, SOCKET_PEERS_MAX, TINY_FRAME_BYTES, WIRE_FRAME_BYTES_MAX,
 };
+use crate::model::Drafts;
 use crate::store::{Done, Intake};
 use crate::wire::call::{
     CallError, PREAMBLE_LEN, Request, VERSION, answer_frame, read_preamble, refusal_frame, version_frame,
@@ -340,12 +341,13 @@ async fn start_call(
             });
         }
         Some(Run::Write(run)) => {
-            let made = run(&house.ctx, &request.args);
-            drop(payload);
+            let mut drafts = Drafts::within(&payload);
+            let made = run(&house.ctx, &request.args, &mut drafts);
+            let loose = drafts.loose();
             match made {
                 Err(error) => reply.send(Err(error)),
-                Ok(Write { batch, answer }) if batch.is_empty() => reply.send(Ok(answer)),
-                Ok(Write { batch, answer }) => submit(house, batch, answer, bytes, reply).await,
+                Ok(answer) if loose.is_empty() => reply.send(Ok(answer)),
+                Ok(answer) => submit(house, loose.into_batch(payload), answer, bytes, reply).await,
             }
         }
     }

@@ -55,13 +55,15 @@ impl Daemon {
             clock: clock.clone(),
             metrics: metrics.clone(),
             limits: Limits {
+                durability: crate::store::Durability::Durable,
                 segment_bytes_max: config.store.segment_bytes_max,
                 segment_entries_max: SEGMENT_ENTRIES_MAX,
             },
             classes: Classes::default(),
         })
         .context("open the store")?;
-        let (store, intake, appender, sealer) = (opened.store, opened.intake, opened.appender, opened.sealer);
+        let (store, intake) = (opened.store, opened.intake);
+        let (appender, committer, sealer) = (opened.appender, opened.committer, opened.sealer);
         let opened_in = Duration::from_micros(u64::try_from(clock.now().0 - started.0).unwrap_or(0));
         tracing::info!(
             state_dir = %config.state_dir.display(), next_seq = store.durable().0, ?opened_in, "the store is open"
@@ -80,6 +82,7 @@ impl Daemon {
         };
         let store_threads = vec![
             threads::spawn_vital("sc-append", move || appender.run()).context("start the appender")?,
+            threads::spawn_vital("sc-commit", move || committer.run()).context("start the committer")?,
             threads::spawn_vital("sc-seal", move || sealer.run()).context("start the sealer")?,
         ];
         let drain = Drain::new();

@@ -179,7 +179,10 @@ impl Bus {
                     Some((tag, data)) if tag.len() + data.len() > self.entry_bytes_max => {
                         self.metrics.entries_too_large.add(1);
                     }
-                    Some((tag, data)) => batch.push(&salt_event::event_entry(tag, data, Source::Bus, at)),
+                    Some((tag, data)) => {
+                        let (entry, prints) = salt_event::printed_entry(tag, data, Source::Bus, at);
+                        batch.push(&entry, Some(prints));
+                    }
                     None => self.metrics.bus_frames_malformed.add(1),
                 },
                 Ok(None) => break Ok(()),

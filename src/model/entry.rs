@@ -165,15 +165,42 @@ impl Entry<'_> {
     }
 }
 
+/// What an entry is recognised by when it comes again: hashes with a seed that nobody outside knows, made by whoever
+/// takes the entry in, so that the appender need not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Prints {
+    /// Of tag, jid and body.
+    pub whole: u64,
+    /// Of jid and minion; of returns only.
+    pub asked: u64,
+    /// Of what the minion answered; of returns only.
+    pub answer: u64,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Span {
-    from: usize,
-    len: usize,
+    from: u32,
+    len: u32,
+}
+
+impl Span {
+    fn of(from: usize, len: usize) -> Self {
+        // A batch is a frame or a read: far below 4 GiB.
+        let fit = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Self { from: fit(from), len: fit(len) }
+    }
+
+    /// `part` of `whole`, if it was cut out of it, where `whole` begins at `at`.
+    fn within(part: &[u8], whole: &[u8], at: usize) -> Option<Self> {
+        let from = part.as_ptr().addr().wrapping_sub(whole.as_ptr().addr());
+        let inside = from <= whole.len() && part.len() <= whole.len() - from;
+        (inside && !part.is_empty()).then(|| Self::of(at + from, part.len()))
+    }
 }
 
 /// An entry whose bytes lie in the arena of its [`Batch`].
 #[derive(Debug, Clone, Copy)]
-pub struct Draft {
+struct Draft {
     kind: Kind,
     source: Source,
     flags: Flags,
@@ -184,9 +211,10 @@ pub struct Draft {
     minion: Span,
     fun: Span,
     body: Span,
+    prints: Option<Prints>,
 }
 
-/// Entries that travel together.
+/// Entries that travel together, and the bytes they are made of.
 #[derive(Debug, Default)]
 pub struct Batch {
     arena: Vec<u8>,
@@ -197,27 +225,35 @@ impl Batch {
     /// A batch of one.
     pub fn of(entry: &Entry<'_>) -> Self {
         let mut batch = Self::default();
-        batch.push(entry);
+        batch.push(entry, None);
         batch
     }
 
-    /// Copies an entry in.
-    pub fn push(&mut self, entry: &Entry<'_>) {
+    /// Copies an entry in. Names that were cut out of its tag or body are not copied twice.
+    pub fn push(&mut self, entry: &Entry<'_>, prints: Option<Prints>) {
         let mut keep = |bytes: &[u8]| {
             let from = self.arena.len();
             self.arena.extend_from_slice(bytes);
-            Span { from, len: bytes.len() }
+            Span::of(from, bytes.len())
         };
-        let (tag, jid) = (keep(entry.tag), keep(entry.jid.as_bytes()));
-        let (minion, fun) = (keep(entry.minion.as_bytes()), keep(entry.fun.as_bytes()));
-        let body = keep(entry.body);
+        let (tag, body) = (keep(entry.tag), keep(entry.body));
+        let [jid, minion, fun] = [entry.jid, entry.minion, entry.fun].map(|name| {
+            Span::within(name.as_bytes(), entry.tag, tag.from as usize)
+                .or_else(|| Span::within(name.as_bytes(), entry.body, body.from as usize))
+                .unwrap_or_else(|| keep(name.as_bytes()))
+        });
         let Entry { kind, source, flags, at, retcode, .. } = *entry;
-        self.drafts.push(Draft { kind, source, flags, at, retcode, tag, jid, minion, fun, body });
+        self.drafts.push(Draft { kind, source, flags, at, retcode, tag, jid, minion, fun, body, prints });
     }
 
-    /// The entries, in the order they were pushed.
-    pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        self.drafts.iter().map(|draft| self.view(draft))
+    /// The entries with their prints, in the order they were pushed.
+    pub fn entries(&self) -> impl Iterator<Item = (Entry<'_>, Option<Prints>)> {
+        self.drafts.iter().map(|draft| (self.view(draft), draft.prints))
+    }
+
+    /// One entry.
+    pub fn entry(&self, at: usize) -> Option<Entry<'_>> {
+        self.drafts.get(at).map(|draft| self.view(draft))
     }
 
     /// How many entries.
@@ -236,7 +272,10 @@ impl Batch {
     }
 
     fn view(&self, draft: &Draft) -> Entry<'_> {
-        let bytes = |span: Span| self.arena.get(span.from..span.from + span.len).unwrap_or_default();
+        let bytes = |span: Span| {
+            let from = span.from as usize;
+            self.arena.get(from..from + span.len as usize).unwrap_or_default()
+        };
         let text = |span: Span| std::str::from_utf8(bytes(span)).unwrap_or_default();
         Entry {
             kind: draft.kind,
@@ -250,6 +289,79 @@ impl Batch {
             fun: text(draft.fun),
             body: bytes(draft.body),
         }
+    }
+}
+
+/// A [`Batch`] in the making whose entries lie in one frame: what was cut out of the frame is not copied.
+#[derive(Debug)]
+pub struct Drafts<'a> {
+    frame: &'a [u8],
+    /// What is not in the frame: made-up tags, spelled-out numbers.
+    beside: Vec<u8>,
+    list: Vec<Draft>,
+}
+
+impl<'a> Drafts<'a> {
+    /// None yet.
+    pub fn within(frame: &'a [u8]) -> Self {
+        Self { frame, beside: Vec::new(), list: Vec::new() }
+    }
+
+    /// Takes an entry in.
+    pub fn push(&mut self, entry: &Entry<'_>, prints: Option<Prints>) {
+        let mut keep = |bytes: &[u8]| {
+            Span::within(bytes, self.frame, 0).unwrap_or_else(|| {
+                let from = self.frame.len() + self.beside.len();
+                self.beside.extend_from_slice(bytes);
+                Span::of(from, bytes.len())
+            })
+        };
+        let (tag, body) = (keep(entry.tag), keep(entry.body));
+        let [jid, minion, fun] = [entry.jid, entry.minion, entry.fun].map(|name| keep(name.as_bytes()));
+        let Entry { kind, source, flags, at, retcode, .. } = *entry;
+        self.list.push(Draft { kind, source, flags, at, retcode, tag, jid, minion, fun, body, prints });
+    }
+
+    /// Says of every entry what was only known after it: the door, and the time of arrival.
+    pub fn stamp(&mut self, source: Source, at: Micros) {
+        for draft in &mut self.list {
+            (draft.source, draft.at) = (source, at);
+        }
+    }
+
+    /// How many entries.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// None at all?
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Lets go of the frame, for [`Loose::into_batch`].
+    pub fn loose(self) -> Loose {
+        Loose { beside: self.beside, drafts: self.list }
+    }
+}
+
+/// [`Drafts`] without their frame.
+#[derive(Debug)]
+pub struct Loose {
+    beside: Vec<u8>,
+    drafts: Vec<Draft>,
+}
+
+impl Loose {
+    /// None at all?
+    pub fn is_empty(&self) -> bool {
+        self.drafts.is_empty()
+    }
+
+    /// The batch. `frame` is the one that the drafts were made of.
+    pub fn into_batch(self, mut frame: Vec<u8>) -> Batch {
+        frame.extend_from_slice(&self.beside);
+        Batch { arena: frame, drafts: self.drafts }
     }
 }
 
@@ -272,9 +384,39 @@ mod tests {
             body: b"\x80",
         };
         let mut batch = Batch::of(&entry);
-        batch.push(&Entry { minion: "", body: b"", ..entry });
-        let back: Vec<_> = batch.entries().collect();
+        batch.push(&Entry { minion: "", body: b"", ..entry }, None);
+        let back: Vec<_> = batch.entries().map(|(entry, _)| entry).collect();
         assert_eq!(back, [entry, Entry { minion: "", body: b"", ..entry }]);
+    }
+
+    #[test]
+    fn what_was_cut_out_of_its_bytes_is_not_copied_again() {
+        let frame = b"salt/job/7/ret/web1 with a body of test.ping".to_vec();
+        let cut = |from: usize, to: usize| std::str::from_utf8(&frame[from..to]).unwrap();
+        let entry = Entry {
+            kind: Kind::Return,
+            source: Source::Bus,
+            flags: Flags::ON_BUS,
+            at: Micros(7),
+            tag: &frame[..19],
+            jid: cut(9, 10),
+            minion: cut(15, 19),
+            fun: cut(35, 44),
+            retcode: 2,
+            body: &frame[20..],
+        };
+        assert_eq!(Batch::of(&entry).bytes(), frame.len() - 1, "all but the blank between tag and body");
+        assert_eq!(Batch::of(&entry).entry(0), Some(entry));
+        let elsewhere = Entry { jid: "20261121", tag: b"other", ..entry };
+        let mut drafts = Drafts::within(&frame);
+        drafts.push(&entry, Some(Prints { whole: 1, ..Prints::default() }));
+        drafts.push(&elsewhere, None);
+        drafts.stamp(Source::EventReturn, Micros(9));
+        let batch = drafts.loose().into_batch(frame.clone());
+        assert_eq!(batch.bytes(), frame.len() + 13);
+        let stamped = |entry| Entry { source: Source::EventReturn, at: Micros(9), ..entry };
+        let back: Vec<_> = batch.entries().map(|(entry, prints)| (entry, prints.map(|p| p.whole))).collect();
+        assert_eq!(back, [(stamped(entry), Some(1)), (stamped(elsewhere), None)]);
     }
 
     #[test]

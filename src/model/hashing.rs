@@ -4,9 +4,9 @@
 //! needed, is a random seed in the key itself (`store::dedupe`); the other tables are small or bounded.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher};
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// A table with that hasher.
 pub type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FastHasher>>;
@@ -43,6 +43,18 @@ impl Hasher for FastHasher {
     fn write_usize(&mut self, n: usize) {
         self.write_u64(n as u64);
     }
+}
+
+/// A number that nobody outside can guess, the same for the life of the process.
+pub fn secret_seed() -> u64 {
+    static SEED: std::sync::LazyLock<u64> =
+        std::sync::LazyLock::new(|| std::hash::RandomState::new().build_hasher().finish());
+    *SEED
+}
+
+/// A hash of several pieces, each seeded by those before it: where one ends matters.
+pub fn chained<const N: usize>(seed: u64, pieces: [&[u8]; N]) -> u64 {
+    pieces.iter().fold(seed, |hash, piece| xxh3_64_with_seed(piece, hash))
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ mod hashing;
 mod jid;
 mod seqno;
 
-pub use entry::{Batch, Draft, Entry, Flags, Kind, Source};
+pub use entry::{Batch, Drafts, Entry, Flags, Kind, Loose, Prints, Source};
 pub use filter::EventFilter;
 pub use glob::Glob;
-pub use hashing::{FastHasher, FastMap};
+pub use hashing::{FastHasher, FastMap, chained, secret_seed};
 pub use jid::{JidKey, stamped_jid, start_time};
 pub use seqno::SeqNo;

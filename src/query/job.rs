@@ -15,11 +15,11 @@ use std::collections::BTreeSet;
 use memchr::memmem;
 
 use crate::model::{Flags, Kind, SeqNo};
-use crate::store::dedupe::answer_digest;
 use crate::store::row::{load_of, rank};
 use crate::store::{Store, StoreError, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text, is_nil};
+use crate::wire::salt_event::peek;
 
 /// One minion's answer.
 #[derive(Debug, Clone)]
@@ -150,7 +150,7 @@ impl Job {
 }
 
 fn same(one: &StoredEntry, other: &StoredEntry) -> bool {
-    answer_digest(&one.body, 0) == answer_digest(&other.body, 0)
+    peek(&one.body).answer == peek(&other.body).answer
 }
 
 fn trimmed(body: &[u8]) -> bool {

@@ -1,34 +1,37 @@
-//! The appender: the one thread that gives entries their order and puts them on disk.
+//! The appender: the one thread that gives entries their order and packs them into blocks.
 //!
 //! ```text
-//! intake -> commit: judge, number, pack into blocks per class -> write -> fdatasync -> index -> answer
+//! intake -> appender: judge, number, pack into blocks per class -> committer: write, fdatasync, index, answer
 //! ```
 //!
-//! A commit takes what has arrived and starts as soon as the one before is synced; there is no timer. A lone
-//! caller waits for one fdatasync, a flood fills blocks by itself.
+//! While the committer syncs one commit, the appender packs the next. A commit takes what has arrived and starts as
+//! soon as the one before is synced; there is no timer. A lone caller waits for one fdatasync, a flood fills
+//! blocks by itself.
 //!
 //! # Invariant
 //!
-//! An entry is answered only after its block is synced, and is readable before it is answered. A commit that
-//! fails leaves each log as it was before it: its entries are answered with the reason, forgotten by the
-//! duplicate memory, and their numbers are never given again.
+//! A batch is answered only when everything numbered up to its last entry is in a commit that has been synced, so what
+//! was answered is readable, and a duplicate is never answered before its original is on disk. After a commit
+//! failed, everything behind it fails too: its senders are told the reason, the duplicate memory forgets it, and
+//! its numbers are never given again.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::Shared;
 use super::builder::{BlockBuilder, Packer};
 use super::class::Classifier;
+use super::committer::{Commit, Idle, Part, Progress};
 use super::dedupe::{Dedupe, Verdict};
-use super::error::{StoreError, io_at};
-use super::index::MemIndex;
+use super::error::StoreError;
 use super::log::{BlockMeta, PAYLOAD_BYTES_MAX, write_frame};
-use super::segment::{Index, Segment, create};
-use super::{Limits, Shared};
-use crate::channel::{Next, Refused, Rx, Tx};
-use crate::limits::COMMIT_RAW_BYTES;
+use super::numbers::Numbers;
+use crate::channel::{Either, Next, Refused, Rx, Tx};
+use crate::limits::{BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, INTAKE_BYTES};
 use crate::model::{Batch, Entry, Flags, SeqNo};
+use crate::wire::salt_event::prints_of;
 
 /// Called once with the outcome of a batch: stored and synced, or why not.
 pub type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
@@ -39,277 +42,376 @@ pub struct Work {
     done: Option<Done>,
 }
 
-impl Work {
-    /// A batch whose sender is told by `done`.
-    pub fn new(batch: Batch, done: Option<Done>) -> Self {
-        Self { batch, done }
-    }
-}
-
-/// The sending half of the queue `intake`. When it is full, senders wait.
+/// The sending half of the queue `intake`, which is bounded by messages and by bytes. When it is full, senders wait.
 #[derive(Clone)]
-pub struct Intake(pub(super) Tx<Work>);
+pub struct Intake {
+    pub(super) works: Tx<Work>,
+    pub(super) bytes: Arc<AtomicUsize>,
+}
 
 impl Intake {
     /// Hands over a batch, waiting for room.
-    pub fn submit(&self, batch: Batch, done: Option<Done>) -> Result<(), StoreError> {
-        self.0.send(Work::new(batch, done)).map_err(|_| StoreError::Stopping)
+    pub fn submit(&self, mut batch: Batch, mut done: Option<Done>) -> Result<(), StoreError> {
+        loop {
+            match self.try_submit(batch, done) {
+                Ok(()) => return Ok(()),
+                Err(Refused::Closed(_)) => return Err(StoreError::Stopping),
+                Err(Refused::Full(back)) => (batch, done) = back,
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 
-    /// Hands over a batch if there is room; gives it back if there is none.
+    /// Hands over a batch if there is room; gives it back if there is none. A batch larger than all the room there is
+    /// goes in alone.
     pub fn try_submit(&self, batch: Batch, done: Option<Done>) -> Result<(), Refused<(Batch, Option<Done>)>> {
-        self.0.try_send(Work::new(batch, done)).map_err(|refused| match refused {
-            Refused::Full(work) => Refused::Full((work.batch, work.done)),
-            Refused::Closed(work) => Refused::Closed((work.batch, work.done)),
+        let bytes = batch.bytes();
+        let waiting = self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        if waiting > 0 && waiting + bytes > INTAKE_BYTES {
+            self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+            return Err(Refused::Full((batch, done)));
+        }
+        self.works.try_send(Work { batch, done }).map_err(|refused| {
+            self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+            match refused {
+                Refused::Full(work) => Refused::Full((work.batch, work.done)),
+                Refused::Closed(work) => Refused::Closed((work.batch, work.done)),
+            }
         })
     }
 
     /// Batches waiting.
     pub fn depth(&self) -> usize {
-        self.0.depth()
+        self.works.depth()
     }
 }
 
-/// A class's growing segment.
-pub(super) struct Active {
-    pub(super) segment: Arc<Segment>,
-    file: File,
-    end: u64,
+/// An entry of a block: its number, and where its bytes are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EntryRef {
+    pub(super) seq: SeqNo,
+    /// Place among the block's batches.
+    pub(super) batch: u32,
+    /// Place in that batch.
+    pub(super) at: u32,
 }
 
-impl Active {
-    /// Opens a segment's log for appending at `end`.
-    pub(super) fn open(segment: Arc<Segment>, end: u64) -> Result<Self, StoreError> {
-        let path = segment.log().path().to_owned();
-        let file = OpenOptions::new().write(true).open(&path).map_err(io_at("open for writing", &path))?;
-        Ok(Self { segment, file, end })
-    }
-
-    fn write(&self, frames: &[u8]) -> Result<(), StoreError> {
-        let path = self.segment.log().path();
-        self.file.write_all_at(frames, self.end).map_err(io_at("write", path))?;
-        self.file.sync_data().map_err(io_at("sync", path))
-    }
-
-    /// Lets every write fail, as on a disk that has gone read-only.
-    #[cfg(test)]
-    pub(super) fn break_writes(&mut self) -> File {
-        std::mem::replace(&mut self.file, File::open(self.segment.log().path()).unwrap())
-    }
-
-    /// Lets writes succeed again.
-    #[cfg(test)]
-    pub(super) fn mend_writes(&mut self, file: File) {
-        self.file = file;
-    }
-
-    fn undo(&self) {
-        if let Err(e) = self.file.set_len(self.end) {
-            // The next commit writes over what was left; until then readers do not look there.
-            tracing::warn!(path = %self.segment.log().path().display(), error = %e, "could not cut off a failed write");
-        }
-    }
+/// A block that is packed, and what it was made of: the index takes note of that once the block is on disk.
+#[derive(Debug)]
+pub(super) struct PackedBlock {
+    /// Its offset is that in [`Part::frames`].
+    pub(super) meta: BlockMeta,
+    pub(super) batches: Vec<Arc<Batch>>,
+    pub(super) entries: Vec<EntryRef>,
 }
 
-/// What a commit has packed for one class.
+/// What one class has under way.
 #[derive(Default)]
-struct Packing<'a> {
+struct Lane {
     builder: BlockBuilder,
-    open: Vec<(SeqNo, Entry<'a>)>,
+    batches: Vec<Arc<Batch>>,
+    entries: Vec<EntryRef>,
+    /// The number of the commit that the open block could have gone with first.
+    open_since: u64,
     frames: Vec<u8>,
-    blocks: Vec<(BlockMeta, Vec<(SeqNo, Entry<'a>)>)>,
+    blocks: Vec<PackedBlock>,
 }
 
-impl<'a> Packing<'a> {
-    fn push(
-        &mut self,
-        seq: SeqNo,
-        entry: Entry<'a>,
-        end: u64,
-        packer: &mut Packer,
-    ) -> Result<(), StoreError> {
-        if self.builder.is_full_for(&entry) {
-            self.finish(end, packer)?;
+impl Lane {
+    fn push(&mut self, seq: SeqNo, entry: &Entry<'_>, batch: &Arc<Batch>, at: usize) {
+        if !self.batches.last().is_some_and(|last| Arc::ptr_eq(last, batch)) {
+            self.batches.push(batch.clone());
         }
-        self.builder.push(seq, &entry);
-        self.open.push((seq, entry));
-        Ok(())
+        let place = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        self.entries.push(EntryRef { seq, batch: place(self.batches.len() - 1), at: place(at) });
+        self.builder.push(seq, entry);
     }
 
-    fn finish(&mut self, end: u64, packer: &mut Packer) -> Result<(), StoreError> {
-        if self.open.is_empty() {
+    /// Packs the open block.
+    fn finish(&mut self, packer: &mut Packer) -> Result<(), StoreError> {
+        if self.entries.is_empty() {
             return Ok(());
         }
         let ((first_seq, last_seq), (at_min, at_max)) = (self.builder.seqs(), self.builder.times());
         let failed = |what: String| StoreError::Failed(format!("pack a block: {what}"));
         let packed = self.builder.finish(packer).map_err(|e| failed(e.to_string()))?;
-        if packed.head.len().max(packed.bodies.len()) > PAYLOAD_BYTES_MAX {
+        let largest = packed.head.len().max(packed.bodies.len());
+        if largest > PAYLOAD_BYTES_MAX {
             // Names and entries are bounded before they come here, so this is a fault of ours; better told than
             // written where nobody can read it.
-            let bytes = packed.head.len().max(packed.bodies.len());
-            return Err(failed(format!("{bytes} bytes exceed the limit of {PAYLOAD_BYTES_MAX}")));
+            return Err(failed(format!("{largest} bytes exceed the limit of {PAYLOAD_BYTES_MAX}")));
         }
-        let offset = end + self.frames.len() as u64;
-        let (len, head_len) = write_frame(&mut self.frames, &packed, first_seq, self.open.len());
-        let fits = |n: usize| u32::try_from(n).map_err(|_| failed("a block over 4 GiB".to_owned()));
-        let (len, head_len) = (fits(len)?, fits(head_len)?);
-        let count = u32::try_from(self.open.len()).unwrap_or(u32::MAX);
-        let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
+        let offset = self.frames.len() as u64;
+        let (len, head_len) = write_frame(&mut self.frames, &packed, first_seq, self.entries.len());
         drop(packed);
+        let fits = |n: usize| u32::try_from(n).map_err(|_| failed("a block over 4 GiB".to_owned()));
+        let (len, head_len, count) = (fits(len)?, fits(head_len)?, fits(self.entries.len())?);
+        let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
         self.builder.clear();
-        self.blocks.push((meta, std::mem::take(&mut self.open)));
+        let room = self.entries.len();
+        let entries = std::mem::replace(&mut self.entries, Vec::with_capacity(room));
+        self.blocks.push(PackedBlock { meta, batches: std::mem::take(&mut self.batches), entries });
         Ok(())
     }
+
+    /// Forgets everything that has not been handed over; how many entries that were.
+    fn clear(&mut self) -> usize {
+        let packed: usize = self.blocks.iter().map(|block| block.entries.len()).sum();
+        let lost = packed + self.entries.len();
+        self.builder.clear();
+        self.batches.clear();
+        self.entries.clear();
+        self.frames.clear();
+        self.blocks.clear();
+        lost
+    }
+}
+
+/// A batch that waits for its last entry to be on disk.
+struct Waiting {
+    /// The number after its last entry, and after everything that its duplicates may be copies of.
+    upto: SeqNo,
+    done: Done,
+}
+
+/// What has happened to entries since the last commit was handed over.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) stored: u64,
+    pub(super) raw_bytes: u64,
+    pub(super) known: u64,
+    pub(super) differing: u64,
 }
 
 /// The appender's thread.
 pub struct Appender {
-    pub(super) shared: Arc<Shared>,
+    shared: Arc<Shared>,
+    intake: Rx<Work>,
+    intake_bytes: Arc<AtomicUsize>,
+    commits: Tx<Commit>,
+    idles: Rx<Idle>,
+    /// The committer's word that it has nothing to do.
+    idle: Option<Idle>,
+    progress: Arc<Mutex<Progress>>,
+    lanes: Vec<Lane>,
+    waiting: VecDeque<Waiting>,
+    dedupe: Dedupe,
+    packer: Packer,
+    numbers: Numbers,
+    classifier: Classifier,
+    tally: Tally,
+    /// The number of the next commit, and how many commits have failed before it.
+    number: u64,
+    epoch: u64,
+}
+
+/// The queues at the appender's ends.
+pub(super) struct Ends {
     pub(super) intake: Rx<Work>,
-    pub(super) seals: Tx<Arc<Segment>>,
-    pub(super) active: Vec<Active>,
-    pub(super) dedupe: Dedupe,
-    pub(super) packer: Packer,
-    pub(super) next_seq: SeqNo,
-    pub(super) limits: Limits,
-    pub(super) classifier: Classifier,
+    pub(super) intake_bytes: Arc<AtomicUsize>,
+    pub(super) commits: Tx<Commit>,
+    pub(super) idles: Rx<Idle>,
+    pub(super) progress: Arc<Mutex<Progress>>,
 }
 
 impl Appender {
-    /// Works until every sender is gone and everything they sent is answered.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        ends: Ends,
+        dedupe: Dedupe,
+        packer: Packer,
+        numbers: Numbers,
+    ) -> Self {
+        let Ends { intake, intake_bytes, commits, idles, progress } = ends;
+        let lanes = shared.classes.configured().map(|_| Lane::default()).collect();
+        let classifier = Classifier::new(&shared.classes);
+        Self {
+            shared,
+            intake,
+            intake_bytes,
+            commits,
+            idles,
+            idle: None,
+            progress,
+            lanes,
+            waiting: VecDeque::new(),
+            dedupe,
+            packer,
+            numbers,
+            classifier,
+            tally: Tally::default(),
+            number: 1,
+            epoch: 0,
+        }
+    }
+
+    /// Works until every sender is gone and everything they sent is with the committer.
     pub fn run(mut self) {
         loop {
             self.shared.beat();
-            match self.intake.next(Duration::from_secs(1)) {
-                Next::Message(first) => {
-                    let works = self.gather(first);
-                    self.apply(works);
-                }
+            self.learn();
+            let next = if self.idle.is_some() && self.has_open() {
+                let Some(work) = self.intake.try_next() else {
+                    self.hand_over(true);
+                    continue;
+                };
+                Next::Message(Either::This(work))
+            } else {
+                self.intake.next_of(&self.idles, Duration::from_secs(1))
+            };
+            match next {
+                Next::Message(Either::This(work)) => self.take(work),
+                Next::Message(Either::Other(idle)) => self.idle = Some(idle),
                 Next::Idle => {}
                 Next::Closed => break,
             }
-        }
-        tracing::debug!(next_seq = self.next_seq.0, "appender done");
-    }
-
-    /// Adds what is already waiting to a first batch, up to the size of a commit.
-    fn gather(&self, first: Work) -> Vec<Work> {
-        let mut bytes = first.batch.bytes();
-        let mut works = vec![first];
-        while bytes < COMMIT_RAW_BYTES {
-            let Some(next) = self.intake.try_next() else { break };
-            bytes += next.batch.bytes();
-            works.push(next);
-        }
-        works
-    }
-
-    /// Commits batches and tells their senders.
-    pub(super) fn apply(&mut self, works: Vec<Work>) {
-        let entries: usize = works.iter().map(|w| w.batch.len()).sum();
-        let outcome = self.commit(&works);
-        match &outcome {
-            Ok(()) => self.dedupe.keep(),
-            Err(error) => {
-                self.dedupe.forget();
-                self.active.iter().for_each(Active::undo);
-                self.shared.metrics.entries_failed.add(entries as u64);
-                tracing::error!(%error, entries, "entries could not be stored; their senders are told");
+            if self.packed_bytes() > COMMIT_PACKED_BYTES {
+                self.wait_for_idle();
+            }
+            if self.idle.is_some() && self.has_packed() {
+                self.hand_over(false);
             }
         }
-        let words = outcome.as_ref().map(|&()| ()).map_err(ToString::to_string);
-        for work in works {
-            if let Some(done) = work.done {
-                done(words.clone());
+        self.wait_for_idle();
+        self.hand_over(true);
+        self.wait_for_idle();
+        self.learn();
+        self.numbers.give_back();
+        tracing::debug!(next_seq = self.numbers.next().0, "appender done");
+    }
+
+    fn has_open(&self) -> bool {
+        !self.waiting.is_empty() || self.lanes.iter().any(|lane| !lane.entries.is_empty())
+    }
+
+    fn has_packed(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.blocks.is_empty())
+    }
+
+    fn packed_bytes(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.frames.len()).sum()
+    }
+
+    fn wait_for_idle(&mut self) {
+        while self.idle.is_none() {
+            match self.idles.next(Duration::from_secs(1)) {
+                Next::Message(idle) => self.idle = Some(idle),
+                Next::Idle => {}
+                // The committer is gone, and the process with it.
+                Next::Closed => return,
             }
-        }
-        if outcome.is_ok()
-            && let Err(error) = self.roll_full_segments()
-        {
-            tracing::error!(%error, "could not begin a new segment; the old one goes on growing");
         }
     }
 
-    fn commit(&mut self, works: &[Work]) -> Result<(), StoreError> {
-        let mut packings: Vec<Packing<'_>> = self.active.iter().map(|_| Packing::default()).collect();
-        let (mut stored, mut raw_bytes, mut known, mut differing) = (0, 0, 0, 0);
-        for mut entry in works.iter().flat_map(|w| w.batch.entries()) {
-            match self.dedupe.judge(&entry) {
+    /// Learns how the commits fared that were handed over.
+    fn learn(&mut self) {
+        let failure = {
+            let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+            // A block may have waited this many commits for the one it went with.
+            self.dedupe.keep(progress.done.saturating_sub(BLOCK_WAITS_COMMITS));
+            (progress.epoch != self.epoch).then(|| {
+                self.epoch = progress.epoch;
+                std::mem::take(&mut progress.words)
+            })
+        };
+        if let Some(words) = failure {
+            self.fail(&words);
+        }
+    }
+
+    /// Tells everybody who waits that nothing of theirs is stored.
+    fn fail(&mut self, words: &str) {
+        let lost: usize = self.lanes.iter_mut().map(Lane::clear).sum();
+        self.shared.metrics.entries_failed.add(lost as u64);
+        self.tally = Tally::default();
+        self.dedupe.forget();
+        for waiting in self.waiting.drain(..) {
+            (waiting.done)(Err(words.to_owned()));
+        }
+    }
+
+    /// Judges, numbers and packs the entries of a batch.
+    fn take(&mut self, work: Work) {
+        let Work { batch, done } = work;
+        let bytes = batch.bytes();
+        let batch = Arc::new(batch);
+        let outcome = self.pack(&batch);
+        self.intake_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        if let Some(done) = done {
+            self.waiting.push_back(Waiting { upto: self.numbers.next(), done });
+        }
+        if let Err(error) = outcome {
+            tracing::error!(%error, "entries could not be stored; their senders are told");
+            self.fail(&error.to_string());
+        }
+    }
+
+    fn pack(&mut self, batch: &Arc<Batch>) -> Result<(), StoreError> {
+        self.numbers.reserve(batch.len())?;
+        for (at, (mut entry, prints)) in batch.entries().enumerate() {
+            let prints = prints.unwrap_or_else(|| prints_of(&entry));
+            match self.dedupe.judge(&entry, prints) {
                 Verdict::Known => {
-                    known += 1;
+                    self.tally.known += 1;
                     continue;
                 }
-                Verdict::Differs => differing += 1,
+                Verdict::Differs => self.tally.differing += 1,
                 Verdict::Confirms => entry.flags = entry.flags.without(Flags::ON_BUS),
                 Verdict::New => {}
             }
-            let seq = self.next_seq;
-            self.next_seq = seq.next();
-            stored += 1;
-            raw_bytes += entry.raw_len() as u64;
+            let seq = self.numbers.take();
+            self.tally.stored += 1;
+            self.tally.raw_bytes += entry.raw_len() as u64;
             let class = self.classifier.class_of(&entry).index();
-            if let (Some(packing), Some(active)) = (packings.get_mut(class), self.active.get(class)) {
-                packing.push(seq, entry, active.end, &mut self.packer)?;
+            let Some(lane) = self.lanes.get_mut(class) else {
+                return Err(StoreError::Failed(format!("no class has the number {class}")));
+            };
+            if lane.builder.is_full_for(&entry) {
+                lane.finish(&mut self.packer)?;
             }
+            if lane.entries.is_empty() {
+                lane.open_since = self.number;
+            }
+            lane.push(seq, &entry, batch, at);
         }
-        for (packing, active) in packings.iter_mut().zip(&self.active) {
-            packing.finish(active.end, &mut self.packer)?;
-            if !packing.frames.is_empty() {
-                active.write(&packing.frames)?;
-            }
-        }
-        // From here on nothing fails: the entries are on disk.
-        for (packing, active) in packings.iter().zip(&mut self.active) {
-            if packing.blocks.is_empty() {
-                continue;
-            }
-            active.end += packing.frames.len() as u64;
-            if let Index::Memory(index) = &mut *active.segment.index_mut() {
-                take_note(index, &packing.blocks);
-            }
-        }
-        let metrics = &self.shared.metrics;
-        self.shared.set_durable(self.next_seq);
-        metrics.commits.add(1);
-        metrics.entries_stored.add(stored);
-        metrics.entry_bytes_stored.add(raw_bytes);
-        metrics.duplicates_folded.add(known);
-        metrics.returns_differing.add(differing);
         Ok(())
     }
 
-    /// Begins a new segment wherever the growing one has reached its bounds, and has the old one sealed.
-    fn roll_full_segments(&mut self) -> Result<(), StoreError> {
-        for active in &mut self.active {
-            let entries = super::segment::memory_sums(&active.segment.index()).map_or(0, |s| s.entries);
-            if entries == 0
-                || (active.end < self.limits.segment_bytes_max && entries < self.limits.segment_entries_max)
+    /// Gives the committer what is packed, and with it the blocks that are still open: all of them, or those that are
+    /// half full or have waited long enough.
+    fn hand_over(&mut self, everything: bool) {
+        let Some(mut idle) = self.idle.take() else { return };
+        let mut parts = Vec::new();
+        let mut covered = self.numbers.next();
+        for (class, lane) in self.shared.classes.configured().zip(&mut self.lanes) {
+            let ripe = lane.builder.is_half_full() || self.number - lane.open_since >= BLOCK_WAITS_COMMITS;
+            if (everything || ripe)
+                && let Err(error) = lane.finish(&mut self.packer)
             {
-                continue;
+                tracing::error!(%error, "entries could not be stored; their senders are told");
+                self.idle = Some(idle);
+                self.fail(&error.to_string());
+                return;
             }
-            let first_seq = self.next_seq;
-            let shared = &self.shared;
-            let (class, class_name) = (active.segment.class, active.segment.class_name.clone());
-            create(&shared.dir, &class_name, first_seq, shared.clock.now())?;
-            let index = Index::Memory(Box::new(MemIndex::new(first_seq)));
-            let segment = Arc::new(Segment::open(&shared.dir, (class, class_name), first_seq, index)?);
-            let fresh = Active::open(segment.clone(), super::log::FILE_HEADER_LEN as u64)?;
-            let full = std::mem::replace(active, fresh);
-            shared.add_segment(segment);
-            // Waits if the sealer is behind.
-            if let Err(segment) = self.seals.send(full.segment) {
-                tracing::error!(dir = %segment.dir().display(), "the sealer is gone; the next start seals this segment");
+            if let Some(open) = lane.entries.first() {
+                covered = covered.min(open.seq);
+            }
+            if !lane.blocks.is_empty() {
+                let frames = std::mem::replace(&mut lane.frames, idle.buffers.pop().unwrap_or_default());
+                parts.push(Part { class, frames, blocks: std::mem::take(&mut lane.blocks) });
             }
         }
-        Ok(())
-    }
-}
-
-fn take_note(index: &mut MemIndex, blocks: &[(BlockMeta, Vec<(SeqNo, Entry<'_>)>)]) {
-    for (meta, entries) in blocks {
-        index.add_block(*meta);
-        for (at, (seq, entry)) in entries.iter().enumerate() {
-            index.add(at, *seq, entry, entry.raw_len(), || entry.body);
+        let mut dones = Vec::new();
+        while self.waiting.front().is_some_and(|first| first.upto <= covered) {
+            dones.extend(self.waiting.pop_front().map(|first| first.done));
+        }
+        self.dedupe.hand_over(self.number);
+        let tally = std::mem::take(&mut self.tally);
+        let commit = Commit { number: self.number, epoch: self.epoch, parts, dones, covered, tally };
+        self.number += 1;
+        if let Err(commit) = self.commits.send(commit) {
+            let gone = "the committer is gone".to_owned();
+            commit.dones.into_iter().for_each(|done| done(Err(gone.clone())));
         }
     }
 }

@@ -115,6 +115,11 @@ impl BlockBuilder {
         self.at.is_empty()
     }
 
+    /// Has it half of what a full block has?
+    pub fn is_half_full(&self) -> bool {
+        self.raw_bytes >= BLOCK_RAW_BYTES / 2 || self.len() >= BLOCK_ENTRIES_MAX / 2
+    }
+
     /// Should it be finished before taking `entry`? A large entry gets a block of its own.
     pub fn is_full_for(&self, entry: &Entry<'_>) -> bool {
         self.len() >= BLOCK_ENTRIES_MAX

@@ -21,11 +21,11 @@
 //! Two generations of [`DEDUPE_WINDOW`] fingerprints each. What comes later than that many others is stored
 //! again; readers of a job still fold equal returns.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 
 use crate::limits::DEDUPE_WINDOW;
-use crate::model::{Entry, FastMap, Flags, Kind, Source};
-use crate::wire::msgpack;
+use crate::model::{self, FastMap, Flags, Kind, Prints, Source, chained};
 
 type Map<V> = FastMap<u64, V>;
 
@@ -36,20 +36,32 @@ struct Generations<V> {
     old: Map<V>,
 }
 
-impl<V: Copy> Generations<V> {
+impl<V: Copy + Default> Generations<V> {
     fn new() -> Self {
         Self { young: Map::default(), old: Map::default() }
     }
 
-    fn get(&self, key: u64) -> Option<V> {
-        self.young.get(&key).or_else(|| self.old.get(&key)).copied()
-    }
-
-    fn put(&mut self, key: u64, value: V) {
+    /// The place of a key, and whether it was there before. What only the older generation knew is carried over.
+    fn place(&mut self, key: u64) -> (&mut V, bool) {
         if self.young.len() >= DEDUPE_WINDOW {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(key, value);
+        match self.young.entry(key) {
+            Entry::Occupied(place) => (place.into_mut(), true),
+            Entry::Vacant(place) => {
+                let known = self.old.get(&key).copied();
+                (place.insert(known.unwrap_or_default()), known.is_some())
+            }
+        }
+    }
+
+    fn put(&mut self, key: u64, value: V) {
+        *self.place(key).0 = value;
+    }
+
+    fn remove(&mut self, key: u64) {
+        self.young.remove(&key);
+        self.old.remove(&key);
     }
 }
 
@@ -67,7 +79,7 @@ pub enum Verdict {
 }
 
 /// The first answer of a minion to a job.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct First {
     digest: u64,
     /// Did a returner call vouch for it? Anybody may fire an event; `returner` gets what the minion's own key signed.
@@ -77,39 +89,57 @@ struct First {
 /// The memory of recent entries.
 #[derive(Debug)]
 pub struct Dedupe {
-    /// Chosen at random, so that nobody can prepare two events with one fingerprint.
-    seed: u64,
-    seen: Generations<[u8; Source::COUNT]>,
+    seen: Generations<Counts>,
     answers: Generations<First>,
-    undo: Vec<Undo>,
+    /// What undoes each judgement that is not confirmed yet, the latest last.
+    undo: VecDeque<Undo>,
+    /// How many of them belong to each commit handed over, the earliest first.
+    handed: VecDeque<(u64, usize)>,
+    /// How many belong to none yet.
+    open: usize,
 }
+
+type Counts = [u8; Source::COUNT];
 
 #[derive(Debug)]
 enum Undo {
-    Seen(u64, [u8; Source::COUNT]),
+    Seen(u64, Counts),
     Answer(u64, Option<First>),
+}
+
+impl Default for Dedupe {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Dedupe {
     /// Remembers nothing yet.
-    pub fn new(seed: u64) -> Self {
-        Self { seed, seen: Generations::new(), answers: Generations::new(), undo: Vec::new() }
+    pub fn new() -> Self {
+        Self {
+            seen: Generations::new(),
+            answers: Generations::new(),
+            undo: VecDeque::new(),
+            handed: VecDeque::new(),
+            open: 0,
+        }
     }
 
     /// Judges an entry and remembers it.
-    pub fn judge(&mut self, entry: &Entry<'_>) -> Verdict {
+    pub fn judge(&mut self, entry: &model::Entry<'_>, prints: Prints) -> Verdict {
         // Of these the last word counts, and A, B, A is not A, B.
         if matches!(entry.kind, Kind::Register | Kind::Endtime) {
             return Verdict::New;
         }
-        let known = self.shown_elsewhere(entry);
+        let known = self.shown_elsewhere(entry, prints.whole);
         if entry.kind != Kind::Return {
             return if known { Verdict::Known } else { Verdict::New };
         }
         let on_bus = entry.flags.has(Flags::ON_BUS);
         let vouched = matches!(entry.source, Source::Returner | Source::SpooledReturner);
-        let (key, digest) = self.answer(entry);
-        let first = self.answers.get(key);
+        let digest = prints.answer;
+        let (place, found) = self.answers.place(prints.asked);
+        let first = found.then_some(*place);
         let verdict = match first {
             None => Verdict::New,
             Some(first) if first.digest == digest => {
@@ -120,99 +150,98 @@ impl Dedupe {
             Some(_) if known => Verdict::Known,
             Some(_) => Verdict::Differs,
         };
-        let now = match first {
+        *place = match first {
             None => First { digest, vouched },
             Some(first) if first.digest == digest => First { digest, vouched: first.vouched || vouched },
             Some(_) if verdict == Verdict::Confirms => First { digest, vouched },
             Some(first) => first,
         };
-        self.undo.push(Undo::Answer(key, first));
-        self.answers.put(key, now);
+        self.note(Undo::Answer(prints.asked, first));
         verdict
     }
 
+    fn note(&mut self, undo: Undo) {
+        self.undo.push_back(undo);
+        self.open += 1;
+    }
+
     /// Counts the entry for its door; true if another door has shown it as often already.
-    fn shown_elsewhere(&mut self, entry: &Entry<'_>) -> bool {
-        // What has no tag is told apart by its kind.
-        let of_kind = self.seed ^ if entry.tag.is_empty() { u64::from(entry.kind as u8) + 1 } else { 0 };
-        let key = chained(of_kind, [entry.tag, entry.jid.as_bytes(), entry.body]);
+    fn shown_elsewhere(&mut self, entry: &model::Entry<'_>, key: u64) -> bool {
         if matches!(entry.source, Source::SpooledReturner | Source::SpooledEventReturn)
             && self.handed_over(key, entry)
         {
             return true;
         }
-        let before = self.seen.get(key).unwrap_or_default();
-        let mut counts = before;
+        let (counts, _) = self.seen.place(key);
+        let before = *counts;
         let door = entry.source as usize;
         let most = counts.iter().enumerate().filter(|(d, _)| *d != door).map(|(_, n)| *n).max().unwrap_or(0);
         let own = counts.get_mut(door).map_or(0, |n| {
             *n = n.saturating_add(1);
             *n
         });
-        self.undo.push(Undo::Seen(key, before));
-        self.seen.put(key, counts);
+        self.note(Undo::Seen(key, before));
         own <= most
     }
 
     /// Has this very call been handed over before? A spool repeats itself when an answer gets lost; the time of the
     /// call tells one call from another that brought the same.
-    fn handed_over(&mut self, key: u64, entry: &Entry<'_>) -> bool {
+    fn handed_over(&mut self, key: u64, entry: &model::Entry<'_>) -> bool {
         let call = chained(key ^ entry.source as u64, [&entry.at.0.to_le_bytes()]);
-        let before = self.seen.get(call);
-        self.undo.push(Undo::Seen(call, before.unwrap_or_default()));
-        self.seen.put(call, [1; Source::COUNT]);
-        before.is_some_and(|counts| counts != <[u8; Source::COUNT]>::default())
+        let (counts, _) = self.seen.place(call);
+        let before = *counts;
+        *counts = [1; Source::COUNT];
+        self.note(Undo::Seen(call, before));
+        before != Counts::default()
     }
 
-    fn answer(&self, entry: &Entry<'_>) -> (u64, u64) {
-        let key = chained(self.seed, [entry.jid.as_bytes(), entry.minion.as_bytes()]);
-        (key, answer_digest(entry.body, self.seed))
+    /// What was judged since the last call belongs to commit `number`, which is on its way to the disk.
+    pub fn hand_over(&mut self, number: u64) {
+        self.handed.push_back((number, self.open));
+        self.open = 0;
     }
 
-    /// What was judged since the last call is stored.
-    pub fn keep(&mut self) {
+    /// The commits up to `number` are on disk.
+    pub fn keep(&mut self, number: u64) {
+        while let Some(&(handed, judged)) = self.handed.front()
+            && handed <= number
+        {
+            self.undo.drain(..judged);
+            self.handed.pop_front();
+        }
+    }
+
+    /// Everything judged so far is on disk.
+    pub fn keep_all(&mut self) {
         self.undo.clear();
+        self.handed.clear();
+        self.open = 0;
     }
 
-    /// What was judged since the last [`Dedupe::keep`] was not stored: forget it.
+    /// Nothing of what was judged and not kept will be stored: forget it.
     pub fn forget(&mut self) {
+        self.handed.clear();
+        self.open = 0;
         for undo in std::mem::take(&mut self.undo).into_iter().rev() {
             match undo {
                 Undo::Seen(key, counts) => self.seen.put(key, counts),
                 Undo::Answer(key, Some(first)) => self.answers.put(key, first),
-                Undo::Answer(key, None) => {
-                    self.answers.young.remove(&key);
-                    self.answers.old.remove(&key);
-                }
+                Undo::Answer(key, None) => self.answers.remove(key),
             }
         }
     }
-}
-
-/// A fingerprint of what a minion answered: `return`, `retcode`, `success`.
-pub fn answer_digest(body: &[u8], seed: u64) -> u64 {
-    let nothing: &[u8] = &[];
-    let [mut answer, mut retcode, mut success] = [nothing; 3];
-    for (key, value) in msgpack::pairs(body) {
-        match msgpack::as_text(key) {
-            Some("return") => answer = value,
-            Some("retcode") => retcode = value,
-            Some("success") => success = value,
-            _ => {}
-        }
-    }
-    chained(seed, [answer, retcode, success])
-}
-
-/// A hash of several pieces, each seeded by those before it: where one ends matters.
-fn chained<const N: usize>(seed: u64, pieces: [&[u8]; N]) -> u64 {
-    pieces.iter().fold(seed, |hash, piece| xxh3_64_with_seed(piece, hash))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::Micros;
+    use crate::model::Entry;
+    use crate::wire::{msgpack, salt_event::prints_of};
+
+    fn judge(dedupe: &mut Dedupe, entry: &Entry<'_>) -> Verdict {
+        dedupe.judge(entry, prints_of(entry))
+    }
 
     fn entry(source: Source, on_bus: bool, body: &[u8]) -> Entry<'_> {
         let flags = if on_bus { Flags::ON_BUS } else { Flags::default() };
@@ -248,8 +277,8 @@ mod tests {
             [Source::SpooledReturner, Source::SpooledEventReturn, Source::Bus],
             [Source::SpooledEventReturn, Source::SpooledReturner, Source::EventReturn],
         ] {
-            let mut dedupe = Dedupe::new(1);
-            let verdicts = doors.map(|door| dedupe.judge(&entry(door, true, &body)));
+            let mut dedupe = Dedupe::new();
+            let verdicts = doors.map(|door| judge(&mut dedupe, &entry(door, true, &body)));
             assert_eq!(verdicts, [Verdict::New, Verdict::Known, Verdict::Known], "{doors:?}");
         }
     }
@@ -257,9 +286,10 @@ mod tests {
     #[test]
     fn a_spool_may_repeat_itself_as_often_as_it_likes() {
         let body = body(1, true);
-        let mut dedupe = Dedupe::new(1);
-        let mut judge =
-            |at| dedupe.judge(&Entry { at: Micros(at), ..entry(Source::SpooledEventReturn, true, &body) });
+        let mut dedupe = Dedupe::new();
+        let mut judge = |at| {
+            judge(&mut dedupe, &Entry { at: Micros(at), ..entry(Source::SpooledEventReturn, true, &body) })
+        };
         assert_eq!([judge(7), judge(7), judge(7)], [Verdict::New, Verdict::Known, Verdict::Known]);
         assert_eq!([judge(8), judge(8)], [Verdict::New, Verdict::Known], "the same event in another call");
     }
@@ -267,36 +297,36 @@ mod tests {
     #[test]
     fn equal_events_of_one_door_are_all_kept() {
         let body = body(1, true);
-        let mut dedupe = Dedupe::new(1);
+        let mut dedupe = Dedupe::new();
         let verdicts =
             [Source::Bus, Source::Bus, Source::EventReturn, Source::EventReturn, Source::EventReturn]
-                .map(|door| dedupe.judge(&entry(door, true, &body)));
+                .map(|door| judge(&mut dedupe, &entry(door, true, &body)));
         assert_eq!(verdicts, [Verdict::New, Verdict::New, Verdict::Known, Verdict::Known, Verdict::New]);
     }
 
     #[test]
     fn a_bare_return_folds_into_its_event_but_not_the_other_way_round() {
         let (event, bare) = (body(1, true), body(1, false));
-        let mut dedupe = Dedupe::new(1);
-        assert_eq!(dedupe.judge(&entry(Source::Bus, true, &event)), Verdict::New);
-        assert_eq!(dedupe.judge(&entry(Source::Returner, false, &bare)), Verdict::Known);
-        let mut dedupe = Dedupe::new(1);
-        assert_eq!(dedupe.judge(&entry(Source::Returner, false, &bare)), Verdict::New);
-        assert_eq!(dedupe.judge(&entry(Source::Bus, true, &event)), Verdict::New);
+        let mut dedupe = Dedupe::new();
+        assert_eq!(judge(&mut dedupe, &entry(Source::Bus, true, &event)), Verdict::New);
+        assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &bare)), Verdict::Known);
+        let mut dedupe = Dedupe::new();
+        assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &bare)), Verdict::New);
+        assert_eq!(judge(&mut dedupe, &entry(Source::Bus, true, &event)), Verdict::New);
     }
 
     #[test]
     fn another_answer_of_the_same_minion_is_kept_as_history() {
-        let mut dedupe = Dedupe::new(1);
-        assert_eq!(dedupe.judge(&entry(Source::Returner, false, &body(1, false))), Verdict::New);
-        assert_eq!(dedupe.judge(&entry(Source::Returner, false, &body(2, false))), Verdict::Differs);
+        let mut dedupe = Dedupe::new();
+        assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &body(1, false))), Verdict::New);
+        assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &body(2, false))), Verdict::Differs);
     }
 
     #[test]
     fn a_returner_call_stands_against_a_forged_or_trimmed_event() {
         let (forged, real, later) = (body(66, true), body(1, true), body(2, true));
-        let mut dedupe = Dedupe::new(1);
-        let mut judge = |door, body| dedupe.judge(&entry(door, true, body));
+        let mut dedupe = Dedupe::new();
+        let mut judge = |door, body| judge(&mut dedupe, &entry(door, true, body));
         assert_eq!(judge(Source::Bus, &forged), Verdict::New);
         assert_eq!(judge(Source::Bus, &real), Verdict::Differs);
         assert_eq!(judge(Source::Returner, &real), Verdict::Confirms);
@@ -307,32 +337,49 @@ mod tests {
 
     #[test]
     fn of_registers_and_end_times_every_word_is_kept() {
-        let mut dedupe = Dedupe::new(1);
+        let mut dedupe = Dedupe::new();
         for (door, n) in [(Source::SpooledReturner, 1), (Source::Returner, 2), (Source::Returner, 1)] {
             let body = body(n, false);
             let entry = Entry { kind: Kind::Register, tag: b"", ..entry(door, false, &body) };
-            assert_eq!(dedupe.judge(&entry), Verdict::New);
+            assert_eq!(judge(&mut dedupe, &entry), Verdict::New);
         }
     }
 
     #[test]
     fn what_could_not_be_stored_is_new_again() {
         let body = body(1, true);
-        let mut dedupe = Dedupe::new(1);
-        dedupe.judge(&entry(Source::Bus, true, &body));
+        let mut dedupe = Dedupe::new();
+        judge(&mut dedupe, &entry(Source::Bus, true, &body));
         dedupe.forget();
-        assert_eq!(dedupe.judge(&entry(Source::EventReturn, true, &body)), Verdict::New);
-        dedupe.keep();
+        assert_eq!(judge(&mut dedupe, &entry(Source::EventReturn, true, &body)), Verdict::New);
+        dedupe.hand_over(1);
+        dedupe.keep(1);
         dedupe.forget();
-        assert_eq!(dedupe.judge(&entry(Source::Bus, true, &body)), Verdict::Known);
+        assert_eq!(judge(&mut dedupe, &entry(Source::Bus, true, &body)), Verdict::Known);
+    }
+
+    #[test]
+    fn of_commits_under_way_the_failed_ones_are_forgotten_and_the_kept_ones_are_not() {
+        let mut dedupe = Dedupe::new();
+        for n in 1..=3 {
+            judge(&mut dedupe, &entry(Source::Bus, true, &body(n, true)));
+            dedupe.hand_over(n.unsigned_abs());
+        }
+        judge(&mut dedupe, &entry(Source::Bus, true, &body(4, true)));
+        dedupe.keep(2);
+        dedupe.forget();
+        let again =
+            [1, 2, 3, 4].map(|n| judge(&mut dedupe, &entry(Source::EventReturn, true, &body(n, true))));
+        // The returns differ from each other, so what is new is another answer.
+        assert_eq!(again, [Verdict::Known, Verdict::Known, Verdict::Differs, Verdict::Differs]);
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut dedupe = Dedupe::new(1);
+        let mut dedupe = Dedupe::new();
         for n in 0..3 * i64::try_from(DEDUPE_WINDOW).unwrap() {
-            dedupe.judge(&entry(Source::Bus, true, &body(n, true)));
-            dedupe.keep();
+            judge(&mut dedupe, &entry(Source::Bus, true, &body(n, true)));
+            dedupe.keep_all();
         }
         assert!(dedupe.seen.young.len() + dedupe.seen.old.len() <= 2 * DEDUPE_WINDOW);
         assert_eq!(dedupe.answers.young.len(), 1);

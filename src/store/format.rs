@@ -82,6 +82,15 @@ pub fn sync_dir(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(io_at("sync the directory", path))
 }
 
+/// Writes a small file so that either the old one or the new one is there whole, also after a power cut.
+pub fn write_small(path: &Path, text: &str) -> Result<(), StoreError> {
+    let temporary = path.with_extension("tmp");
+    let mut file = File::create(&temporary).map_err(io_at("create", &temporary))?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io_at("write", &temporary))?;
+    fs::rename(&temporary, path).map_err(io_at("rename to", path))?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
 /// Holds the state directory for one process, as long as it lives.
 #[derive(Debug)]
 pub struct Lock {

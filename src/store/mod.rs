@@ -16,11 +16,13 @@ pub mod cache;
 pub mod checked;
 pub mod class;
 pub mod column;
+pub mod committer;
 pub mod dedupe;
 pub mod error;
 pub mod format;
 pub mod index;
 pub mod log;
+pub mod numbers;
 pub mod read;
 pub mod row;
 pub mod seal;
@@ -34,6 +36,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use appender::{Appender, Done, Intake};
 pub use class::{Class, Classes};
+pub use committer::Committer;
 pub use error::StoreError;
 pub use format::FORMAT_VERSION;
 pub use read::{ClassSums, StoredEntry};
@@ -45,10 +48,26 @@ use crate::clock::{Clock, Micros};
 use crate::limits::{DEDUPE_WINDOW, INTAKE_BATCHES, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
 use crate::metrics::Metrics;
 use crate::model::{Entry, SeqNo};
+use crate::wire::salt_event::prints_of;
 
-/// When a segment is finished.
+/// When an entry is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// Once it is synced: a power cut takes nothing that was answered.
+    Durable,
+    /// Once it is written. A killed daemon loses nothing; a power cut takes what was answered in the last
+    /// `within`, and what the disk needs for one sync.
+    Written {
+        /// It is synced so soon.
+        within: std::time::Duration,
+    },
+}
+
+/// When a segment is finished, and an entry answered.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
+    /// When an entry is answered.
+    pub durability: Durability,
     /// Bytes of its log.
     pub segment_bytes_max: u64,
     /// Entries in it.
@@ -57,7 +76,11 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { segment_bytes_max: SEGMENT_BYTES, segment_entries_max: SEGMENT_ENTRIES_MAX }
+        Self {
+            durability: Durability::Durable,
+            segment_bytes_max: SEGMENT_BYTES,
+            segment_entries_max: SEGMENT_ENTRIES_MAX,
+        }
     }
 }
 
@@ -91,6 +114,8 @@ pub struct Opened {
     /// To run on a thread of its own.
     pub appender: Appender,
     /// To run on a thread of its own; ends after the appender.
+    pub committer: Committer,
+    /// To run on a thread of its own; ends after the committer.
     pub sealer: Sealer,
 }
 
@@ -209,41 +234,45 @@ impl Store {
         let mut active = Vec::new();
         for class in shared.classes.configured() {
             let tail = tails.iter().position(|(c, ..)| *c == class).map(|at| tails.swap_remove(at));
-            active.push(if let Some((_, segment, end)) = tail {
+            let opened = tail.map(|(_, segment, end)| {
                 cut_tail(&segment, end, &options.metrics)?;
-                appender::Active::open(segment, end)?
-            } else {
-                let name = shared.classes.name(class);
-                segment::create(dir, &name, next_seq, options.clock.now())?;
-                let index = segment::Index::Memory(Box::new(index::MemIndex::new(next_seq)));
-                let segment = Arc::new(segment::Segment::open(dir, (class, name), next_seq, index)?);
-                shared.add_segment(segment.clone());
-                appender::Active::open(segment, log::FILE_HEADER_LEN as u64)?
+                committer::Active::open(segment, end)
             });
+            active.push(opened.transpose()?);
         }
-        shared.set_durable(next_seq);
-        let mut dedupe = dedupe::Dedupe::new(random_seed());
+        let numbers = numbers::Numbers::open(dir, next_seq)?;
+        shared.set_durable(numbers.next());
+        let mut dedupe = dedupe::Dedupe::new();
         for class in shared.classes.all() {
             remember(&shared, class, &mut dedupe)?;
         }
-        dedupe.keep();
-        let (intake, works) = bounded("intake", INTAKE_BATCHES);
-        let (seals_tx, seals) = bounded("seals", SEALS_WAITING);
-        let limits = options.limits;
         let packer = builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
-        let appender = Appender {
-            shared: shared.clone(),
+        let (works_tx, works) = bounded("intake", INTAKE_BATCHES);
+        let (seals_tx, seals) = bounded("seals", SEALS_WAITING);
+        let (commits_tx, commits) = bounded("commits", 1);
+        let (idles_tx, idles) = bounded("idles", 2);
+        let intake = Intake { works: works_tx, bytes: Arc::default() };
+        let progress: Arc<Mutex<committer::Progress>> = Arc::default();
+        let ends = appender::Ends {
             intake: works,
+            intake_bytes: intake.bytes.clone(),
+            commits: commits_tx,
+            idles,
+            progress: progress.clone(),
+        };
+        let appender = Appender::new(shared.clone(), ends, dedupe, packer, numbers);
+        let committer = Committer {
+            shared: shared.clone(),
+            commits,
+            idles: idles_tx,
+            progress,
             seals: seals_tx,
             active,
-            dedupe,
-            packer,
-            next_seq,
-            limits,
-            classifier: class::Classifier::new(&shared.classes),
+            limits: options.limits,
+            unsynced_since: None,
         };
         let sealer = Sealer { shared: shared.clone(), seals, backlog };
-        Ok(Opened { store: Store(shared), intake: Intake(intake), appender, sealer })
+        Ok(Opened { store: Store(shared), intake, appender, committer, sealer })
     }
 }
 
@@ -350,28 +379,12 @@ fn remember(shared: &Shared, class: Class, dedupe: &mut dedupe::Dedupe) -> Resul
             let (kind, source, flags, retcode) =
                 (rows.kind(at), rows.source(at), rows.flags(at), rows.retcode(at));
             let (minion, fun, at) = (rows.minion(at), rows.fun(at), rows.at(at));
-            dedupe.judge(&Entry {
-                kind,
-                source,
-                flags,
-                at,
-                tag: &tag,
-                jid: &jid,
-                minion,
-                fun,
-                retcode,
-                body,
-            });
-            dedupe.keep();
+            let entry = Entry { kind, source, flags, at, tag: &tag, jid: &jid, minion, fun, retcode, body };
+            dedupe.judge(&entry, prints_of(&entry));
+            dedupe.keep_all();
         }
     }
     Ok(())
-}
-
-/// A number that nobody outside can guess.
-fn random_seed() -> u64 {
-    use std::hash::{BuildHasher as _, Hasher as _};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]

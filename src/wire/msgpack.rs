@@ -140,25 +140,8 @@ impl<'a> Reader<'a> {
 
     /// Walks over one whole value and returns its bytes.
     pub fn value(&mut self) -> Result<&'a [u8], DecodeError> {
-        let start = self.rest;
-        // How many values are still to come, at whatever level: a walk needs no more than that.
-        let mut wanted: usize = 1;
-        while wanted > 0 {
-            wanted -= 1;
-            match self.head()? {
-                Head::Str(n) | Head::Bin(n) | Head::Ext(_, n) => {
-                    self.take(n)?;
-                }
-                Head::Array(n) => wanted = wanted.saturating_add(n),
-                Head::Map(n) => wanted = wanted.saturating_add(n.saturating_mul(2)),
-                _ => {}
-            }
-            // A value takes a byte at least: an impossible count is refused before it is walked.
-            if wanted > self.rest.len() {
-                return Err(DecodeError::Short);
-            }
-        }
-        start.get(..start.len() - self.rest.len()).ok_or(DecodeError::Short)
+        let len = value_len(self.rest)?;
+        self.take(len)
     }
 
     /// Reads the head of a map: its number of pairs.
@@ -189,6 +172,93 @@ impl<'a> Reader<'a> {
     pub fn text(&mut self) -> Result<&'a str, DecodeError> {
         std::str::from_utf8(self.bytes()?).map_err(|_| DecodeError::Type("UTF-8 str"))
     }
+}
+
+/// How a value goes on behind its first byte.
+#[derive(Clone, Copy)]
+enum Tail {
+    /// So many bytes.
+    Bytes(u8),
+    /// A length of so many bytes, then so many more (the type of an ext), then as many as it says.
+    Sized(u8, u8),
+    /// So many values.
+    Values(u8),
+    /// A count of so many bytes, then so many times that many values.
+    Counted(u8, u8),
+    /// Not at all: no value begins so.
+    Never,
+}
+
+static TAILS: [Tail; 256] = tails();
+
+const fn tails() -> [Tail; 256] {
+    let mut tails = [Tail::Bytes(0); 256];
+    let mut marker = 0;
+    while marker < 256 {
+        #[expect(clippy::cast_possible_truncation, reason = "below 256; `try_from` is not const")]
+        let byte = marker as u8;
+        #[expect(clippy::indexing_slicing, reason = "as many as there are bytes")]
+        let tail = &mut tails[marker];
+        *tail = match byte {
+            0x80..=0x8f => Tail::Values((byte & 0x0f) * 2),
+            0x90..=0x9f => Tail::Values(byte & 0x0f),
+            0xa0..=0xbf => Tail::Bytes(byte & 0x1f),
+            0xc1 => Tail::Never,
+            0xc4 | 0xd9 => Tail::Sized(1, 0),
+            0xc5 | 0xda => Tail::Sized(2, 0),
+            0xc6 | 0xdb => Tail::Sized(4, 0),
+            0xc7 => Tail::Sized(1, 1),
+            0xc8 => Tail::Sized(2, 1),
+            0xc9 => Tail::Sized(4, 1),
+            0xcc | 0xd0 => Tail::Bytes(1),
+            0xcd | 0xd1 | 0xd4 => Tail::Bytes(2),
+            0xd5 => Tail::Bytes(3),
+            0xca | 0xce | 0xd2 => Tail::Bytes(4),
+            0xd6 => Tail::Bytes(5),
+            0xcb | 0xcf | 0xd3 => Tail::Bytes(8),
+            0xd7 => Tail::Bytes(9),
+            0xd8 => Tail::Bytes(17),
+            0xdc => Tail::Counted(2, 1),
+            0xdd => Tail::Counted(4, 1),
+            0xde => Tail::Counted(2, 2),
+            0xdf => Tail::Counted(4, 2),
+            _ => Tail::Bytes(0),
+        };
+        marker += 1;
+    }
+    tails
+}
+
+/// Bytes of the first value in `bytes`.
+fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
+    let number = |at: usize, size: u8| {
+        let digits = bytes.get(at..at + usize::from(size)).ok_or(DecodeError::Short)?;
+        Ok(digits.iter().fold(0_usize, |n, &b| n << 8 | usize::from(b)))
+    };
+    let mut at: usize = 0;
+    // How many values are still to come, at whatever level: a walk needs no more than that.
+    let mut wanted: usize = 1;
+    while wanted > 0 {
+        wanted -= 1;
+        let marker = *bytes.get(at).ok_or(DecodeError::Short)?;
+        at += 1;
+        match TAILS.get(usize::from(marker)).copied().unwrap_or(Tail::Never) {
+            Tail::Bytes(n) => at += usize::from(n),
+            Tail::Sized(size, more) => at += usize::from(size) + usize::from(more) + number(at, size)?,
+            Tail::Values(n) => wanted += usize::from(n),
+            Tail::Counted(size, times) => {
+                let values = number(at, size)?.saturating_mul(usize::from(times));
+                at += usize::from(size);
+                wanted = wanted.saturating_add(values);
+                // A value takes a byte at least: an impossible count is refused before it is walked.
+                if wanted > bytes.len().saturating_sub(at) {
+                    return Err(DecodeError::Short);
+                }
+            }
+            Tail::Never => return Err(DecodeError::Marker),
+        }
+    }
+    if at > bytes.len() { Err(DecodeError::Short) } else { Ok(at) }
 }
 
 /// The value as text, if it is text.

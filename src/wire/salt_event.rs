@@ -6,10 +6,10 @@
 
 use memchr::memmem;
 
-use super::msgpack::{self, as_bool, as_int, as_text};
+use super::msgpack::{DecodeError, Reader, as_bool, as_int, as_text};
 use crate::clock::Micros;
 use crate::limits::NAME_BYTES_MAX;
-use crate::model::{Entry, Flags, Kind, Source};
+use crate::model::{Entry, Flags, Kind, Prints, Source, chained, secret_seed};
 
 /// Splits a frame's body into tag and data. `None` if there is no tag.
 pub fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -71,6 +71,8 @@ pub struct Peeked<'a> {
     pub has_return: bool,
     /// Is there a `_stamp`, which the firing of an event adds?
     pub has_stamp: bool,
+    /// The msgpack of `return`, `retcode` and `success`: what was answered.
+    pub answer: [&'a [u8]; 3],
 }
 
 /// A name worth a column; a longer text stays in the body alone.
@@ -80,21 +82,107 @@ fn name(value: &[u8]) -> Option<&str> {
 
 /// Walks over a msgpack map once. All empty for what is no map.
 pub fn peek(map: &[u8]) -> Peeked<'_> {
+    peek_next(&mut Reader::new(map)).unwrap_or_default()
+}
+
+/// As [`peek`], of the value that comes next; an error if it is not whole.
+fn peek_next<'a>(reader: &mut Reader<'a>) -> Result<Peeked<'a>, DecodeError> {
     let mut seen = Peeked::default();
-    for (key, value) in msgpack::pairs(map) {
-        match as_text(key) {
-            Some("jid") => seen.jid = name(value),
-            Some("id") => seen.id = name(value),
-            Some("fun") => seen.fun = name(value),
-            Some("cmd") => seen.cmd = as_text(value),
-            Some("retcode") => seen.retcode = as_int(value),
-            Some("success") => seen.success = as_bool(value),
-            Some("return") => seen.has_return = true,
-            Some("_stamp") => seen.has_stamp = true,
+    let start = *reader;
+    let Ok(pairs) = reader.map() else {
+        *reader = start;
+        reader.value()?;
+        return Ok(seen);
+    };
+    for _ in 0..pairs {
+        let (key, value) = (reader.value()?, reader.value()?);
+        match text_bytes(key) {
+            b"jid" => seen.jid = name(value),
+            b"id" => seen.id = name(value),
+            b"fun" => seen.fun = name(value),
+            b"cmd" => seen.cmd = as_text(value),
+            b"retcode" => (seen.retcode, seen.answer[1]) = (as_int(value), value),
+            b"success" => (seen.success, seen.answer[2]) = (as_bool(value), value),
+            b"return" => (seen.has_return, seen.answer[0]) = (true, value),
+            b"_stamp" => seen.has_stamp = true,
             _ => {}
         }
     }
-    seen
+    Ok(seen)
+}
+
+/// The bytes of a text; nothing for another value.
+fn text_bytes(value: &[u8]) -> &[u8] {
+    match value.split_first() {
+        Some((0xa0..=0xbf, text)) => text,
+        _ => Reader::new(value).bytes().unwrap_or_default(),
+    }
+}
+
+/// An event in an `event_return` batch: a map with `tag` and `data`.
+#[derive(Debug, Clone, Copy)]
+pub struct Fired<'a> {
+    tag: &'a [u8],
+    data: &'a [u8],
+    seen: Peeked<'a>,
+}
+
+/// Reads an array of events in one walk. `None` stands for an element without tag or data; an error ends it.
+pub fn fired(array: &[u8]) -> impl Iterator<Item = Result<Option<Fired<'_>>, DecodeError>> {
+    let mut reader = Reader::new(array);
+    let count = reader.array().unwrap_or(0);
+    (0..count).map(move |_| next_fired(&mut reader))
+}
+
+fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<Fired<'a>>, DecodeError> {
+    let start = *reader;
+    let Ok(pairs) = reader.map() else {
+        *reader = start;
+        reader.value()?;
+        return Ok(None);
+    };
+    let (mut tag, mut data) = (None, None);
+    for _ in 0..pairs {
+        match text_bytes(reader.value()?) {
+            b"tag" => tag = Reader::new(reader.value()?).bytes().ok(),
+            b"data" => {
+                let before = reader.rest();
+                let seen = peek_next(reader)?;
+                let len = before.len() - reader.rest().len();
+                data = Some((before.get(..len).unwrap_or_default(), seen));
+            }
+            _ => {
+                reader.value()?;
+            }
+        }
+    }
+    let tag = tag.filter(|tag| !tag.is_empty());
+    Ok(tag.zip(data).map(|(tag, (data, seen))| Fired { tag, data, seen }))
+}
+
+impl<'a> Fired<'a> {
+    /// The entry and its prints.
+    pub fn entry(&self, source: Source, at: Micros) -> (Entry<'a>, Prints) {
+        entry_of(self.tag, self.data, &self.seen, source, at)
+    }
+}
+
+/// What an entry is recognised by; `answer` is that of [`Peeked`].
+pub fn prints(entry: &Entry<'_>, answer: [&[u8]; 3]) -> Prints {
+    let seed = secret_seed();
+    // What has no tag is told apart by its kind.
+    let of_kind = seed ^ if entry.tag.is_empty() { u64::from(entry.kind as u8) + 1 } else { 0 };
+    let whole = chained(of_kind, [entry.tag, entry.jid.as_bytes(), entry.body]);
+    if entry.kind != Kind::Return {
+        return Prints { whole, ..Prints::default() };
+    }
+    let asked = chained(seed, [entry.jid.as_bytes(), entry.minion.as_bytes()]);
+    Prints { whole, asked, answer: chained(seed, answer) }
+}
+
+/// As [`prints`], of an entry whose body was not peeked into.
+pub fn prints_of(entry: &Entry<'_>) -> Prints {
+    prints(entry, if entry.kind == Kind::Return { peek(entry.body).answer } else { [b""; 3] })
 }
 
 impl Peeked<'_> {
@@ -116,8 +204,22 @@ impl Peeked<'_> {
 
 /// The entry for an event, whichever door it came by.
 pub fn event_entry<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> Entry<'a> {
+    printed_entry(tag, data, source, at).0
+}
+
+/// As [`event_entry`], with its prints.
+pub fn printed_entry<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> (Entry<'a>, Prints) {
+    entry_of(tag, data, &peek(data), source, at)
+}
+
+fn entry_of<'a>(
+    tag: &'a [u8],
+    data: &'a [u8],
+    seen: &Peeked<'a>,
+    source: Source,
+    at: Micros,
+) -> (Entry<'a>, Prints) {
     let job = job_tag(tag);
-    let seen = peek(data);
     let kind = match job {
         Some(JobTag { of_minions: true, about: "new", .. }) => Kind::JobNew,
         // A minion may fire any tag it likes; an answer is what says itself whose answer to which job it is.
@@ -133,7 +235,7 @@ pub fn event_entry<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros
         Some(_) => "",
         None => minion_of(tag).or(seen.id).unwrap_or(""),
     };
-    Entry {
+    let entry = Entry {
         kind,
         source,
         flags: seen.flags().with(Flags::ON_BUS),
@@ -144,7 +246,8 @@ pub fn event_entry<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros
         fun: seen.fun.unwrap_or(""),
         retcode: seen.retcode.unwrap_or(0),
         body: data,
-    }
+    };
+    (entry, prints(&entry, seen.answer))
 }
 
 /// The minion in `salt/minion/<id>/start`, `salt/beacon/<id>/..`, `minion/refresh/<id>`.
@@ -157,6 +260,7 @@ fn minion_of(tag: &[u8]) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::msgpack;
     use super::*;
 
     #[test]

@@ -1,7 +1,7 @@
 //! Calls: what can be asked over the local socket, one entry each in [`CALLS`]. `docs/WIRE.md` has the shapes.
 //!
-//! A reading call answers msgpack. A writing call makes a [`Write`]: entries to store, and the answer to give
-//! once they are on disk. Neither waits for the disk itself, the socket does.
+//! A reading call answers msgpack. A writing call makes entries to store, and the answer to give once they are on
+//! disk. Neither waits for the disk itself, the socket does.
 
 mod cache;
 mod lists;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use crate::clock::{Clock, Micros};
 use crate::ingest::bus::Watch;
 use crate::metrics::Metrics;
-use crate::model::Batch;
+use crate::model::Drafts;
 use crate::store::{Store, StoreError};
 use crate::wire::call::{Args, CallError};
 
@@ -40,21 +40,16 @@ pub struct Ctx {
     pub socket: PathBuf,
 }
 
-/// What a writing call wants.
-pub struct Write {
-    /// Entries to store; none if there is nothing to wait for.
-    pub batch: Batch,
-    /// The answer once they are stored, as msgpack.
-    pub answer: Vec<u8>,
-}
-
 /// How a call is carried out.
 pub enum Run {
     /// Answers at once, from what is stored.
     Read(fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>),
-    /// Stores something first.
-    Write(fn(&Ctx, &Args<'_>) -> Result<Write, CallError>),
+    /// Puts entries to store into the drafts; the answer is given once they are on disk.
+    Write(WriteCall),
 }
+
+/// A writing call.
+pub type WriteCall = fn(&Ctx, &Args<'_>, &mut Drafts<'_>) -> Result<Vec<u8>, CallError>;
 
 /// One call.
 pub struct Call {
@@ -74,11 +69,7 @@ const fn read(
     Call { name, doc, run: Run::Read(run) }
 }
 
-const fn write(
-    name: &'static str,
-    doc: &'static str,
-    run: fn(&Ctx, &Args<'_>) -> Result<Write, CallError>,
-) -> Call {
+const fn write(name: &'static str, doc: &'static str, run: WriteCall) -> Call {
     Call { name, doc, run: Run::Write(run) }
 }
 

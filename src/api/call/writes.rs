@@ -6,12 +6,12 @@
 //! stored only for a job of which nothing else is known; everything it says comes again in `returner`.
 //! A jid of `req` or `nocache` is one that was never made: refused, quietly.
 
-use super::{Ctx, Write};
+use super::Ctx;
 use crate::clock::Micros;
-use crate::model::{Batch, Entry, Flags, Kind, Source, stamped_jid};
+use crate::model::{Drafts, Entry, Flags, Kind, Source, stamped_jid};
 use crate::wire::call::{Args, CallError, id_text};
-use crate::wire::msgpack::{self, Reader, Writer};
-use crate::wire::salt_event::{event_entry, peek};
+use crate::wire::msgpack::{self, Writer};
+use crate::wire::salt_event::{fired, peek, prints};
 
 /// Words that stand where a jid should be.
 const NO_JIDS: [&str; 3] = ["", "req", "nocache"];
@@ -41,9 +41,10 @@ fn nil() -> Vec<u8> {
 }
 
 impl Ctx {
-    fn store_one(&self, entry: &Entry<'_>, answer: Vec<u8>) -> Result<Write, CallError> {
+    fn store_one(&self, entry: &Entry<'_>, to: &mut Drafts<'_>) -> Result<(), CallError> {
         self.check_size(entry)?;
-        Ok(Write { batch: Batch::of(entry), answer })
+        to.push(entry, None);
+        Ok(())
     }
 
     fn check_size(&self, entry: &Entry<'_>) -> Result<(), CallError> {
@@ -68,20 +69,21 @@ impl Ctx {
     }
 }
 
-pub(super) fn prep_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+pub(super) fn prep_jid(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
     let passed = args.id("passed_jid")?.filter(|jid| !jid.is_empty());
     let jid = passed.unwrap_or_else(|| stamped_jid(ctx.jids.next(ctx.clock.now())));
     let mut answer = Writer::new();
     answer.str(&jid);
     let answer = answer.into_bytes();
     if !args.flag("nocache")? {
-        return Ok(Write { batch: Batch::default(), answer });
+        return Ok(answer);
     }
     let body = nil();
-    ctx.store_one(&Entry { jid: &jid, body: &body, ..blank(ctx, args, Kind::NoCache)? }, answer)
+    ctx.store_one(&Entry { jid: &jid, body: &body, ..blank(ctx, args, Kind::NoCache)? }, to)?;
+    Ok(answer)
 }
 
-pub(super) fn save_load(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+pub(super) fn save_load(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
     let jid = ctx.job_of(args.required_id("jid")?)?;
     let load = args.required_map("load")?;
     let minions = args.array("minions")?;
@@ -91,26 +93,28 @@ pub(super) fn save_load(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> 
     if is_return && minions.is_none() {
         let known = ctx.store.job_row(&jid).map_err(super::failed)?;
         if known.is_some_and(|row| row.rank > 0) {
-            return Ok(Write { batch: Batch::default(), answer: nil() });
+            return Ok(nil());
         }
     }
     let mut body = Writer::new();
     body.array(2).raw(load).raw(minions.unwrap_or(&[0xc0]));
     let body = body.into_bytes();
     let fun = seen.fun.unwrap_or("");
-    ctx.store_one(&Entry { jid: &jid, fun, body: &body, ..blank(ctx, args, kind)? }, nil())
+    ctx.store_one(&Entry { jid: &jid, fun, body: &body, ..blank(ctx, args, kind)? }, to)?;
+    Ok(nil())
 }
 
-pub(super) fn save_minions(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+pub(super) fn save_minions(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
     let jid = ctx.job_of(args.required_id("jid")?)?;
     let minions = args.required_array("minions")?;
     let mut body = Writer::new();
     body.array(2).raw(minions).raw(args.raw("syndic_id").unwrap_or(&[0xc0]));
     let body = body.into_bytes();
-    ctx.store_one(&Entry { jid: &jid, body: &body, ..blank(ctx, args, Kind::Minions)? }, nil())
+    ctx.store_one(&Entry { jid: &jid, body: &body, ..blank(ctx, args, Kind::Minions)? }, to)?;
+    Ok(nil())
 }
 
-pub(super) fn returner(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+pub(super) fn returner(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
     let load = args.required_map("load")?;
     let jid = msgpack::get(load, "jid").and_then(id_text);
     let jid =
@@ -133,54 +137,55 @@ pub(super) fn returner(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
         body: load,
         ..blank(ctx, args, Kind::Return)?
     };
-    ctx.store_one(&entry, nil())
+    ctx.check_size(&entry)?;
+    to.push(&entry, Some(prints(&entry, seen.answer)));
+    Ok(nil())
 }
 
-pub(super) fn update_endtime(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+pub(super) fn update_endtime(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
     let jid = ctx.job_of(args.required_id("jid")?)?;
     let mut body = Writer::new();
     body.str(args.required_text("endtime")?);
     let body = body.into_bytes();
-    ctx.store_one(&Entry { jid: &jid, body: &body, ..blank(ctx, args, Kind::Endtime)? }, nil())
+    ctx.store_one(&Entry { jid: &jid, body: &body, ..blank(ctx, args, Kind::Endtime)? }, to)?;
+    Ok(nil())
 }
 
-pub(super) fn event_return(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+pub(super) fn event_return(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
     let events = args.required_array("events")?;
     let source = source(args, Source::EventReturn)?;
     let at = args.int("at")?.map_or_else(|| ctx.clock.now(), Micros);
-    let mut batch = Batch::default();
-    let (mut total, mut malformed) = (0, 0);
-    for event in msgpack::elements(events) {
+    let (mut total, mut malformed) = (0_u64, 0);
+    for event in fired(events) {
         total += 1;
-        let tag = msgpack::get(event, "tag").and_then(|tag| Reader::new(tag).bytes().ok());
-        let data = msgpack::get(event, "data");
-        let (Some(tag), Some(data)) = (tag.filter(|tag| !tag.is_empty()), data) else {
+        let Ok(Some(event)) = event else {
             malformed += 1;
             continue;
         };
-        let entry = event_entry(tag, data, source, at);
+        let (entry, prints) = event.entry(source, at);
         ctx.check_size(&entry)?;
-        batch.push(&entry);
+        to.push(&entry, Some(prints));
     }
     if malformed > 0 {
         ctx.metrics.event_return_malformed.add(malformed);
         tracing::warn!(malformed, total, "elements of an event_return batch have no tag or no data");
     }
-    let taken = batch.len() as u64;
+    let taken = to.len() as u64;
     ctx.metrics.event_return_events.add(taken);
     let mut answer = Writer::new();
     answer.uint(taken);
-    Ok(Write { batch, answer: answer.into_bytes() })
+    Ok(answer.into_bytes())
 }
 
-pub(super) fn save_reg(ctx: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+pub(super) fn save_reg(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
     let body = args.raw("data").unwrap_or(&[0xc0]);
-    ctx.store_one(&Entry { body, ..blank(ctx, args, Kind::Register)? }, nil())
+    ctx.store_one(&Entry { body, ..blank(ctx, args, Kind::Register)? }, to)?;
+    Ok(nil())
 }
 
 /// Salt asks this every minute. Nothing is let go of in this first form of the store: entries stay until
 /// retention comes with segments and classes that have bounds.
-pub(super) fn clean_old_jobs(_: &Ctx, args: &Args<'_>) -> Result<Write, CallError> {
+pub(super) fn clean_old_jobs(_: &Ctx, args: &Args<'_>, _: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
     args.int("keep_jobs_seconds")?;
-    Ok(Write { batch: Batch::default(), answer: nil() })
+    Ok(nil())
 }

@@ -19,8 +19,11 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::limits::{BLOCK_RAW_BYTES, COMMIT_RAW_BYTES, WIRE_FRAME_BYTES_MAX, ZSTD_LEVEL};
+use crate::limits::{BLOCK_RAW_BYTES, WIRE_FRAME_BYTES_MAX, ZSTD_LEVEL};
 use crate::wire::call::{PREAMBLE_LEN, answer_frame};
+
+/// Raw bytes that go to disk together at most.
+const COMMIT_RAW_BYTES: usize = 4 * 1024 * 1024;
 
 /// Frames that wait for a packer.
 const FRAMES_WAITING: usize = 1024;

@@ -1,0 +1,304 @@
+//! The committer: the one thread that puts packed blocks on disk, makes them findable, and answers.
+//!
+//! One commit at a time: for each class one write, then one `fdatasync` per log written to, then the index in memory, then
+//! the answers. What lies behind a failed commit in the queue fails with it.
+//!
+//! # Invariant
+//!
+//! An answer leaves only after the commit it waits for is synced, or, with durability `written`, written. A failed write
+//! leaves each log as it was. After a failed sync nobody knows what of the file's cached pages is on disk, so that
+//! log is never written to again: its segment is finished where it was synced last, and a new one is begun.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::appender::{Done, PackedBlock, Tally};
+use super::class::Class;
+use super::error::{StoreError, io_at};
+use super::index::MemIndex;
+use super::log::{BlockMeta, FILE_HEADER_LEN};
+use super::segment::{Index, Segment, create, memory_sums};
+use super::{Durability, Limits, Shared};
+use crate::channel::{Next, Rx, Tx};
+use crate::model::SeqNo;
+
+/// What goes to disk together.
+pub(super) struct Commit {
+    pub(super) number: u64,
+    /// How many commits had failed when it was packed.
+    pub(super) epoch: u64,
+    pub(super) parts: Vec<Part>,
+    pub(super) dones: Vec<Done>,
+    /// Every entry numbered below is in this commit or in one before.
+    pub(super) covered: SeqNo,
+    pub(super) tally: Tally,
+}
+
+/// A class's part of a commit.
+pub(super) struct Part {
+    pub(super) class: Class,
+    pub(super) frames: Vec<u8>,
+    pub(super) blocks: Vec<PackedBlock>,
+}
+
+/// The committer has nothing to do, and gives used buffers back.
+#[derive(Debug, Default)]
+pub(super) struct Idle {
+    pub(super) buffers: Vec<Vec<u8>>,
+}
+
+/// How commits fared, for the appender to learn.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// The last commit that is on disk.
+    pub(super) done: u64,
+    /// How many have failed.
+    pub(super) epoch: u64,
+    /// Why the last one did.
+    pub(super) words: String,
+}
+
+/// A class's growing segment.
+pub(super) struct Active {
+    pub(super) segment: Arc<Segment>,
+    file: File,
+    /// Byte after the last frame that counts.
+    end: u64,
+    /// Has it been written to since it was synced?
+    dirty: bool,
+    /// Did a sync fail?
+    broken: bool,
+}
+
+impl Active {
+    /// Opens a segment's log for appending at `end`.
+    pub(super) fn open(segment: Arc<Segment>, end: u64) -> Result<Self, StoreError> {
+        let path = segment.log().path().to_owned();
+        let file = OpenOptions::new().write(true).open(&path).map_err(io_at("open for writing", &path))?;
+        Ok(Self { segment, file, end, dirty: false, broken: false })
+    }
+
+    fn write(&mut self, frames: &[u8]) -> Result<(), StoreError> {
+        let path = self.segment.log().path();
+        self.dirty = true;
+        self.file.write_all_at(frames, self.end).map_err(io_at("write", path))
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        if !std::mem::take(&mut self.dirty) {
+            return Ok(());
+        }
+        let synced = self.file.sync_data().map_err(io_at("sync", self.segment.log().path()));
+        self.broken |= synced.is_err();
+        synced
+    }
+
+    fn undo(&mut self) {
+        if let Err(e) = self.file.set_len(self.end) {
+            // The next commit writes over what was left; until then readers do not look there.
+            tracing::warn!(path = %self.segment.log().path().display(), error = %e, "could not cut off a failed write");
+        }
+    }
+}
+
+/// The committer's thread.
+pub struct Committer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) commits: Rx<Commit>,
+    pub(super) idles: Tx<Idle>,
+    pub(super) progress: Arc<Mutex<Progress>>,
+    pub(super) seals: Tx<Arc<Segment>>,
+    /// By class; none until something is to be written to it.
+    pub(super) active: Vec<Option<Active>>,
+    pub(super) limits: Limits,
+    /// When the first write was made that is not synced yet.
+    pub(super) unsynced_since: Option<Instant>,
+}
+
+impl Committer {
+    /// Works until the appender is gone and everything it handed over is on disk.
+    pub fn run(mut self) {
+        let _ = self.idles.send(Idle::default());
+        loop {
+            match self.commits.next(self.pause()) {
+                Next::Message(commit) => self.apply(commit),
+                Next::Idle => {}
+                Next::Closed => break,
+            }
+            if self.unsynced_since.is_some() && self.pause().is_zero() {
+                self.sync_late();
+            }
+        }
+        self.sync_late();
+    }
+
+    /// How long until what was written has to be synced.
+    fn pause(&self) -> Duration {
+        match (self.limits.durability, self.unsynced_since) {
+            (Durability::Written { within }, Some(since)) => within.saturating_sub(since.elapsed()),
+            _ => Duration::from_secs(3600),
+        }
+    }
+
+    /// Carries out a commit and tells whoever waits for it.
+    pub(super) fn apply(&mut self, mut commit: Commit) {
+        let outcome = self.carry_out(&mut commit);
+        let entries: usize = commit.parts.iter().flat_map(|p| &p.blocks).map(|b| b.entries.len()).sum();
+        {
+            let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+            match &outcome {
+                Ok(()) => progress.done = commit.number,
+                Err(error) if commit.epoch == progress.epoch => {
+                    progress.epoch += 1;
+                    progress.words = error.to_string();
+                }
+                Err(_) => {}
+            }
+        }
+        if let Err(error) = &outcome {
+            self.shared.metrics.entries_failed.add(entries as u64);
+            tracing::error!(%error, entries, "entries could not be stored; their senders are told");
+        }
+        let buffers = commit.parts.into_iter().map(|part| emptied(part.frames)).collect();
+        let _ = self.idles.send(Idle { buffers });
+        let words = outcome.map_err(|error| error.to_string());
+        for done in commit.dones {
+            done(words.clone());
+        }
+        self.roll_full_segments();
+    }
+
+    fn carry_out(&mut self, commit: &mut Commit) -> Result<(), StoreError> {
+        let failed = {
+            let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+            commit.epoch != progress.epoch
+        };
+        if failed {
+            return Err(StoreError::Failed("an earlier commit failed".to_owned()));
+        }
+        if let Err(error) = self.write(&commit.parts) {
+            self.active.iter_mut().flatten().for_each(Active::undo);
+            self.finish_broken_segments();
+            return Err(error);
+        }
+        // From here on nothing fails: the entries are on disk.
+        for part in &mut commit.parts {
+            let Some(Some(active)) = self.active.get_mut(part.class.index()) else { continue };
+            for block in &mut part.blocks {
+                block.meta.offset += active.end;
+            }
+            active.end += part.frames.len() as u64;
+            if let Index::Memory(index) = &mut *active.segment.index_mut() {
+                part.blocks.iter().for_each(|block| take_note(index, block));
+            }
+        }
+        self.shared.set_durable(commit.covered);
+        let (metrics, tally) = (&self.shared.metrics, &commit.tally);
+        metrics.commits.add(1);
+        metrics.entries_stored.add(tally.stored);
+        metrics.entry_bytes_stored.add(tally.raw_bytes);
+        metrics.duplicates_folded.add(tally.known);
+        metrics.returns_differing.add(tally.differing);
+        Ok(())
+    }
+
+    fn write(&mut self, parts: &[Part]) -> Result<(), StoreError> {
+        for part in parts {
+            let Some(first) = part.blocks.first() else { continue };
+            self.growing(part.class, first.meta.first_seq)?.write(&part.frames)?;
+        }
+        if parts.is_empty() {
+            return Ok(());
+        }
+        match self.limits.durability {
+            Durability::Durable => self.active.iter_mut().flatten().try_for_each(Active::sync),
+            Durability::Written { .. } => {
+                self.unsynced_since.get_or_insert_with(Instant::now);
+                Ok(())
+            }
+        }
+    }
+
+    /// The growing segment of a class; a new one, whose name will be `first_seq`, if there is none.
+    fn growing(&mut self, class: Class, first_seq: SeqNo) -> Result<&mut Active, StoreError> {
+        let Some(slot) = self.active.get_mut(class.index()) else {
+            return Err(StoreError::Failed(format!("no class has the number {}", class.index())));
+        };
+        if slot.is_none() {
+            let (shared, name) = (&self.shared, self.shared.classes.name(class));
+            create(&shared.dir, &name, first_seq, shared.clock.now())?;
+            let index = Index::Memory(Box::new(MemIndex::new(first_seq)));
+            let segment = Arc::new(Segment::open(&shared.dir, (class, name), first_seq, index)?);
+            let active = Active::open(segment.clone(), FILE_HEADER_LEN as u64)?;
+            shared.add_segment(segment);
+            *slot = Some(active);
+        }
+        slot.as_mut().ok_or_else(|| StoreError::Failed("no growing segment".to_owned()))
+    }
+
+    /// Syncs what was written and answered, with durability `written`.
+    fn sync_late(&mut self) {
+        self.unsynced_since = None;
+        for active in self.active.iter_mut().flatten() {
+            if let Err(error) = active.sync() {
+                self.shared.metrics.late_syncs_failed.add(1);
+                tracing::error!(%error, "what was answered before it was synced may be lost at a power cut");
+            }
+        }
+        self.finish_broken_segments();
+    }
+
+    /// Lets go of logs whose sync failed.
+    fn finish_broken_segments(&mut self) {
+        for slot in &mut self.active {
+            if let Some(broken) = slot.take_if(|active| active.broken) {
+                tracing::warn!(dir = %broken.segment.dir().display(), "a sync failed; a new segment is begun");
+                finish(&self.seals, broken.segment);
+            }
+        }
+    }
+
+    /// Finishes segments that have reached their bounds. The next ones are begun when there is something to write.
+    fn roll_full_segments(&mut self) {
+        let limits = self.limits;
+        let is_full = |active: &mut Active| {
+            let entries = memory_sums(&active.segment.index()).map_or(0, |sums| sums.entries);
+            entries > 0 && (active.end >= limits.segment_bytes_max || entries >= limits.segment_entries_max)
+        };
+        if self.unsynced_since.is_some() && self.active.iter_mut().flatten().any(is_full) {
+            self.sync_late();
+        }
+        for slot in &mut self.active {
+            let full = slot.take_if(is_full);
+            if let Some(full) = full {
+                finish(&self.seals, full.segment);
+            }
+        }
+    }
+}
+
+/// Hands a finished segment to the sealer; waits if that one is behind.
+fn finish(seals: &Tx<Arc<Segment>>, segment: Arc<Segment>) {
+    if let Err(segment) = seals.send(segment) {
+        tracing::error!(dir = %segment.dir().display(), "the sealer is gone; the next start seals this segment");
+    }
+}
+
+fn emptied(mut buffer: Vec<u8>) -> Vec<u8> {
+    buffer.clear();
+    buffer.shrink_to(crate::limits::COMMIT_PACKED_BYTES);
+    buffer
+}
+
+fn take_note(index: &mut MemIndex, block: &PackedBlock) {
+    let meta: BlockMeta = block.meta;
+    index.add_block(meta);
+    for (at, place) in block.entries.iter().enumerate() {
+        let batch = block.batches.get(place.batch as usize);
+        if let Some(entry) = batch.and_then(|batch| batch.entry(place.at as usize)) {
+            index.add(at, place.seq, &entry, entry.raw_len(), || entry.body);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Sequence numbers: each is given out once, whatever happens.
+//!
+//! A number may have been seen and its entry lost all the same: a power cut took what was answered before it was
+//! synced, somebody deleted a file. So numbers are set aside on disk before they are given out, [`NUMBERS_AHEAD`] at a
+//! time, and a start after a crash goes on behind those.
+//!
+//! # On disk
+//!
+//! ```text
+//! SEQUENCE    decimal digits and a newline: every number below may have been given out
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use super::error::{StoreError, io_at};
+use super::format::write_small;
+use crate::limits::NUMBERS_AHEAD;
+use crate::model::SeqNo;
+
+/// The numbers that are left to give out.
+#[derive(Debug)]
+pub struct Numbers {
+    path: PathBuf,
+    next: SeqNo,
+    /// Set aside on disk up to here.
+    end: SeqNo,
+}
+
+impl Numbers {
+    /// Goes on behind `used`, the number after the last one in the log, and behind what the file says.
+    pub fn open(state_dir: &Path, used: SeqNo) -> Result<Self, StoreError> {
+        let path = state_dir.join("SEQUENCE");
+        let next = match std::fs::read_to_string(&path) {
+            Ok(text) => match text.trim_end().parse::<u64>() {
+                Ok(n) => used.max(SeqNo(n)),
+                Err(_) => {
+                    let next = SeqNo(used.0.saturating_add(NUMBERS_AHEAD));
+                    tracing::error!(
+                        path = %path.display(), found = %text.escape_debug(), going_on_at = next.0,
+                        "expected one number; those that may have been given out are passed over"
+                    );
+                    next
+                }
+            },
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => used,
+            Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
+                SeqNo(used.0.saturating_add(NUMBERS_AHEAD))
+            }
+            Err(why) => return Err(io_at("read", &path)(why)),
+        };
+        Ok(Self { path, next, end: next })
+    }
+
+    /// The number that the next entry gets.
+    pub fn next(&self) -> SeqNo {
+        self.next
+    }
+
+    /// Makes sure that `count` numbers can be taken.
+    pub fn reserve(&mut self, count: usize) -> Result<(), StoreError> {
+        let wanted = self.next.0.saturating_add(count as u64);
+        if wanted > self.end.0 {
+            self.keep(SeqNo(wanted.saturating_add(NUMBERS_AHEAD)))?;
+        }
+        Ok(())
+    }
+
+    /// Gives one out.
+    pub fn take(&mut self) -> SeqNo {
+        let seq = self.next;
+        self.next = seq.next();
+        seq
+    }
+
+    /// At an orderly end: the rest was never given out.
+    pub fn give_back(&mut self) {
+        if self.end > self.next
+            && let Err(error) = self.keep(self.next)
+        {
+            tracing::warn!(%error, "sequence numbers that were set aside will be passed over");
+        }
+    }
+
+    fn keep(&mut self, end: SeqNo) -> Result<(), StoreError> {
+        write_small(&self.path, &format!("{}\n", end.0))?;
+        self.end = end;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_is_given_out_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut numbers = Numbers::open(dir.path(), SeqNo(5)).unwrap();
+        numbers.reserve(2).unwrap();
+        assert_eq!([numbers.take(), numbers.take()], [SeqNo(5), SeqNo(6)]);
+        // A crash: the log may have kept nothing of it.
+        let after = Numbers::open(dir.path(), SeqNo(1)).unwrap().next();
+        assert_eq!(after, SeqNo(7 + NUMBERS_AHEAD));
+        numbers.give_back();
+        assert_eq!(Numbers::open(dir.path(), SeqNo(1)).unwrap().next(), SeqNo(7));
+        assert_eq!(Numbers::open(dir.path(), SeqNo(9)).unwrap().next(), SeqNo(9));
+        std::fs::write(dir.path().join("SEQUENCE"), "many\n").unwrap();
+        assert_eq!(Numbers::open(dir.path(), SeqNo(9)).unwrap().next(), SeqNo(9 + NUMBERS_AHEAD));
+    }
+}
