@@ -49,6 +49,14 @@ impl Cellar {
         cellar
     }
 
+    /// Starts one in a directory whose `state` is there already.
+    pub(crate) fn start_on(dir: tempfile::TempDir) -> Self {
+        let child = serve(dir.path(), &[]);
+        let cellar = Self { dir, child, flags: Vec::new() };
+        cellar.wait_until_ready();
+        cellar
+    }
+
     /// Starts it again on what the last one left.
     pub(crate) fn restart(&mut self) {
         self.child = serve(self.dir.path(), &self.flags);

@@ -28,3 +28,6 @@ mod bus_door;
 
 /// The files under systemd/.
 mod systemd_files;
+
+/// Stores written by earlier releases, and how they are made.
+mod old_stores;
