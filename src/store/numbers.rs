@@ -30,22 +30,20 @@ impl Numbers {
     /// Goes on behind `used`, the number after the last one in the log, and behind what the file says.
     pub fn open(state_dir: &Path, used: SeqNo) -> Result<Self, StoreError> {
         let path = state_dir.join("SEQUENCE");
-        let next = match std::fs::read_to_string(&path) {
-            Ok(text) => match text.trim_end().parse::<u64>() {
-                Ok(n) => used.max(SeqNo(n)),
-                Err(_) => {
+        let number = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.trim_end().parse().ok().map(SeqNo);
+        let next = match std::fs::read(&path) {
+            Ok(bytes) => number(&bytes).map_or_else(
+                || {
                     let next = SeqNo(used.0.saturating_add(NUMBERS_AHEAD));
                     tracing::error!(
-                        path = %path.display(), found = %text.escape_debug(), going_on_at = next.0,
-                        "expected one number; those that may have been given out are passed over"
+                        path = %path.display(), going_on_at = next.0,
+                        "expected one number in this file; those that may have been given out are passed over"
                     );
                     next
-                }
-            },
+                },
+                |said| used.max(said),
+            ),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => used,
-            Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
-                SeqNo(used.0.saturating_add(NUMBERS_AHEAD))
-            }
             Err(why) => return Err(io_at("read", &path)(why)),
         };
         Ok(Self { path, next, end: next })

@@ -102,7 +102,7 @@ impl<'a> Request<'a> {
             let len = r.array()?;
             let id = r.value()?;
             let call = r.text()?;
-            let args = r.value()?;
+            let args = Args::read(&mut r)?;
             Ok((len, id, call, args, r.rest().is_empty()))
         };
         let (len, id, call, args, whole) = read().map_err(|e| protocol(&e.to_string()))?;
@@ -110,26 +110,54 @@ impl<'a> Request<'a> {
         match id {
             _ if len != 3 || !whole => Err(protocol("not three elements")),
             None => Err(protocol("the id is no unsigned integer")),
-            Some(id) => {
-                Ok(Self { id, call, args: Args::of(args).ok_or_else(|| protocol("args is no map"))? })
-            }
+            Some(id) => Ok(Self { id, call, args: args.ok_or_else(|| protocol("args is no map"))? }),
         }
     }
 }
 
-/// The arguments of a call: a msgpack map.
+/// Arguments that are found without walking over the others. No call has more.
+const ARGS_AT_HAND: usize = 8;
+
+/// The arguments of a call: a msgpack map, walked over once.
 #[derive(Debug, Clone, Copy)]
-pub struct Args<'a>(&'a [u8]);
+pub struct Args<'a> {
+    /// Name and value of the first ones.
+    at_hand: [(&'a [u8], &'a [u8]); ARGS_AT_HAND],
+    map: &'a [u8],
+}
 
 impl<'a> Args<'a> {
     /// Takes a value that is a map.
     pub fn of(map: &'a [u8]) -> Option<Self> {
-        Reader::new(map).map().is_ok().then_some(Self(map))
+        Self::read(&mut Reader::new(map)).ok().flatten()
+    }
+
+    /// Reads the value that comes next; `None` if it is no map.
+    fn read(reader: &mut Reader<'a>) -> Result<Option<Self>, DecodeError> {
+        let start = reader.rest();
+        let mut inside = *reader;
+        let Ok(pairs) = inside.map() else {
+            reader.value()?;
+            return Ok(None);
+        };
+        *reader = inside;
+        let nothing: &[u8] = &[];
+        let mut at_hand = [(nothing, nothing); ARGS_AT_HAND];
+        for n in 0..pairs {
+            let (key, value) = (reader.value()?, reader.value()?);
+            if let Some(place) = at_hand.get_mut(n) {
+                *place = (Reader::new(key).bytes().unwrap_or_default(), value);
+            }
+        }
+        let len = start.len() - reader.rest().len();
+        Ok(Some(Self { at_hand, map: start.get(..len).unwrap_or_default() }))
     }
 
     /// Any value; nil counts as absent.
     pub fn raw(&self, key: &str) -> Option<&'a [u8]> {
-        msgpack::get(self.0, key).filter(|v| !is_nil(v))
+        let found = self.at_hand.iter().find(|(name, _)| *name == key.as_bytes()).map(|(_, value)| *value);
+        let is_full = self.at_hand.last().is_some_and(|(_, value)| !value.is_empty());
+        found.or_else(|| is_full.then(|| msgpack::get(self.map, key))?).filter(|v| !is_nil(v))
     }
 
     fn typed<T>(

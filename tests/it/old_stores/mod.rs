@@ -115,6 +115,7 @@ fn open(dir: &Path) -> Store {
         clock: Clock::real(),
         metrics: Arc::default(),
         limits: Limits::default(),
+        classes: saltcellar::store::Classes::default(),
     };
     Store::open(&options).unwrap().store
 }
