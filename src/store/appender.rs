@@ -128,7 +128,7 @@ impl Lane {
     }
 
     /// Packs the open block.
-    fn finish(&mut self, packer: &mut Packer) -> Result<(), StoreError> {
+    fn finish(&mut self, packer: &mut Packer, stamp: u64) -> Result<(), StoreError> {
         if self.entries.is_empty() {
             return Ok(());
         }
@@ -142,7 +142,7 @@ impl Lane {
             return Err(failed(format!("{largest} bytes exceed the limit of {PAYLOAD_BYTES_MAX}")));
         }
         let offset = self.frames.len() as u64;
-        let (len, head_len) = write_frame(&mut self.frames, &packed, first_seq, self.entries.len());
+        let (len, head_len) = write_frame(&mut self.frames, &packed, first_seq, self.entries.len(), stamp);
         drop(packed);
         let fits = |n: usize| u32::try_from(n).map_err(|_| failed("a block over 4 GiB".to_owned()));
         let (len, head_len, count) = (fits(len)?, fits(head_len)?, fits(self.entries.len())?);
@@ -367,7 +367,7 @@ impl Appender {
                 return Err(StoreError::Failed(format!("no class has the number {class}")));
             };
             if lane.builder.is_full_for(&entry) {
-                lane.finish(&mut self.packer)?;
+                lane.finish(&mut self.packer, self.shared.stamp)?;
             }
             if lane.entries.is_empty() {
                 lane.open_since = self.number;
@@ -386,7 +386,7 @@ impl Appender {
         for (class, lane) in self.shared.classes.configured().zip(&mut self.lanes) {
             let ripe = lane.builder.is_half_full() || self.number - lane.open_since >= BLOCK_WAITS_COMMITS;
             if (everything || ripe)
-                && let Err(error) = lane.finish(&mut self.packer)
+                && let Err(error) = lane.finish(&mut self.packer, self.shared.stamp)
             {
                 tracing::error!(%error, "entries could not be stored; their senders are told");
                 self.idle = Some(idle);

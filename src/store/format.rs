@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! state-dir/
-//!   FORMAT                    "saltcellar store, format <version>\n"
+//!   FORMAT                    "saltcellar store, format <version>\nstamp <16 hexadecimal digits>\n"
 //!   LOCK                      flock(2); text: who holds it
 //!   state/                    sled: jobs, latest, minions, segments (see `state`)
 //!   log/<class>/<first-seq>/  a segment; first-seq in 20 digits
@@ -15,6 +15,8 @@
 //! # Versions
 //!
 //! 1: the first one.
+//! 2: heads apart from bodies, frames with the store's stamp, SEQUENCE, indexes in pages, no row per job in `state/`. A
+//!    store of format 1 becomes one of format 2 when it is opened: its logs stay, what is made out of them is made again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -27,7 +29,7 @@ use super::error::{StoreError, io_at};
 use crate::model::SeqNo;
 
 /// The version of everything below a state directory.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// The directory of a class.
 pub fn class_dir(state_dir: &Path, class_name: &str) -> PathBuf {
@@ -122,37 +124,61 @@ impl Lock {
     }
 }
 
-/// Checks the directory's version; writes it into an empty directory.
-pub fn check_version(state_dir: &Path) -> Result<(), StoreError> {
-    const WORDS: &str = "saltcellar store, format ";
+const FORMAT_WORDS: &str = "saltcellar store, format ";
+
+/// Checks the directory's version; writes it into an empty directory, and brings a directory of an older one up to it.
+/// Returns the store's stamp, a random number that all its frames carry: what lies in an entry's body and looks like a
+/// frame has another one.
+pub fn check_version(state_dir: &Path) -> Result<u64, StoreError> {
     let path = state_dir.join("FORMAT");
-    match fs::read_to_string(&path) {
-        Ok(text) => {
-            let found = text.trim_end().strip_prefix(WORDS).unwrap_or("unknown").to_owned();
-            if found == FORMAT_VERSION.to_string() {
-                return Ok(());
-            }
-            Err(StoreError::Version { path: state_dir.to_owned(), found, expected: FORMAT_VERSION })
-        }
+    let refused = |found: &str| StoreError::Version {
+        path: state_dir.to_owned(),
+        found: found.to_owned(),
+        expected: FORMAT_VERSION,
+    };
+    let text = match fs::read_to_string(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             if state_dir.join("log").exists() {
-                let found = "unknown (the file FORMAT is missing)".to_owned();
-                return Err(StoreError::Version {
-                    path: state_dir.to_owned(),
-                    found,
-                    expected: FORMAT_VERSION,
-                });
+                return Err(refused("unknown (the file FORMAT is missing)"));
             }
-            let temporary = state_dir.join("FORMAT.tmp");
-            let mut file = File::create(&temporary).map_err(io_at("create", &temporary))?;
-            writeln!(file, "{WORDS}{FORMAT_VERSION}")
-                .and_then(|()| file.sync_all())
-                .map_err(io_at("write", &temporary))?;
-            fs::rename(&temporary, &path).map_err(io_at("rename to", &path))?;
-            sync_dir(state_dir)
+            return write_format(&path);
         }
-        Err(why) => Err(StoreError::Io { action: "read", path, why }),
+        Err(e) if e.kind() == std::io::ErrorKind::InvalidData => String::new(),
+        read => read.map_err(io_at("read", &path))?,
+    };
+    let mut lines = text.lines();
+    match lines.next().and_then(|line| line.strip_prefix(FORMAT_WORDS)) {
+        Some("1") => {
+            forget_what_was_made(state_dir)?;
+            write_format(&path)
+        }
+        Some(found) if found == FORMAT_VERSION.to_string() => {
+            let stamp = lines.next().and_then(|line| line.strip_prefix("stamp "));
+            let stamp = stamp.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+            stamp.ok_or_else(|| refused("2 without its second line, `stamp` and 16 hexadecimal digits"))
+        }
+        found => Err(refused(found.unwrap_or("unknown"))),
     }
+}
+
+fn write_format(path: &Path) -> Result<u64, StoreError> {
+    let stamp = crate::model::secret_seed();
+    write_small(path, &format!("{FORMAT_WORDS}{FORMAT_VERSION}\nstamp {stamp:016x}\n"))?;
+    Ok(stamp)
+}
+
+/// Removes what is made out of the logs; the start makes it again.
+fn forget_what_was_made(state_dir: &Path) -> Result<(), StoreError> {
+    let mut made = vec![state_dir.join("state")];
+    for name in class_names(state_dir)? {
+        let class = class_dir(state_dir, &name);
+        let segments = fs::read_dir(&class).map_err(io_at("list", &class))?;
+        made.extend(segments.filter_map(|item| Some(item.ok()?.path().join("index"))));
+    }
+    for path in made.iter().filter(|path| path.is_dir()) {
+        fs::remove_dir_all(path).map_err(io_at("remove", path))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -170,14 +196,28 @@ mod tests {
     #[test]
     fn another_version_is_refused_by_both_names() {
         let dir = tempfile::tempdir().unwrap();
-        check_version(dir.path()).unwrap();
-        check_version(dir.path()).unwrap();
+        let stamp = check_version(dir.path()).unwrap();
+        assert_eq!(check_version(dir.path()).unwrap(), stamp);
         fs::write(dir.path().join("FORMAT"), "saltcellar store, format 7\n").unwrap();
         let error = check_version(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("format 7") && error.contains("format 1"), "{error}");
+        assert!(error.contains("format 7") && error.contains("format 2"), "{error}");
         fs::remove_file(dir.path().join("FORMAT")).unwrap();
         fs::create_dir(dir.path().join("log")).unwrap();
         assert!(check_version(dir.path()).is_err());
+    }
+
+    #[test]
+    fn a_directory_of_format_1_keeps_its_logs_and_loses_what_was_made_of_them() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("FORMAT"), "saltcellar store, format 1\n").unwrap();
+        let segment = dir.path().join("log/jobs").join(segment_name(SeqNo(1)));
+        fs::create_dir_all(segment.join("index")).unwrap();
+        fs::create_dir_all(dir.path().join("state")).unwrap();
+        fs::write(segment.join("log"), "frames").unwrap();
+        let stamp = check_version(dir.path()).unwrap();
+        assert_eq!(check_version(dir.path()).unwrap(), stamp);
+        assert!(segment.join("log").is_file() && !segment.join("index").exists());
+        assert!(!dir.path().join("state").exists());
     }
 
     #[test]

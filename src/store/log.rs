@@ -13,7 +13,8 @@
 //!  32  class's name     28 bytes              24  entries               u32 LE
 //!  60  crc32 of bytes 0..60   u32 LE          28  bytes of the bodies   u32 LE
 //!                                             32  crc32 of the bodies   u32 LE
-//!                                             36  zero                  12 bytes
+//!                                             36  zero                  u32
+//!                                             40  the store's stamp     u64 LE
 //! ```
 //!
 //! Head and bodies of the block follow ([`super::block`]), each filled up with zero bytes to a multiple of 16, so that a
@@ -116,7 +117,13 @@ fn frame_len(head: usize, bodies: usize) -> usize {
 }
 
 /// Appends a frame to `out`; its bytes, and those of its head.
-pub fn write_frame(out: &mut Vec<u8>, block: &Packed<'_>, first_seq: SeqNo, count: usize) -> (usize, usize) {
+pub fn write_frame(
+    out: &mut Vec<u8>,
+    block: &Packed<'_>,
+    first_seq: SeqNo,
+    count: usize,
+    stamp: u64,
+) -> (usize, usize) {
     let u32_of = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
     let (head, bodies) = (block.head.as_slice(), block.bodies);
     let mut header = [0_u8; FRAME_HEADER_LEN];
@@ -128,6 +135,7 @@ pub fn write_frame(out: &mut Vec<u8>, block: &Packed<'_>, first_seq: SeqNo, coun
     put(back, 8, &u32_of(count));
     put(back, 12, &u32_of(bodies.len()));
     put(back, 16, &crc32fast::hash(bodies).to_le_bytes());
+    put(back, 24, &stamp.to_le_bytes());
     let crc = checksum(front, back, head);
     put(front, 12, &crc.to_le_bytes());
     let len = frame_len(head.len(), bodies.len());
@@ -214,6 +222,8 @@ struct Frame {
     /// Bytes of the frame, header and padding included.
     len: usize,
     head_len: usize,
+    /// Of the store that wrote it; none before format 2.
+    stamp: Option<u64>,
 }
 
 /// What a walk over a file found.
@@ -329,7 +339,7 @@ impl LogFile {
             return Err(self.corrupt(offset, what));
         }
         let view = BlockView::new(head, bodies).map_err(|what| self.no_block(offset, &what))?;
-        Ok(Some(Frame { view, len, head_len }))
+        Ok(Some(Frame { view, len, head_len, stamp: Some(u64_at(&header, 40)) }))
     }
 
     fn frame_v1_at(&self, header: &[u8], offset: u64, size: u64) -> Result<Option<Frame>, StoreError> {
@@ -348,7 +358,7 @@ impl LogFile {
             return Ok(None);
         }
         let view = block_v1::view(&payload).map_err(|what| self.no_block(offset, &what))?;
-        Ok(Some(Frame { view, len: whole, head_len: len }))
+        Ok(Some(Frame { view, len: whole, head_len: len, stamp: None }))
     }
 
     fn no_block(&self, offset: u64, what: &str) -> StoreError {
@@ -368,10 +378,13 @@ impl LogFile {
     pub fn walk(&self, mut each: impl FnMut(BlockMeta, &BlockView)) -> Result<Walked, StoreError> {
         let size = self.size()?;
         let mut walked = Walked { end: FILE_HEADER_LEN as u64, size, damaged: Vec::new() };
-        let mut at = walked.end;
+        let (mut at, mut stamp) = (walked.end, None);
         while at + FRAME_HEADER_LEN_V1 as u64 <= size {
-            match self.frame_at(at, size, true)? {
+            // Behind damage lie perhaps the bodies of the damaged frame, with anything in them. They do not know the stamp.
+            let frame = self.frame_at(at, size, true)?;
+            match frame.filter(|frame| at == walked.end || stamp.is_none() || frame.stamp == stamp) {
                 Some(frame) => {
+                    stamp = frame.stamp.or(stamp);
                     if at > walked.end {
                         walked.damaged.push((walked.end, at - walked.end));
                     }

@@ -126,6 +126,8 @@ struct Shared {
     metrics: Arc<Metrics>,
     state: state::State,
     classes: Classes,
+    /// What this store's frames are known by.
+    stamp: u64,
     /// One chain per class, oldest first.
     segments: Vec<RwLock<Vec<Arc<segment::Segment>>>>,
     durable: AtomicU64,
@@ -173,7 +175,7 @@ impl Store {
         let dir = &options.dir;
         format::make_dir(dir)?;
         let lock = format::Lock::take(dir, &options.holder)?;
-        format::check_version(dir)?;
+        let stamp = format::check_version(dir)?;
         let classes = all_classes(dir, &options.classes)?;
         let shared = Arc::new(Shared {
             dir: dir.clone(),
@@ -182,6 +184,7 @@ impl Store {
             state: open_state(dir, &options.metrics)?,
             segments: classes.all().map(|_| RwLock::default()).collect(),
             classes,
+            stamp,
             durable: AtomicU64::new(SeqNo::FIRST.0),
             beat: AtomicI64::new(options.clock.now().0),
             cache: cache::BlockCache::default(),

@@ -1,5 +1,7 @@
 //! The store as a whole: what was acknowledged is there after a stop, a cut, a flipped bit, a lost index.
 
+mod damage;
+
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::sync::mpsc::{SyncSender, sync_channel};
