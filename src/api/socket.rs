@@ -303,11 +303,17 @@ async fn take_payload(
         let lane = if len <= SMALL_FRAME_BYTES { &house.small } else { &house.large };
         bytes = Some(set_aside(lane).await.map_err(|_| overloaded())?.map_err(|_| Farewell::Gone)?);
     }
-    payload.resize(len, 0);
-    match timeout(PEER_PATIENCE, from.read_exact(&mut payload)).await {
+    // Not zeroed first, as `read_exact` would want it; the spare room keeps the end of the frame from growing it.
+    payload.reserve_exact(len + 64);
+    let mut frame = from.take(len as u64);
+    match timeout(PEER_PATIENCE, frame.read_to_end(&mut payload)).await {
         Err(_) => return Err(broke("a frame that was begun did not end in time")),
-        Ok(read) => read?,
-    };
+        Ok(read) => {
+            if read? < len {
+                return Err(Farewell::Gone);
+            }
+        }
+    }
     let bytes = match bytes {
         Some(bytes) => bytes,
         None => set_aside(&house.tiny).await.map_err(|_| overloaded())?.map_err(|_| Farewell::Gone)?,
