@@ -133,6 +133,7 @@ fn saltcellar(dir: &Path, events: &Events) -> u64 {
         metrics: Arc::default(),
         limits: Limits::default(),
         classes: Classes::default(),
+        medium: Arc::new(saltcellar::store::medium::Disk),
     };
     let opened = Store::open(&options).unwrap();
     let (store, intake) = (opened.store, opened.intake);

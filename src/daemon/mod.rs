@@ -29,6 +29,7 @@ use crate::ingest::bus::Bus;
 use crate::limits::{DRAIN_PATIENCE, SEGMENT_ENTRIES_MAX};
 use crate::metrics::Metrics;
 use crate::shutdown::Drain;
+use crate::store::medium::Disk;
 use crate::store::{Classes, Limits, Options, Store};
 
 /// A running daemon.
@@ -60,6 +61,7 @@ impl Daemon {
                 segment_entries_max: SEGMENT_ENTRIES_MAX,
             },
             classes: Classes::default(),
+            medium: Arc::new(Disk),
         })
         .context("open the store")?;
         let (store, intake) = (opened.store, opened.intake);

@@ -9,8 +9,6 @@
 //! leaves each log as it was. After a failed sync nobody knows what of the file's cached pages is on disk, so that
 //! log is never written to again: its segment is finished where it was synced last, and a new one is begun.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +17,7 @@ use super::class::Class;
 use super::error::{StoreError, io_at};
 use super::index::MemIndex;
 use super::log::{BlockMeta, FILE_HEADER_LEN};
+use super::medium::MediumFile;
 use super::segment::{Index, Segment, create, memory_sums};
 use super::{Durability, Limits, Shared};
 use crate::channel::{Next, Rx, Tx};
@@ -63,7 +62,7 @@ pub(super) struct Progress {
 /// A class's growing segment.
 pub(super) struct Active {
     pub(super) segment: Arc<Segment>,
-    file: File,
+    file: Box<dyn MediumFile>,
     /// Byte after the last frame that counts.
     end: u64,
     /// Has it been written to since it was synced?
@@ -76,7 +75,7 @@ impl Active {
     /// Opens a segment's log for appending at `end`.
     pub(super) fn open(segment: Arc<Segment>, end: u64) -> Result<Self, StoreError> {
         let path = segment.log().path().to_owned();
-        let file = OpenOptions::new().write(true).open(&path).map_err(io_at("open for writing", &path))?;
+        let file = segment.medium().open_to_write(&path).map_err(io_at("open for writing", &path))?;
         Ok(Self { segment, file, end, dirty: false, broken: false })
     }
 
@@ -228,9 +227,10 @@ impl Committer {
         };
         if slot.is_none() {
             let (shared, name) = (&self.shared, self.shared.classes.name(class));
-            create(&shared.dir, &name, first_seq, shared.clock.now())?;
+            create(&*shared.medium, &shared.dir, &name, first_seq, shared.clock.now())?;
             let index = Index::Memory(Box::new(MemIndex::new(first_seq)));
-            let segment = Arc::new(Segment::open(&shared.dir, (class, name), first_seq, index)?);
+            let segment =
+                Arc::new(Segment::open(&shared.medium, &shared.dir, (class, name), first_seq, index)?);
             let active = Active::open(segment.clone(), FILE_HEADER_LEN as u64)?;
             shared.add_segment(segment);
             *slot = Some(active);

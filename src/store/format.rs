@@ -26,6 +26,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::class::is_class_name;
 use super::error::{StoreError, io_at};
+use super::medium::Medium;
 use crate::model::SeqNo;
 
 /// The version of everything below a state directory.
@@ -64,33 +65,23 @@ pub fn segment_seq(name: &str) -> Option<SeqNo> {
 }
 
 /// Creates a directory with mode 0750 and syncs its parent. One that is there already is fine.
-pub fn make_dir(path: &Path) -> Result<(), StoreError> {
-    use std::os::unix::fs::DirBuilderExt as _;
+pub fn make_dir(medium: &dyn Medium, path: &Path) -> Result<(), StoreError> {
     if path.is_dir() {
         return Ok(());
     }
     if let Some(parent) = path.parent() {
-        make_dir(parent)?;
+        make_dir(medium, parent)?;
     }
-    match fs::DirBuilder::new().mode(0o750).create(path) {
+    match medium.make_dir(path) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         made => made.map_err(io_at("create the directory", path)),
     }?;
-    path.parent().map_or(Ok(()), sync_dir)
+    path.parent().map_or(Ok(()), |parent| sync_dir(medium, parent))
 }
 
 /// Syncs a directory: names made or removed in it survive a power cut from here on.
-pub fn sync_dir(path: &Path) -> Result<(), StoreError> {
-    File::open(path).and_then(|dir| dir.sync_all()).map_err(io_at("sync the directory", path))
-}
-
-/// Writes a small file so that either the old one or the new one is there whole, also after a power cut.
-pub fn write_small(path: &Path, text: &str) -> Result<(), StoreError> {
-    let temporary = path.with_extension("tmp");
-    let mut file = File::create(&temporary).map_err(io_at("create", &temporary))?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io_at("write", &temporary))?;
-    fs::rename(&temporary, path).map_err(io_at("rename to", path))?;
-    path.parent().map_or(Ok(()), sync_dir)
+pub fn sync_dir(medium: &dyn Medium, path: &Path) -> Result<(), StoreError> {
+    medium.sync_dir(path).map_err(io_at("sync the directory", path))
 }
 
 /// Holds the state directory for one process, as long as it lives.
@@ -129,7 +120,7 @@ const FORMAT_WORDS: &str = "saltcellar store, format ";
 /// Checks the directory's version; writes it into an empty directory, and brings a directory of an older one up to it.
 /// Returns the store's stamp, a random number that all its frames carry: what lies in an entry's body and looks like a
 /// frame has another one.
-pub fn check_version(state_dir: &Path) -> Result<u64, StoreError> {
+pub fn check_version(medium: &dyn Medium, state_dir: &Path) -> Result<u64, StoreError> {
     let path = state_dir.join("FORMAT");
     let refused = |found: &str| StoreError::Version {
         path: state_dir.to_owned(),
@@ -141,7 +132,7 @@ pub fn check_version(state_dir: &Path) -> Result<u64, StoreError> {
             if state_dir.join("log").exists() {
                 return Err(refused("unknown (the file FORMAT is missing)"));
             }
-            return write_format(&path);
+            return write_format(medium, &path);
         }
         Err(e) if e.kind() == std::io::ErrorKind::InvalidData => String::new(),
         read => read.map_err(io_at("read", &path))?,
@@ -149,8 +140,8 @@ pub fn check_version(state_dir: &Path) -> Result<u64, StoreError> {
     let mut lines = text.lines();
     match lines.next().and_then(|line| line.strip_prefix(FORMAT_WORDS)) {
         Some("1") => {
-            forget_what_was_made(state_dir)?;
-            write_format(&path)
+            forget_what_was_made(medium, state_dir)?;
+            write_format(medium, &path)
         }
         Some(found) if found == FORMAT_VERSION.to_string() => {
             let stamp = lines.next().and_then(|line| line.strip_prefix("stamp "));
@@ -161,14 +152,15 @@ pub fn check_version(state_dir: &Path) -> Result<u64, StoreError> {
     }
 }
 
-fn write_format(path: &Path) -> Result<u64, StoreError> {
+fn write_format(medium: &dyn Medium, path: &Path) -> Result<u64, StoreError> {
     let stamp = crate::model::secret_seed();
-    write_small(path, &format!("{FORMAT_WORDS}{FORMAT_VERSION}\nstamp {stamp:016x}\n"))?;
+    let words = format!("{FORMAT_WORDS}{FORMAT_VERSION}\nstamp {stamp:016x}\n");
+    medium.write_whole(path, words.as_bytes()).map_err(io_at("write", path))?;
     Ok(stamp)
 }
 
 /// Removes what is made out of the logs; the start makes it again.
-fn forget_what_was_made(state_dir: &Path) -> Result<(), StoreError> {
+fn forget_what_was_made(medium: &dyn Medium, state_dir: &Path) -> Result<(), StoreError> {
     let mut made = vec![state_dir.join("state")];
     for name in class_names(state_dir)? {
         let class = class_dir(state_dir, &name);
@@ -176,13 +168,14 @@ fn forget_what_was_made(state_dir: &Path) -> Result<(), StoreError> {
         made.extend(segments.filter_map(|item| Some(item.ok()?.path().join("index"))));
     }
     for path in made.iter().filter(|path| path.is_dir()) {
-        fs::remove_dir_all(path).map_err(io_at("remove", path))?;
+        medium.remove_dir_all(path).map_err(io_at("remove", path))?;
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::medium::Disk;
     use super::*;
 
     #[test]
@@ -196,14 +189,14 @@ mod tests {
     #[test]
     fn another_version_is_refused_by_both_names() {
         let dir = tempfile::tempdir().unwrap();
-        let stamp = check_version(dir.path()).unwrap();
-        assert_eq!(check_version(dir.path()).unwrap(), stamp);
+        let stamp = check_version(&Disk, dir.path()).unwrap();
+        assert_eq!(check_version(&Disk, dir.path()).unwrap(), stamp);
         fs::write(dir.path().join("FORMAT"), "saltcellar store, format 7\n").unwrap();
-        let error = check_version(dir.path()).unwrap_err().to_string();
+        let error = check_version(&Disk, dir.path()).unwrap_err().to_string();
         assert!(error.contains("format 7") && error.contains("format 2"), "{error}");
         fs::remove_file(dir.path().join("FORMAT")).unwrap();
         fs::create_dir(dir.path().join("log")).unwrap();
-        assert!(check_version(dir.path()).is_err());
+        assert!(check_version(&Disk, dir.path()).is_err());
     }
 
     #[test]
@@ -214,8 +207,8 @@ mod tests {
         fs::create_dir_all(segment.join("index")).unwrap();
         fs::create_dir_all(dir.path().join("state")).unwrap();
         fs::write(segment.join("log"), "frames").unwrap();
-        let stamp = check_version(dir.path()).unwrap();
-        assert_eq!(check_version(dir.path()).unwrap(), stamp);
+        let stamp = check_version(&Disk, dir.path()).unwrap();
+        assert_eq!(check_version(&Disk, dir.path()).unwrap(), stamp);
         assert!(segment.join("log").is_file() && !segment.join("index").exists());
         assert!(!dir.path().join("state").exists());
     }

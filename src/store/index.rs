@@ -268,7 +268,7 @@ pub fn flush_and_sync(db: &sled::Db, dir: &Path) -> Result<(), StoreError> {
     guarded(dir, || db.flush())?;
     let file = dir.join("db");
     File::open(&file).and_then(|f| f.sync_data()).map_err(io_at("sync", &file))?;
-    super::format::sync_dir(dir)
+    super::format::sync_dir(&super::medium::Disk, dir)
 }
 
 impl SledIndex {

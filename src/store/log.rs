@@ -30,9 +30,7 @@
 //! write that was never acknowledged and is cut off; a bad frame with good ones behind it is damage: it is
 //! skipped, counted and named with its offset, and nothing is cut.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rkyv::util::AlignedVec;
@@ -43,6 +41,7 @@ use super::builder::Packed;
 use super::class::CLASS_NAME_BYTES_MAX;
 use super::error::{StoreError, io_at};
 use super::format::FORMAT_VERSION;
+use super::medium::{Medium, MediumFile};
 use crate::clock::Micros;
 use crate::limits::WIRE_FRAME_BYTES_MAX;
 use crate::model::SeqNo;
@@ -213,7 +212,7 @@ pub fn file_header(class_name: &str, first_seq: SeqNo, created: Micros) -> [u8; 
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
-    file: File,
+    file: Box<dyn MediumFile>,
 }
 
 /// A frame that was read.
@@ -240,8 +239,13 @@ pub struct Walked {
 impl LogFile {
     /// Opens a file and looks at its header. A damaged header is reported and done without: the frames have
     /// checksums of their own, and the directory names class and number.
-    pub fn open(path: &Path, class_name: &str, first_seq: SeqNo) -> Result<Self, StoreError> {
-        let file = File::open(path).map_err(io_at("open", path))?;
+    pub fn open(
+        medium: &dyn Medium,
+        path: &Path,
+        class_name: &str,
+        first_seq: SeqNo,
+    ) -> Result<Self, StoreError> {
+        let file = medium.open(path).map_err(io_at("open", path))?;
         let mut header = [0_u8; FILE_HEADER_LEN];
         let whole = match file.read_exact_at(&mut header, 0) {
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => false,
@@ -271,7 +275,7 @@ impl LogFile {
 
     /// Bytes of the file.
     pub fn size(&self) -> Result<u64, StoreError> {
-        Ok(self.file.metadata().map_err(io_at("read the size of", &self.path))?.len())
+        self.file.size().map_err(io_at("read the size of", &self.path))
     }
 
     /// Reads and checks the block of a frame.
@@ -437,7 +441,7 @@ mod tests {
         let path = dir.path().join("log");
         let opens = |header: &[u8], class: &str| {
             std::fs::write(&path, header).unwrap();
-            LogFile::open(&path, class, SeqNo(7)).is_ok()
+            LogFile::open(&super::super::medium::Disk, &path, class, SeqNo(7)).is_ok()
         };
         let longest = "x".repeat(CLASS_NAME_BYTES_MAX);
         for class in ["jobs", "events", "chatter", &longest] {

@@ -22,6 +22,7 @@ pub mod error;
 pub mod format;
 pub mod index;
 pub mod log;
+pub mod medium;
 pub mod numbers;
 pub mod read;
 pub mod row;
@@ -42,6 +43,8 @@ pub use format::FORMAT_VERSION;
 pub use read::{ClassSums, StoredEntry};
 pub use row::JobRow;
 pub use seal::Sealer;
+
+use medium::Medium;
 
 use crate::channel::bounded;
 use crate::clock::{Clock, Micros};
@@ -97,6 +100,8 @@ pub struct Options {
     pub metrics: Arc<Metrics>,
     /// When segments are finished.
     pub limits: Limits,
+    /// Through which files are written.
+    pub medium: Arc<dyn Medium>,
     /// The classes that take entries.
     pub classes: Classes,
 }
@@ -121,6 +126,7 @@ pub struct Opened {
 
 #[derive(Debug)]
 struct Shared {
+    medium: Arc<dyn Medium>,
     dir: PathBuf,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -172,16 +178,17 @@ impl Store {
 
     /// Opens a state directory, making it if need be, and repairs what a crash left half done.
     pub fn open(options: &Options) -> Result<Opened, StoreError> {
-        let dir = &options.dir;
-        format::make_dir(dir)?;
+        let (dir, medium) = (&options.dir, &options.medium);
+        format::make_dir(&**medium, dir)?;
         let lock = format::Lock::take(dir, &options.holder)?;
-        let stamp = format::check_version(dir)?;
+        let stamp = format::check_version(&**medium, dir)?;
         let classes = all_classes(dir, &options.classes)?;
         let shared = Arc::new(Shared {
+            medium: medium.clone(),
             dir: dir.clone(),
             clock: options.clock.clone(),
             metrics: options.metrics.clone(),
-            state: open_state(dir, &options.metrics)?,
+            state: open_state(&**medium, dir, &options.metrics)?,
             segments: classes.all().map(|_| RwLock::default()).collect(),
             classes,
             stamp,
@@ -197,12 +204,13 @@ impl Store {
         for class in shared.classes.all() {
             let name = shared.classes.name(class);
             let grows = shared.classes.is_configured(class);
-            let found = segments_on_disk(dir, &name)?;
+            let found = segments_on_disk(&**medium, dir, &name)?;
             let newest = found.last().copied();
             for first_seq in found {
                 next_seq = next_seq.max(first_seq);
                 let index = segment::Index::Closed;
-                let segment = Arc::new(segment::Segment::open(dir, (class, name.clone()), first_seq, index)?);
+                let segment =
+                    Arc::new(segment::Segment::open(medium, dir, (class, name.clone()), first_seq, index)?);
                 // The newest one grows, and has no index. A class that the configuration did not name meanwhile has
                 // one: it is finished like the others.
                 if let Some(sums) = shared.state.sums(&segment)?.filter(|_| segment.has_index()) {
@@ -243,7 +251,7 @@ impl Store {
             });
             active.push(opened.transpose()?);
         }
-        let numbers = numbers::Numbers::open(dir, next_seq)?;
+        let numbers = numbers::Numbers::open(medium, dir, next_seq)?;
         shared.set_durable(numbers.next());
         let mut dedupe = dedupe::Dedupe::new();
         for class in shared.classes.all() {
@@ -280,15 +288,15 @@ impl Store {
 }
 
 /// Opens the state database; a damaged one is put aside and made again out of the segments.
-fn open_state(dir: &Path, metrics: &Metrics) -> Result<state::State, StoreError> {
+fn open_state(medium: &dyn Medium, dir: &Path, metrics: &Metrics) -> Result<state::State, StoreError> {
     let place = dir.join("state");
     match state::State::open(&place) {
         Err(error @ StoreError::Index { .. }) => {
             let aside = dir.join("state.damaged");
             tracing::error!(%error, aside = %aside.display(), "the state database is damaged; making it again from the log");
             metrics.indexes_rebuilt.add(1);
-            let _ = std::fs::remove_dir_all(&aside);
-            std::fs::rename(&place, &aside).map_err(error::io_at("put aside", &place))?;
+            let _ = medium.remove_dir_all(&aside);
+            medium.rename(&place, &aside).map_err(error::io_at("put aside", &place))?;
             state::State::open(&place)
         }
         opened => opened,
@@ -312,9 +320,9 @@ fn all_classes(dir: &Path, configured: &Classes) -> Result<Classes, StoreError> 
     Ok(classes)
 }
 
-fn segments_on_disk(dir: &Path, class_name: &str) -> Result<Vec<SeqNo>, StoreError> {
+fn segments_on_disk(medium: &dyn Medium, dir: &Path, class_name: &str) -> Result<Vec<SeqNo>, StoreError> {
     let class_dir = format::class_dir(dir, class_name);
-    format::make_dir(&class_dir)?;
+    format::make_dir(medium, &class_dir)?;
     let mut found = Vec::new();
     for item in std::fs::read_dir(&class_dir).map_err(error::io_at("list", &class_dir))? {
         let item = item.map_err(error::io_at("list", &class_dir))?;
@@ -324,7 +332,7 @@ fn segments_on_disk(dir: &Path, class_name: &str) -> Result<Vec<SeqNo>, StoreErr
             found.push(seq);
         } else {
             let path = item.path();
-            std::fs::remove_dir_all(&path).map_err(error::io_at("remove", &path))?;
+            medium.remove_dir_all(&path).map_err(error::io_at("remove", &path))?;
         }
     }
     found.sort_unstable();
@@ -352,8 +360,7 @@ fn cut_tail(segment: &segment::Segment, end: u64, metrics: &Metrics) -> Result<(
         path = %path.display(), offset = end, bytes = size - end, copy = %copy.display(), "cutting off an unfinished write"
     );
     metrics.tail_bytes_cut.add(size - end);
-    let file =
-        std::fs::OpenOptions::new().write(true).open(path).map_err(error::io_at("open for writing", path))?;
+    let file = segment.medium().open_to_write(path).map_err(error::io_at("open for writing", path))?;
     file.set_len(end).and_then(|()| file.sync_all()).map_err(error::io_at("cut", path))
 }
 

@@ -11,15 +11,17 @@
 //! ```
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::error::{StoreError, io_at};
-use super::format::write_small;
+use super::medium::Medium;
 use crate::limits::NUMBERS_AHEAD;
 use crate::model::SeqNo;
 
 /// The numbers that are left to give out.
 #[derive(Debug)]
 pub struct Numbers {
+    medium: Arc<dyn Medium>,
     path: PathBuf,
     next: SeqNo,
     /// Set aside on disk up to here.
@@ -28,7 +30,7 @@ pub struct Numbers {
 
 impl Numbers {
     /// Goes on behind `used`, the number after the last one in the log, and behind what the file says.
-    pub fn open(state_dir: &Path, used: SeqNo) -> Result<Self, StoreError> {
+    pub fn open(medium: &Arc<dyn Medium>, state_dir: &Path, used: SeqNo) -> Result<Self, StoreError> {
         let path = state_dir.join("SEQUENCE");
         let number = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.trim_end().parse().ok().map(SeqNo);
         let next = match std::fs::read(&path) {
@@ -46,7 +48,7 @@ impl Numbers {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => used,
             Err(why) => return Err(io_at("read", &path)(why)),
         };
-        Ok(Self { path, next, end: next })
+        Ok(Self { medium: medium.clone(), path, next, end: next })
     }
 
     /// The number that the next entry gets.
@@ -80,7 +82,8 @@ impl Numbers {
     }
 
     fn keep(&mut self, end: SeqNo) -> Result<(), StoreError> {
-        write_small(&self.path, &format!("{}\n", end.0))?;
+        let words = format!("{}\n", end.0);
+        self.medium.write_whole(&self.path, words.as_bytes()).map_err(io_at("write", &self.path))?;
         self.end = end;
         Ok(())
     }
@@ -88,21 +91,24 @@ impl Numbers {
 
 #[cfg(test)]
 mod tests {
+    use super::super::medium::Disk;
     use super::*;
 
     #[test]
     fn no_number_is_given_out_twice() {
         let dir = tempfile::tempdir().unwrap();
-        let mut numbers = Numbers::open(dir.path(), SeqNo(5)).unwrap();
+        let open =
+            |used| Numbers::open(&(Arc::new(Disk) as Arc<dyn Medium>), dir.path(), SeqNo(used)).unwrap();
+        let mut numbers = open(5);
         numbers.reserve(2).unwrap();
         assert_eq!([numbers.take(), numbers.take()], [SeqNo(5), SeqNo(6)]);
         // A crash: the log may have kept nothing of it.
-        let after = Numbers::open(dir.path(), SeqNo(1)).unwrap().next();
+        let after = open(1).next();
         assert_eq!(after, SeqNo(7 + NUMBERS_AHEAD));
         numbers.give_back();
-        assert_eq!(Numbers::open(dir.path(), SeqNo(1)).unwrap().next(), SeqNo(7));
-        assert_eq!(Numbers::open(dir.path(), SeqNo(9)).unwrap().next(), SeqNo(9));
+        assert_eq!(open(1).next(), SeqNo(7));
+        assert_eq!(open(9).next(), SeqNo(9));
         std::fs::write(dir.path().join("SEQUENCE"), "many\n").unwrap();
-        assert_eq!(Numbers::open(dir.path(), SeqNo(9)).unwrap().next(), SeqNo(9 + NUMBERS_AHEAD));
+        assert_eq!(open(9).next(), SeqNo(9 + NUMBERS_AHEAD));
     }
 }

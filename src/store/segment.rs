@@ -13,6 +13,7 @@ use super::error::StoreError;
 use super::format::{class_dir, make_dir, segment_name, sync_dir};
 use super::index::{MemIndex, Place, SledIndex, Sums};
 use super::log::{BlockMeta, LogFile, Walked};
+use super::medium::Medium;
 use crate::model::{Entry, JidKey, SeqNo};
 
 /// Where a segment's index is.
@@ -35,6 +36,7 @@ pub struct Segment {
     pub class_name: Arc<str>,
     /// Its first sequence number, which is also its name.
     pub first_seq: SeqNo,
+    medium: Arc<dyn Medium>,
     dir: PathBuf,
     log: LogFile,
     index: RwLock<Index>,
@@ -45,15 +47,21 @@ pub struct Segment {
 impl Segment {
     /// Opens a segment whose log file exists.
     pub fn open(
+        medium: &Arc<dyn Medium>,
         state_dir: &Path,
         (class, class_name): (Class, Arc<str>),
         first_seq: SeqNo,
         index: Index,
     ) -> Result<Self, StoreError> {
         let dir = class_dir(state_dir, &class_name).join(segment_name(first_seq));
-        let log = LogFile::open(&dir.join("log"), &class_name, first_seq)?;
-        let (index, held) = (RwLock::new(index), Mutex::default());
-        Ok(Self { class, class_name, first_seq, dir, log, index, held })
+        let log = LogFile::open(&**medium, &dir.join("log"), &class_name, first_seq)?;
+        let (medium, index, held) = (medium.clone(), RwLock::new(index), Mutex::default());
+        Ok(Self { class, class_name, first_seq, medium, dir, log, index, held })
+    }
+
+    /// Where its files are.
+    pub fn medium(&self) -> &dyn Medium {
+        &*self.medium
     }
 
     /// Its directory.
@@ -123,7 +131,7 @@ impl Segment {
             Err(error @ StoreError::Index { .. }) => {
                 let (index, _) = self.walk()?;
                 let place = self.dir.join("index");
-                std::fs::remove_dir_all(&place).map_err(super::error::io_at("remove", &place))?;
+                self.medium.remove_dir_all(&place).map_err(super::error::io_at("remove", &place))?;
                 Ok((Index::Memory(Box::new(index)), Some(error)))
             }
             Err(error) => Err(error),
@@ -139,7 +147,7 @@ impl Segment {
     pub fn write_index(&self, index: &MemIndex) -> Result<(), StoreError> {
         let (temporary, place) = (self.dir.join("index.tmp"), self.dir.join("index"));
         for old in [&temporary, &place] {
-            match std::fs::remove_dir_all(old) {
+            match self.medium.remove_dir_all(old) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                     return Err(StoreError::Io { action: "remove", path: old.clone(), why: e });
                 }
@@ -147,8 +155,8 @@ impl Segment {
             }
         }
         SledIndex::write(index, &temporary)?;
-        std::fs::rename(&temporary, &place).map_err(super::error::io_at("rename to", &place))?;
-        sync_dir(&self.dir)
+        self.medium.rename(&temporary, &place).map_err(super::error::io_at("rename to", &place))?;
+        sync_dir(self.medium(), &self.dir)
     }
 }
 
@@ -187,21 +195,17 @@ impl Ready<'_> {
 
 /// Makes the directory and the empty log of a new segment. Durable when it returns.
 pub fn create(
+    medium: &dyn Medium,
     state_dir: &Path,
     class_name: &str,
     first_seq: SeqNo,
     now: crate::clock::Micros,
 ) -> Result<(), StoreError> {
-    use std::io::Write as _;
     let dir = class_dir(state_dir, class_name).join(segment_name(first_seq));
-    make_dir(&dir)?;
-    let (temporary, path) = (dir.join("log.tmp"), dir.join("log"));
-    let mut file = std::fs::File::create(&temporary).map_err(super::error::io_at("create", &temporary))?;
-    file.write_all(&super::log::file_header(class_name, first_seq, now))
-        .and_then(|()| file.sync_all())
-        .map_err(super::error::io_at("write", &temporary))?;
-    std::fs::rename(&temporary, &path).map_err(super::error::io_at("rename to", &path))?;
-    sync_dir(&dir)
+    make_dir(medium, &dir)?;
+    let path = dir.join("log");
+    let header = super::log::file_header(class_name, first_seq, now);
+    medium.write_whole(&path, &header).map_err(super::error::io_at("write", &path))
 }
 
 /// Sums of an index in memory.

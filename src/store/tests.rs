@@ -23,8 +23,8 @@ struct Rig {
 fn options(dir: &Path, limits: Limits) -> Options {
     let holder = "the test".to_owned();
     let clock = Clock::hand_wound(Micros(1_000_000));
-    let (metrics, classes) = (Arc::default(), Classes::default());
-    Options { dir: dir.to_owned(), holder, clock, metrics, limits, classes }
+    let (metrics, classes, medium) = (Arc::default(), Classes::default(), Arc::new(medium::Disk));
+    Options { dir: dir.to_owned(), holder, clock, metrics, limits, classes, medium }
 }
 
 const SMALL: Limits =

@@ -14,7 +14,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rmpv::Value;
 use saltcellar::clock::Clock;
 use saltcellar::model::SeqNo;
-use saltcellar::store::{Limits, Options, Store, StoredEntry};
+use saltcellar::store::medium::Disk;
+use saltcellar::store::{Classes, Limits, Options, Store, StoredEntry};
 use serde_json::{Value as Json, json};
 
 use crate::harness::{Cellar, wait_for};
@@ -115,7 +116,8 @@ fn open(dir: &Path) -> Store {
         clock: Clock::real(),
         metrics: Arc::default(),
         limits: Limits::default(),
-        classes: saltcellar::store::Classes::default(),
+        classes: Classes::default(),
+        medium: Arc::new(Disk),
     };
     Store::open(&options).unwrap().store
 }
