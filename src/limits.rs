@@ -71,6 +71,34 @@ pub const SEGMENT_BYTES: u64 = 256 * 1024 * 1024;
 /// Entries of one segment. Its index lies in memory until it is sealed, at about 40 bytes an entry.
 pub const SEGMENT_ENTRIES_MAX: u64 = 1_000_000;
 
+/// Bytes of a class's name. It is the name of a directory, and stands in the header of each log file.
+pub const CLASS_NAME_BYTES_MAX: usize = 28;
+
+/// Classes that a configuration may have. Each has a growing segment, with its file, its index in memory and its
+/// share of every commit.
+pub const CLASSES_MAX: usize = 32;
+
+/// Items in the `match` of a class. What they say about a function is remembered; tags are compared one by one.
+pub const CLASS_RULES_MAX: usize = 256;
+
+/// Shortest and longest age that a class may be bound to.
+pub const KEEP_AGE_MIN: Duration = Duration::from_secs(1);
+/// See [`KEEP_AGE_MIN`].
+pub const KEEP_AGE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// Functions whose class is remembered. Salt has some thousand; a fleet runs tens.
+pub const FUNCTIONS_REMEMBERED: usize = 4096;
+
+/// Jobs whose class is remembered because their function was taken by a rule, for entries that do not say the
+/// function: some 40 bytes each.
+pub const JOB_CLASSES_REMEMBERED: usize = 64 * 1024;
+
+/// Free space below which nothing is taken, and below which retention tightens, where the configuration leaves it
+/// to us: a part of the file system, and this at most, as the journal does it.
+pub const FREE_BYTES_MIN: (u64, u64) = (20, 1024 * 1024 * 1024);
+/// See [`FREE_BYTES_MIN`].
+pub const FREE_BYTES_LOW: (u64, u64) = (10, 3 * 1024 * 1024 * 1024);
+
 /// Finished segments waiting to be sealed. Full: the appender waits.
 pub const SEALS_WAITING: usize = 16;
 

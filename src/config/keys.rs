@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::raw::{Node, Value};
 use super::surroundings::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR};
-use super::{Config, LogFormat, size};
+use super::{Config, LogFormat, Space, classes, size};
 use crate::limits;
 
 /// One key. Public so that documentation can be made from it.
@@ -38,12 +38,16 @@ pub struct Key {
 pub(super) struct Bad {
     /// The line, where it is not that of the key.
     pub(super) line: Option<usize>,
+    /// Where below the key, such as `[0].name`; empty where the key's own value is meant.
+    pub(super) at: String,
     pub(super) problem: String,
+    /// What would be accepted there, where it is not what the key takes.
+    pub(super) accepted: Option<String>,
 }
 
 impl From<String> for Bad {
     fn from(problem: String) -> Self {
-        Self { line: None, problem }
+        Self { line: None, at: String::new(), problem, accepted: None }
     }
 }
 
@@ -151,7 +155,49 @@ pub const KEYS: &[Key] = &[
         set: |config, value| put(&mut config.store.entry_bytes_max, entry_size(value)),
         show: |config| Json::from(size::show(config.store.entry_bytes_max as u64)),
     },
+    Key {
+        name: "store.classes",
+        takes: "a list of classes, each with `name`, `match` and `keep`",
+        default: "`jobs` for as long as Salt's `keep_jobs_seconds` says, `events` for 30 days",
+        doc: CLASSES,
+        example: "[{name: chatter, match: [{fun: saltutil.find_job}, {tag: salt/auth}], keep: {age: 1d}}]",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.store.classes, classes::read(value)),
+        show: |config| classes::show(&config.store.classes),
+    },
+    Key {
+        name: "store.free_bytes_low",
+        takes: "a size: a number of bytes, or a number with KiB, MiB or GiB; or auto",
+        default: "auto",
+        doc: "With less free space than this, the oldest segments go before their time: of classes with a `match`, \
+              then of `events`, then of `jobs`. `auto` is a tenth of the file system, at most 3GiB.",
+        example: "10GiB",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.store.free_bytes_low, space(value)),
+        show: |config| show_space(config.store.free_bytes_low),
+    },
+    Key {
+        name: "store.free_bytes_min",
+        takes: "a size: a number of bytes, or a number with KiB, MiB or GiB; or auto",
+        default: "auto",
+        doc: "With less free space than this, nothing more is taken: callers are told `unavailable`, and spool. Reading \
+              goes on. `auto` is a twentieth of the file system, at most 1GiB.",
+        example: "2GiB",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.store.free_bytes_min, space(value)),
+        show: |config| show_space(config.store.free_bytes_min),
+    },
 ];
+
+const CLASSES: &str = "What is kept how long. An entry goes to the first class with an item under `match` that takes it; \
+what none takes goes to `jobs` if it belongs to a job, else to `events`, and these two are always there. An item has a \
+glob over the function (`fun`), over the event's tag (`tag`), or both. A function takes its jobs as a whole: load, \
+returns and events. A tag takes events one by one. `keep` bounds the class by `age` (a time such as `12h` or `30d`, \
+`forever`, or `salt` for what the master's `keep_jobs_seconds` says), by `bytes` on disk, and by `entries`. The oldest \
+entries go first, in segments of at most a sixteenth of each bound; jobs that are held stay (`saltcellar store hold`).";
 
 /// The key of that name.
 pub(super) fn find(name: &str) -> Option<&'static Key> {
@@ -185,7 +231,7 @@ fn refused<T>(value: &Value) -> Result<T, Bad> {
     Err(Bad::from(format!("{} is not accepted", value.noun())))
 }
 
-fn text(value: &Value) -> Result<&str, Bad> {
+pub(super) fn text(value: &Value) -> Result<&str, Bad> {
     match value {
         Value::Text(text) if !text.is_empty() && !text.contains('\0') => Ok(text),
         _ => refused(value),
@@ -250,6 +296,20 @@ fn entry_size(value: &Value) -> Result<usize, Bad> {
     usize::try_from(bytes).or_else(|_| refused(value))
 }
 
+fn space(value: &Value) -> Result<Space, Bad> {
+    match text(value)? {
+        "auto" => Ok(Space::Auto),
+        text => size::parse(text).map_or_else(|| refused(value), |bytes| Ok(Space::Bytes(bytes))),
+    }
+}
+
+fn show_space(space: Space) -> Json {
+    match space {
+        Space::Auto => Json::from("auto"),
+        Space::Bytes(bytes) => Json::from(size::show(bytes)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,6 +362,9 @@ mod tests {
             ("store.segment_bytes_max", "12 parsecs"),
             ("store.segment_bytes_max", "99999999999999999999GiB"),
             ("store.entry_bytes_max", "65MiB"),
+            ("store.classes", "jobs"),
+            ("store.free_bytes_low", "5%"),
+            ("store.free_bytes_min", "[auto]"),
         ] {
             let mut config = Config::for_state_dir("/s", "/s/sock");
             let value = raw::parse(value).unwrap().value;

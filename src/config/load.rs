@@ -117,12 +117,13 @@ fn set(config: &mut Config, name: &str, value: &Value, origin: &Origin) -> Resul
     let Some(key) = keys::find(name) else {
         return Err(unknown(origin.clone(), name));
     };
-    (key.set)(config, value).map_err(|Bad { line, problem }| {
+    (key.set)(config, value).map_err(|Bad { line, at, problem, accepted }| {
         let origin = match (origin, line) {
             (Origin::File { path, .. }, Some(line)) => Origin::File { path: path.clone(), line },
             _ => origin.clone(),
         };
-        ConfigError { origin, key: name.to_owned(), problem, accepted: format!("give {}", key.takes) }
+        let accepted = accepted.unwrap_or_else(|| format!("give {}", key.takes));
+        ConfigError { origin, key: format!("{name}{at}"), problem, accepted }
     })?;
     config.origins.insert(key.name, origin.clone());
     Ok(())

@@ -9,6 +9,8 @@
 //! address, sizes lie within [`crate::limits`]. Making one reads the configuration file and touches nothing
 //! else.
 
+mod classes;
+mod duration;
 mod error;
 mod keys;
 mod load;
@@ -26,6 +28,7 @@ pub use self::load::{Given, SocketChoice};
 pub use self::render::markdown;
 pub use self::surroundings::{SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR, Surroundings};
 use crate::limits;
+use crate::model::ClassRules;
 
 /// What the daemon runs on.
 #[derive(Debug, Clone)]
@@ -87,6 +90,21 @@ pub struct StoreConfig {
     pub segment_bytes_max: u64,
     /// Bytes of the largest entry taken; at most [`limits::ENTRY_BYTES_MAX`].
     pub entry_bytes_max: usize,
+    /// Retention classes; `jobs` and `events` are among them.
+    pub classes: Vec<ClassRules>,
+    /// Below so much free space retention tightens.
+    pub free_bytes_low: Space,
+    /// Below so much free space nothing is taken.
+    pub free_bytes_min: Space,
+}
+
+/// So much of the file system that the state directory is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Space {
+    /// A part of it that suits most, up to a bound (see [`limits::FREE_BYTES_MIN`]).
+    Auto,
+    /// So many bytes.
+    Bytes(u64),
 }
 
 impl Config {
@@ -102,6 +120,9 @@ impl Config {
             store: StoreConfig {
                 segment_bytes_max: 256 * size::MIB,
                 entry_bytes_max: limits::ENTRY_BYTES_MAX,
+                classes: classes::defaults(),
+                free_bytes_low: Space::Auto,
+                free_bytes_min: Space::Auto,
             },
             origins: BTreeMap::new(),
         }

@@ -93,6 +93,14 @@ log:
   level: info
 store:
   segment_bytes_max: 256MiB
+  classes:
+    - name: chatter            # what is asked every few seconds, and the keys that come and go
+      match: [{fun: saltutil.find_job}, {fun: saltutil.running}, {tag: salt/auth}]
+      keep: {age: 1d, bytes: 1GiB}
+    - name: jobs               # what belongs to jobs and no class above takes
+      keep: {age: salt}        # the default: what the master's keep_jobs_seconds says
+    - name: events             # everything else
+      keep: {age: 30d}         # the default
 ```
 ";
 
@@ -121,17 +129,24 @@ fn origin_json(origin: &Origin) -> Json {
     Json::from(origin.to_string())
 }
 
-/// A scalar of YAML: bare where that can only mean the same text, else quoted as in JSON.
+/// A value of YAML on one line: text is bare where that can only mean the same text, else quoted as in JSON.
 fn scalar(value: &Json) -> String {
     match value {
         Json::String(text) if is_bare(text) => text.clone(),
+        Json::Object(map) => {
+            let pairs: Vec<_> =
+                map.iter().map(|(name, value)| format!("{name}: {}", scalar(value))).collect();
+            format!("{{{}}}", pairs.join(", "))
+        }
+        Json::Array(items) => format!("[{}]", items.iter().map(scalar).collect::<Vec<_>>().join(", ")),
         other => other.to_string(),
     }
 }
 
 fn is_bare(text: &str) -> bool {
     let first = text.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '/');
-    let sized = text.chars().next().is_some_and(|c| c.is_ascii_digit()) && text.ends_with("iB");
+    let sized =
+        text.chars().next().is_some_and(|c| c.is_ascii_digit()) && text.ends_with(['B', 's', 'm', 'h', 'd']);
     let rest = text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
     (first || sized)
         && rest
@@ -142,6 +157,7 @@ fn is_bare(text: &str) -> bool {
 mod tests {
     use super::*;
     use crate::config::{Given, Surroundings};
+    use crate::model::{Age, ClassRule, ClassRules, Glob, Keep};
 
     #[test]
     fn the_effective_configuration_can_be_read_again() {
@@ -151,6 +167,11 @@ mod tests {
         config.bus = vec!["/a".into(), "/b c".into()];
         config.socket_group = Some("yes".into());
         config.log.level = "info,saltcellar::store=debug".into();
+        let rule = |text: &str| ClassRule { fun: Some(Glob::new(text)), tag: None };
+        let keep =
+            Keep { age: Age::For(std::time::Duration::from_secs(90)), bytes: Some(1 << 30), entries: None };
+        let rules = vec![rule("a, b: {c}"), rule("[!x]*")];
+        config.store.classes.insert(0, ClassRules { name: "own".into(), rules, keep });
         std::fs::write(&path, config.to_yaml()).unwrap();
         let given = Given { config: Some(path), ..Given::default() };
         assert_eq!(Config::load(&given, &Surroundings::default()), Ok(config));
@@ -177,6 +198,11 @@ mod tests {
                 "store:",
                 "  segment_bytes_max: 256MiB  # default",
                 "  entry_bytes_max: 64MiB  # default",
+                "  classes:  # default",
+                "    - {name: jobs, keep: {age: salt}}",
+                "    - {name: events, keep: {age: 30d}}",
+                "  free_bytes_low: auto  # default",
+                "  free_bytes_min: auto  # default",
             ]
         );
         let json = config.to_json();

@@ -60,7 +60,7 @@ impl Daemon {
                 segment_bytes_max: config.store.segment_bytes_max,
                 segment_entries_max: SEGMENT_ENTRIES_MAX,
             },
-            classes: Classes::default(),
+            classes: Classes::new(&config.store.classes),
             medium: Arc::new(Disk),
         })
         .context("open the store")?;

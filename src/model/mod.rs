@@ -1,5 +1,6 @@
 //! Salt's nouns and the store's words for them: plain data, no I/O.
 
+mod class;
 mod entry;
 mod filter;
 mod glob;
@@ -7,6 +8,7 @@ mod hashing;
 mod jid;
 mod seqno;
 
+pub use class::{Age, ClassRule, ClassRules, EVENTS, JOBS, Keep, is_class_name};
 pub use entry::{Batch, Drafts, Entry, Flags, Kind, Loose, Prints, Source};
 pub use filter::EventFilter;
 pub use glob::Glob;

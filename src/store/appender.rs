@@ -219,12 +219,12 @@ impl Appender {
         shared: Arc<Shared>,
         ends: Ends,
         dedupe: Dedupe,
+        classifier: Classifier,
         packer: Packer,
         numbers: Numbers,
     ) -> Self {
         let Ends { intake, intake_bytes, commits, idles, progress } = ends;
         let lanes = shared.classes.configured().map(|_| Lane::default()).collect();
-        let classifier = Classifier::new(&shared.classes);
         Self {
             shared,
             intake,

@@ -3,14 +3,23 @@
 //! The table [`Classes`] is made once, when the store is opened. `jobs` and `events` are always there; after them
 //! come those that the configuration adds, and then those that only the disk knows: they stay readable and take nothing.
 //!
+//! # Which class
+//!
+//! The first class with a rule that takes the entry. A rule over functions means jobs as a whole. Of a job's entries
+//! the load, the event `new` and the returns say their function; progress events, end times and a syndic's minions do not, so
+//! the jobs that a rule took are remembered for them, for as long as there is room. What comes when a job is forgotten goes
+//! to `jobs`; look-ups ask every class, so it is found there all the same.
+//!
 //! # Invariant
 //!
 //! A [`Class`] is a place in the table of this run. What is written to disk is the class's name: the next run may
 //! give its number to another one. Only the numbers of `jobs` and `events` are for ever.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::model::{Entry, Kind};
+use crate::limits::{FUNCTIONS_REMEMBERED, JOB_CLASSES_REMEMBERED};
+use crate::model::{ClassRule, ClassRules, Entry, FastMap, Glob, JidKey, Keep, Kind};
 
 /// A class, by its place in [`Classes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,36 +37,44 @@ impl Class {
     }
 }
 
-/// Bytes of a class's name. It is the name of a directory, and stands in the header of each log file.
-pub const CLASS_NAME_BYTES_MAX: usize = 28;
-
-/// Is this a name for a class: `[a-z][a-z0-9_-]*`, at most [`CLASS_NAME_BYTES_MAX`] bytes?
-pub fn is_class_name(name: &str) -> bool {
-    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
-    name.len() <= CLASS_NAME_BYTES_MAX
-        && name.as_bytes().first().is_some_and(u8::is_ascii_lowercase)
-        && name.bytes().all(fits)
-}
-
 /// The table of classes.
 #[derive(Debug, Clone)]
 pub struct Classes {
-    names: Vec<Arc<str>>,
+    rows: Vec<Row>,
     /// So many take entries; the rest are only on disk.
     configured: usize,
+    matcher: Arc<Matcher>,
+}
+
+#[derive(Debug, Clone)]
+struct Row {
+    name: Arc<str>,
+    keep: Keep,
 }
 
 impl Default for Classes {
     fn default() -> Self {
-        let names: Vec<Arc<str>> = vec!["jobs".into(), "events".into()];
-        Self { configured: names.len(), names }
+        Self::new(&[])
     }
 }
 
 impl Classes {
+    /// The table of these classes; `jobs` and `events` are added where they are missing. Names are fit and unique,
+    /// and at most [`crate::limits::CLASSES_MAX`]: the configuration sees to that.
+    pub fn new(rules: &[ClassRules]) -> Self {
+        let fixed = [ClassRules::jobs(), ClassRules::events()];
+        let said = |fixed: &ClassRules| rules.iter().find(|class| class.name == fixed.name).cloned();
+        let others = rules.iter().filter(|class| fixed.iter().all(|f| f.name != class.name));
+        let all: Vec<ClassRules> =
+            fixed.iter().map(|f| said(f).unwrap_or_else(|| f.clone())).chain(others.cloned()).collect();
+        let rows = all.iter().map(|class| Row { name: class.name.as_str().into(), keep: class.keep });
+        let rows: Vec<Row> = rows.take(usize::from(u8::MAX)).collect();
+        Self { configured: rows.len(), rows, matcher: Arc::new(Matcher::new(&all)) }
+    }
+
     /// All of them.
     pub fn all(&self) -> impl Iterator<Item = Class> + use<> {
-        (0..u8::try_from(self.names.len()).unwrap_or(u8::MAX)).map(Class)
+        (0..u8::try_from(self.rows.len()).unwrap_or(u8::MAX)).map(Class)
     }
 
     /// Those that take entries; their places are the first ones.
@@ -72,65 +89,280 @@ impl Classes {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.names.len()
+        self.rows.len()
     }
 
     /// Never.
     pub fn is_empty(&self) -> bool {
-        self.names.is_empty()
+        self.rows.is_empty()
     }
 
     /// Its name, which is also that of its directory.
     pub fn name(&self, class: Class) -> Arc<str> {
-        self.names.get(class.index()).cloned().unwrap_or_else(|| "".into())
+        self.rows.get(class.index()).map_or_else(|| "".into(), |row| row.name.clone())
+    }
+
+    /// Its bounds. Those of a class that only the disk knows are those of `events`.
+    pub fn keep(&self, class: Class) -> Keep {
+        let row = self.rows.get(class.index()).or_else(|| self.rows.get(Class::EVENTS.index()));
+        row.map_or_else(|| ClassRules::events().keep, |row| row.keep)
     }
 
     /// The class of that name.
     pub fn find(&self, name: &str) -> Option<Class> {
-        self.all().find(|class| self.names.get(class.index()).is_some_and(|known| **known == *name))
+        self.all().find(|class| self.rows.get(class.index()).is_some_and(|row| *row.name == *name))
     }
 
     /// Adds a class that the disk has and the configuration does not; false if the table is full.
     pub(super) fn add_found(&mut self, name: &str) -> bool {
-        let room = self.names.len() < usize::from(u8::MAX);
+        let room = self.rows.len() < usize::from(u8::MAX);
         if room {
-            self.names.push(name.into());
+            self.rows.push(Row { name: name.into(), keep: self.keep(Class::EVENTS) });
         }
         room
     }
 }
 
+/// The rules of all classes, in the order in which the configuration gives the classes.
+#[derive(Debug, Default)]
+struct Matcher {
+    /// Rules over functions alone: their verdict is remembered by function.
+    by_fun: Vec<(Class, Glob)>,
+    /// Rules with a tag.
+    by_tag: Vec<TagRule>,
+}
+
+#[derive(Debug)]
+struct TagRule {
+    class: Class,
+    tag: Glob,
+    fun: Option<Glob>,
+    /// What every tag that matches begins with.
+    prefix: Vec<u8>,
+}
+
+impl Matcher {
+    fn new(all: &[ClassRules]) -> Self {
+        let mut matcher = Self::default();
+        for (class, rules) in (0..u8::MAX).map(Class).zip(all) {
+            for ClassRule { fun, tag } in &rules.rules {
+                match (fun, tag) {
+                    (Some(fun), None) => matcher.by_fun.push((class, fun.clone())),
+                    (fun, Some(tag)) => {
+                        let prefix: String =
+                            tag.as_str().chars().take_while(|c| !"*?[".contains(*c)).collect();
+                        let (tag, fun) = (tag.clone(), fun.clone());
+                        matcher.by_tag.push(TagRule { class, tag, fun, prefix: prefix.into_bytes() });
+                    }
+                    (None, None) => {}
+                }
+            }
+        }
+        matcher
+    }
+
+    fn class_of_fun(&self, fun: &str) -> Option<Class> {
+        self.by_fun.iter().find(|(_, glob)| glob.matches(fun)).map(|(class, _)| *class)
+    }
+
+    /// The first class with a rule that takes this tag, among those before `than`.
+    fn class_of_tag(&self, entry: &Entry<'_>, than: Option<Class>) -> Option<Class> {
+        let before = |rule: &&TagRule| than.is_none_or(|than| rule.class < than);
+        let takes = |rule: &&TagRule| {
+            entry.tag.starts_with(&rule.prefix)
+                && rule.fun.as_ref().is_none_or(|glob| glob.matches(entry.fun))
+                && rule.tag.matches_bytes(entry.tag)
+        };
+        self.by_tag.iter().take_while(before).find(takes).map(|rule| rule.class)
+    }
+}
+
 /// Tells entries' classes. One per thread that does so.
 #[derive(Debug)]
-pub struct Classifier {}
+pub struct Classifier {
+    matcher: Arc<Matcher>,
+    /// What the rules over functions say.
+    functions: FastMap<Box<str>, Option<Class>>,
+    /// The jobs that such a rule took.
+    jobs: FastMap<JidKey, Class>,
+    /// The same, the one that came first in front.
+    order: VecDeque<JidKey>,
+    last: Option<JidKey>,
+}
 
 impl Classifier {
     /// One for that table.
-    pub fn new(_classes: &Classes) -> Self {
-        Self {}
+    pub fn new(classes: &Classes) -> Self {
+        let matcher = classes.matcher.clone();
+        let (functions, jobs) = (FastMap::default(), FastMap::default());
+        Self { matcher, functions, jobs, order: VecDeque::new(), last: None }
     }
 
     /// The class an entry goes to.
     #[inline]
     pub fn class_of(&mut self, entry: &Entry<'_>) -> Class {
-        if entry.kind == Kind::Event && entry.jid.is_empty() { Class::EVENTS } else { Class::JOBS }
+        let rest =
+            if entry.kind == Kind::Event && entry.jid.is_empty() { Class::EVENTS } else { Class::JOBS };
+        if self.matcher.by_fun.is_empty() && self.matcher.by_tag.is_empty() || entry.kind == Kind::Register {
+            return rest;
+        }
+        self.by_rules(entry).unwrap_or(rest)
+    }
+
+    fn by_rules(&mut self, entry: &Entry<'_>) -> Option<Class> {
+        let by_fun = if self.matcher.by_fun.is_empty() { None } else { self.by_function(entry) };
+        let by_tag = if entry.tag.is_empty() { None } else { self.matcher.class_of_tag(entry, by_fun) };
+        by_tag.or(by_fun)
+    }
+
+    fn by_function(&mut self, entry: &Entry<'_>) -> Option<Class> {
+        if entry.fun.is_empty() {
+            return if entry.jid.is_empty() { None } else { self.jobs.get(&JidKey::of(entry.jid)).copied() };
+        }
+        let class = if let Some(known) = self.functions.get(entry.fun) {
+            *known
+        } else {
+            if self.functions.len() >= FUNCTIONS_REMEMBERED {
+                self.functions.clear();
+            }
+            let class = self.matcher.class_of_fun(entry.fun);
+            self.functions.insert(entry.fun.into(), class);
+            class
+        };
+        if let Some(class) = class
+            && !entry.jid.is_empty()
+        {
+            self.remember(JidKey::of(entry.jid), class);
+        }
+        class
+    }
+
+    fn remember(&mut self, job: JidKey, class: Class) {
+        if self.last == Some(job) {
+            return;
+        }
+        self.last = Some(job);
+        if self.jobs.insert(job, class).is_none() {
+            self.order.push_back(job);
+        }
+        if self.order.len() > JOB_CLASSES_REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.jobs.remove(&oldest);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Micros;
+    use crate::model::{Age, Flags, Source};
+
+    fn rule(fun: &str, tag: &str) -> ClassRule {
+        let glob = |text: &str| (!text.is_empty()).then(|| Glob::new(text));
+        ClassRule { fun: glob(fun), tag: glob(tag) }
+    }
+
+    fn class(name: &str, rules: Vec<ClassRule>) -> ClassRules {
+        let keep = Keep { age: Age::Forever, bytes: None, entries: None };
+        ClassRules { name: name.to_owned(), rules, keep }
+    }
+
+    fn entry<'a>(kind: Kind, tag: &'a str, jid: &'a str, fun: &'a str) -> Entry<'a> {
+        let (source, flags, at) = (Source::Bus, Flags::default(), Micros(0));
+        Entry { kind, source, flags, at, tag: tag.as_bytes(), jid, minion: "", fun, retcode: 0, body: b"" }
+    }
+
+    /// The classes of entries in turn, told by one classifier.
+    fn check(classes: &[ClassRules], entries: &[(Kind, &str, &str, &str, &str)]) {
+        let table = Classes::new(classes);
+        let mut classifier = Classifier::new(&table);
+        for &(kind, tag, jid, fun, expected) in entries {
+            let class = classifier.class_of(&entry(kind, tag, jid, fun));
+            assert_eq!(&*table.name(class), expected, "{kind:?} {tag} {jid} {fun}");
+        }
+    }
+
+    #[test]
+    fn without_rules_what_belongs_to_a_job_is_told_from_the_rest() {
+        check(
+            &[],
+            &[
+                (Kind::Event, "salt/auth", "", "", "events"),
+                (Kind::Event, "salt/job/1/prog/web1/1", "1", "", "jobs"),
+                (Kind::Return, "salt/job/1/ret/web1", "1", "test.ping", "jobs"),
+                (Kind::Load, "", "1", "test.ping", "jobs"),
+                (Kind::Register, "", "", "", "jobs"),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_function_takes_its_jobs_as_a_whole() {
+        let chatter = class("chatter", vec![rule("saltutil.*", "")]);
+        check(
+            &[chatter],
+            &[
+                (Kind::Load, "", "1", "saltutil.find_job", "chatter"),
+                (Kind::JobNew, "salt/job/1/new", "1", "saltutil.find_job", "chatter"),
+                (Kind::Load, "", "2", "state.apply", "jobs"),
+                (Kind::Return, "salt/job/1/ret/web1", "1", "saltutil.find_job", "chatter"),
+                (Kind::Event, "salt/job/1/prog/web1/1", "1", "", "chatter"),
+                (Kind::Event, "salt/job/2/prog/web1/1", "2", "", "jobs"),
+                (Kind::Endtime, "", "1", "", "chatter"),
+                (Kind::Endtime, "", "2", "", "jobs"),
+                (Kind::Event, "salt/auth", "", "", "events"),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_first_class_that_takes_an_entry_has_it() {
+        let first = class("first", vec![rule("", "salt/job/*/ret/db*"), rule("test.ping", "")]);
+        let second =
+            class("second", vec![rule("test.*", ""), rule("cmd.*", "*/ret/web1"), rule("", "salt/auth")]);
+        check(
+            &[first, class("events", vec![]), second],
+            &[
+                (Kind::Return, "salt/job/1/ret/db1", "1", "test.echo", "first"),
+                (Kind::Return, "salt/job/1/ret/web1", "1", "test.echo", "second"),
+                (Kind::Return, "salt/job/2/ret/web1", "2", "test.ping", "first"),
+                (Kind::Return, "salt/job/3/ret/web1", "3", "cmd.run", "second"),
+                (Kind::Return, "salt/job/3/ret/web2", "3", "cmd.run", "jobs"),
+                (Kind::Event, "salt/auth", "", "", "second"),
+                (Kind::Event, "salt/authx", "", "", "events"),
+            ],
+        );
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let table = Classes::new(&[class("chatter", vec![rule("saltutil.*", "")])]);
+        let mut classifier = Classifier::new(&table);
+        for n in 0..2 * JOB_CLASSES_REMEMBERED {
+            let (jid, fun) = (n.to_string(), format!("saltutil.f{n}"));
+            classifier.class_of(&entry(Kind::Load, "", &jid, &fun));
+        }
+        assert!(classifier.functions.len() <= FUNCTIONS_REMEMBERED);
+        assert_eq!(classifier.jobs.len(), JOB_CLASSES_REMEMBERED);
+        assert_eq!(classifier.order.len(), JOB_CLASSES_REMEMBERED);
+        let newest = (2 * JOB_CLASSES_REMEMBERED - 1).to_string();
+        assert_ne!(classifier.class_of(&entry(Kind::Endtime, "", &newest, "")), Class::JOBS);
+        assert_eq!(classifier.class_of(&entry(Kind::Endtime, "", "0", "")), Class::JOBS);
+    }
 
     #[test]
     fn jobs_and_events_are_always_there_and_keep_their_numbers() {
-        let mut classes = Classes::default();
+        let mut classes = Classes::new(&[class("events", vec![]), class("own", vec![rule("x", "")])]);
         assert!(classes.add_found("old"));
         assert_eq!(classes.find("jobs"), Some(Class::JOBS));
         assert_eq!(classes.find("events"), Some(Class::EVENTS));
         let old = classes.find("old").unwrap();
         assert_eq!((&*classes.name(old), classes.is_configured(old)), ("old", false));
-        assert_eq!(classes.all().count(), 3);
-        assert_eq!(classes.configured().collect::<Vec<_>>(), [Class::JOBS, Class::EVENTS]);
+        assert_eq!(classes.keep(old), classes.keep(Class::EVENTS));
+        assert_eq!(classes.keep(Class::JOBS).age, Age::Salt);
+        assert_eq!((classes.all().count(), classes.configured().count()), (4, 3));
     }
 
     #[test]
@@ -139,15 +371,5 @@ mod tests {
         let added = (0..1000).filter(|n| classes.add_found(&format!("c{n}"))).count();
         assert_eq!((added, classes.len()), (253, 255));
         assert_eq!(classes.all().count(), 255);
-    }
-
-    #[test]
-    fn names_of_classes_are_names_of_directories() {
-        for name in ["jobs", "a", "chatter-2", "a_b", &"x".repeat(28)] {
-            assert!(is_class_name(name), "{name}");
-        }
-        for name in ["", "Jobs", "2a", "-a", "a/b", "..", "a.b", "é", &"x".repeat(29)] {
-            assert!(!is_class_name(name), "{name}");
-        }
     }
 }

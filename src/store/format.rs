@@ -24,10 +24,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::class::is_class_name;
 use super::error::{StoreError, io_at};
 use super::medium::Medium;
-use crate::model::SeqNo;
+use crate::model::{SeqNo, is_class_name};
 
 /// The version of everything below a state directory.
 pub const FORMAT_VERSION: u32 = 2;

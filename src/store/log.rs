@@ -38,12 +38,11 @@ use rkyv::util::AlignedVec;
 use super::block::BlockView;
 use super::block_v1;
 use super::builder::Packed;
-use super::class::CLASS_NAME_BYTES_MAX;
 use super::error::{StoreError, io_at};
 use super::format::FORMAT_VERSION;
 use super::medium::{Medium, MediumFile};
 use crate::clock::Micros;
-use crate::limits::WIRE_FRAME_BYTES_MAX;
+use crate::limits::{CLASS_NAME_BYTES_MAX, WIRE_FRAME_BYTES_MAX};
 use crate::model::SeqNo;
 
 /// Bytes before the first frame.

@@ -254,8 +254,9 @@ impl Store {
         let numbers = numbers::Numbers::open(medium, dir, next_seq)?;
         shared.set_durable(numbers.next());
         let mut dedupe = dedupe::Dedupe::new();
+        let mut classifier = class::Classifier::new(&shared.classes);
         for class in shared.classes.all() {
-            remember(&shared, class, &mut dedupe)?;
+            remember(&shared, class, &mut dedupe, &mut classifier)?;
         }
         let packer = builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
         let (works_tx, works) = bounded("intake", INTAKE_BATCHES);
@@ -271,7 +272,7 @@ impl Store {
             idles,
             progress: progress.clone(),
         };
-        let appender = Appender::new(shared.clone(), ends, dedupe, packer, numbers);
+        let appender = Appender::new(shared.clone(), ends, dedupe, classifier, packer, numbers);
         let committer = Committer {
             shared: shared.clone(),
             commits,
@@ -364,8 +365,13 @@ fn cut_tail(segment: &segment::Segment, end: u64, metrics: &Metrics) -> Result<(
     file.set_len(end).and_then(|()| file.sync_all()).map_err(error::io_at("cut", path))
 }
 
-/// Lets the duplicate memory see the newest entries of a class, as if they had just come.
-fn remember(shared: &Shared, class: Class, dedupe: &mut dedupe::Dedupe) -> Result<(), StoreError> {
+/// Lets the duplicate memory and the classifier see the newest entries of a class, as if they had just come.
+fn remember(
+    shared: &Shared,
+    class: Class,
+    dedupe: &mut dedupe::Dedupe,
+    classifier: &mut class::Classifier,
+) -> Result<(), StoreError> {
     let mut wanted = DEDUPE_WINDOW;
     let mut newest = Vec::new();
     for segment in shared.segments(class).into_iter().rev() {
@@ -392,10 +398,13 @@ fn remember(shared: &Shared, class: Class, dedupe: &mut dedupe::Dedupe) -> Resul
             let entry = Entry { kind, source, flags, at, tag: &tag, jid: &jid, minion, fun, retcode, body };
             dedupe.judge(&entry, prints_of(&entry));
             dedupe.keep_all();
+            classifier.class_of(&entry);
         }
     }
     Ok(())
 }
 
+#[cfg(test)]
+mod retention_tests;
 #[cfg(test)]
 mod tests;

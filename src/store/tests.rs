@@ -13,49 +13,52 @@ use crate::model::{Batch, EventFilter, Flags, Glob, JidKey, Kind, Source};
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::event_entry;
 
-struct Rig {
-    store: Store,
-    intake: Intake,
-    metrics: Arc<Metrics>,
+pub(super) struct Rig {
+    pub(super) store: Store,
+    pub(super) intake: Intake,
+    pub(super) metrics: Arc<Metrics>,
     threads: Vec<JoinHandle<()>>,
 }
 
-fn options(dir: &Path, limits: Limits) -> Options {
+pub(super) fn options(dir: &Path, limits: Limits) -> Options {
     let holder = "the test".to_owned();
     let clock = Clock::hand_wound(Micros(1_000_000));
     let (metrics, classes, medium) = (Arc::default(), Classes::default(), Arc::new(medium::Disk));
     Options { dir: dir.to_owned(), holder, clock, metrics, limits, classes, medium }
 }
 
-const SMALL: Limits =
+pub(super) const SMALL: Limits =
     Limits { durability: Durability::Durable, segment_bytes_max: 4096, segment_entries_max: 1_000_000 };
 
 impl Rig {
-    fn open(dir: &Path, limits: Limits) -> Self {
-        let options = options(dir, limits);
-        let Opened { store, intake, appender, committer, sealer } = Store::open(&options).unwrap();
+    pub(super) fn open(dir: &Path, limits: Limits) -> Self {
+        Self::open_with(&options(dir, limits))
+    }
+
+    pub(super) fn open_with(options: &Options) -> Self {
+        let Opened { store, intake, appender, committer, sealer } = Store::open(options).unwrap();
         let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
         let threads = vec![
             thread(Box::new(|| appender.run())),
             thread(Box::new(|| committer.run())),
             thread(Box::new(|| sealer.run())),
         ];
-        Self { store, intake, metrics: options.metrics, threads }
+        Self { store, intake, metrics: options.metrics.clone(), threads }
     }
 
-    fn put(&self, batch: Batch) -> Result<(), String> {
+    pub(super) fn put(&self, batch: Batch) -> Result<(), String> {
         let (tx, rx) = sync_channel(1);
         self.intake.submit(batch, Some(tell(tx))).unwrap();
         rx.recv().unwrap()
     }
 
-    fn close(self) {
+    pub(super) fn close(self) {
         drop((self.store, self.intake));
         self.threads.into_iter().for_each(|t| t.join().unwrap());
     }
 
     /// Every event's number and tag, the earliest first.
-    fn events(&self, filter: &EventFilter) -> Vec<(u64, String)> {
+    pub(super) fn events(&self, filter: &EventFilter) -> Vec<(u64, String)> {
         let mut found =
             self.store.events_before(filter, self.store.durable(), usize::MAX, usize::MAX).unwrap();
         found.reverse();
@@ -63,23 +66,23 @@ impl Rig {
     }
 }
 
-fn tell(tx: SyncSender<Result<(), String>>) -> Done {
+pub(super) fn tell(tx: SyncSender<Result<(), String>>) -> Done {
     Box::new(move |outcome| tx.send(outcome).unwrap())
 }
 
-fn data(n: u64) -> Vec<u8> {
+pub(super) fn data(n: u64) -> Vec<u8> {
     let mut w = Writer::new();
     w.map(5).str("fun").str("test.echo").str("return").uint(n).str("_stamp").str(&format!("at {n}"));
     w.str("id").str(&format!("web{n}")).str("jid").str(&jid(n / 10));
     w.into_bytes()
 }
 
-fn jid(n: u64) -> String {
+pub(super) fn jid(n: u64) -> String {
     format!("20261121030955{n:06}")
 }
 
 /// Event `n`: every third is no job's, the others are returns of a job with ten of them.
-fn event(n: u64) -> (String, Vec<u8>) {
+pub(super) fn event(n: u64) -> (String, Vec<u8>) {
     let tag = if n.is_multiple_of(3) {
         format!("salt/beacon/web{}/load/", n % 5)
     } else {
@@ -88,7 +91,7 @@ fn event(n: u64) -> (String, Vec<u8>) {
     (tag, data(n))
 }
 
-fn batch_of(numbers: impl IntoIterator<Item = u64>) -> Batch {
+pub(super) fn batch_of(numbers: impl IntoIterator<Item = u64>) -> Batch {
     let mut batch = Batch::default();
     for n in numbers {
         let (tag, data) = event(n);
@@ -98,7 +101,7 @@ fn batch_of(numbers: impl IntoIterator<Item = u64>) -> Batch {
     batch
 }
 
-fn check_all(rig: &Rig, numbers: std::ops::Range<u64>) {
+pub(super) fn check_all(rig: &Rig, numbers: std::ops::Range<u64>) {
     let expected: Vec<String> = numbers.clone().map(|n| event(n).0).collect();
     let found: Vec<String> = rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect();
     assert_eq!(found, expected);
@@ -115,7 +118,7 @@ fn check_all(rig: &Rig, numbers: std::ops::Range<u64>) {
     assert_eq!(jids, expected);
 }
 
-fn files_named(dir: &Path, name: &str) -> Vec<PathBuf> {
+pub(super) fn files_named(dir: &Path, name: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for class in format::class_names(dir).unwrap() {
         for item in fs::read_dir(format::class_dir(dir, &class)).unwrap() {
