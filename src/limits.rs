@@ -177,3 +177,34 @@ pub const SEAL_RETRY: Duration = Duration::from_secs(30);
 
 /// How long a sled database that is being closed may still be held, before opening it is given up.
 pub const INDEX_BUSY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Bytes of a value in sled. Sixteen rows of a leaf stay below a quarter of sled's segment size (128 KiB), beyond which it
+/// keeps them in files that it does not sync.
+pub const INDEX_PAGE_BYTES: usize = 6 * 1024;
+
+/// Bytes of a page of an index before compression. Looking up a job decodes a whole page.
+pub const INDEX_PAGE_RAW_BYTES: usize = 24 * 1024;
+
+/// Memory that sled may take for the index of a sealed segment while it is open.
+pub const INDEX_CACHE_BYTES: u64 = 2 * 1024 * 1024;
+
+/// Memory that sled may take while it writes the index of a segment.
+pub const INDEX_WRITE_CACHE_BYTES: u64 = 8 * 1024 * 1024;
+
+/// Stretches of time that tell which jobs a segment may hold. With ten bytes each they fit into a value of sled beside
+/// the filter for free-form jids.
+pub const JID_RUNS_MAX: usize = 384;
+
+/// Bits that tell which free-form jids a segment may hold; with four bits each, 2,000 jids leave one wrong guess in 50.
+pub const JID_FILTER_BITS: usize = 16 * 1024;
+
+/// Distinct shapes of tags that a segment's summaries tell apart, and their bytes. Salt's own tags have some thirty shapes.
+pub const SHAPES_MAX: u32 = 1_024;
+/// See [`SHAPES_MAX`].
+pub const SHAPE_BYTES_MAX: usize = 64 * 1024;
+
+/// Jobs of a growing segment that are sorted in one go, in the path of a commit: some 50 microseconds.
+pub const JOBS_SORTED_AT_ONCE: usize = 4_096;
+
+/// Memory that sled may take for the state database.
+pub const STATE_CACHE_BYTES: u64 = 8 * 1024 * 1024;

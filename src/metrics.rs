@@ -85,6 +85,8 @@ counters! {
     frames_damaged,
     /// Segments whose index had to be built again from their log.
     indexes_rebuilt,
+    /// Segments of the catalogue that were not on disk at start: they were lost.
+    segments_missing,
     /// Segments sealed.
     segments_sealed,
     /// Attempts to seal a segment that failed; it is tried again.

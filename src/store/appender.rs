@@ -101,6 +101,8 @@ pub(super) struct EntryRef {
 pub(super) struct PackedBlock {
     /// Its offset is that in [`Part::frames`].
     pub(super) meta: BlockMeta,
+    /// The distinct shapes of its tags.
+    pub(super) shapes: Vec<Vec<u8>>,
     pub(super) batches: Vec<Arc<Batch>>,
     pub(super) entries: Vec<EntryRef>,
 }
@@ -147,10 +149,11 @@ impl Lane {
         let fits = |n: usize| u32::try_from(n).map_err(|_| failed("a block over 4 GiB".to_owned()));
         let (len, head_len, count) = (fits(len)?, fits(head_len)?, fits(self.entries.len())?);
         let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
+        let shapes = self.builder.shapes();
         self.builder.clear();
         let room = self.entries.len();
         let entries = std::mem::replace(&mut self.entries, Vec::with_capacity(room));
-        self.blocks.push(PackedBlock { meta, batches: std::mem::take(&mut self.batches), entries });
+        self.blocks.push(PackedBlock { meta, shapes, batches: std::mem::take(&mut self.batches), entries });
         Ok(())
     }
 

@@ -328,6 +328,13 @@ impl<'a> Rows<'a> {
         self.block.body_len.index(i)
     }
 
+    /// The distinct shapes of its tags.
+    pub fn shapes(&self) -> Vec<Vec<u8>> {
+        let mut tags = Vec::with_capacity(self.len());
+        self.block.tag.unpack(self.len(), &mut tags);
+        super::builder::distinct(&tags).into_iter().map(|at| self.text(at).to_vec()).collect()
+    }
+
     /// Does the block speak of this minion or function at all?
     pub fn knows(&self, text: &str) -> bool {
         (0..self.block.text_ends.len()).any(|at| self.text(at) == text.as_bytes())

@@ -196,6 +196,12 @@ impl BlockBuilder {
         (Micros(earliest), Micros(self.at.iter().max().copied().unwrap_or_default()))
     }
 
+    /// The distinct shapes of its tags.
+    pub fn shapes(&self) -> Vec<Vec<u8>> {
+        let text = |at| self.texts.text(u32::try_from(at).unwrap_or(u32::MAX)).to_vec();
+        distinct(&self.tag).into_iter().map(text).collect()
+    }
+
     /// Compresses the bodies and archives the columns. The builder keeps its entries until [`BlockBuilder::clear`].
     pub fn finish<'a>(&'a self, packer: &'a mut Packer) -> Result<Packed<'a>, Error> {
         let (codec, bodies) = packer.pack(&self.bodies).map_err(Error::new)?;
@@ -255,6 +261,23 @@ impl BlockBuilder {
     pub(super) fn texts(&self) -> usize {
         self.texts.ends.len()
     }
+}
+
+/// The distinct values of a column of indexes.
+pub(super) fn distinct(column: &[i64]) -> Vec<usize> {
+    let mut seen: Vec<bool> = Vec::new();
+    let mut found = Vec::new();
+    for at in column.iter().filter_map(|&n| usize::try_from(n).ok()) {
+        if seen.len() <= at {
+            seen.resize(at + 1, false);
+        }
+        if let Some(seen) = seen.get_mut(at)
+            && !std::mem::replace(seen, true)
+        {
+            found.push(at);
+        }
+    }
+    found
 }
 
 /// Where `word` lies in `text`: where it was cut from, if it was, else its first occurrence.

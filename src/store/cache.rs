@@ -4,12 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::block::BlockView;
-use super::class::Class;
 use crate::limits::BLOCK_CACHE_BYTES;
-use crate::model::SeqNo;
 
-/// Names a block: class, segment, number.
-pub type BlockId = (Class, SeqNo, u32);
+/// Names a block: its segment's [`super::segment::Segment::id`], its number in it.
+pub type BlockId = (u64, u32);
 
 /// The cache; full, it drops what was put in first.
 #[derive(Debug, Default)]
@@ -50,7 +48,7 @@ impl BlockCache {
 mod tests {
     use super::*;
     use crate::clock::Micros;
-    use crate::model::{Entry, Flags, Kind, Source};
+    use crate::model::{Entry, Flags, Kind, SeqNo, Source};
     use crate::store::builder::{BlockBuilder, Packer};
 
     #[test]
@@ -78,10 +76,10 @@ mod tests {
         let packed = builder.finish(&mut packer).unwrap();
         let view = Arc::new(BlockView::new(packed.head, Some(packed.bodies.to_vec())).unwrap());
         for n in 0..40 {
-            cache.put((Class::EVENTS, SeqNo(1), n), view.clone());
+            cache.put((1, n), view.clone());
         }
-        assert!(cache.get((Class::EVENTS, SeqNo(1), 0)).is_none());
-        assert!(cache.get((Class::EVENTS, SeqNo(1), 39)).is_some());
+        assert!(cache.get((1, 0)).is_none());
+        assert!(cache.get((1, 39)).is_some());
         assert!(cache.0.lock().unwrap().bytes <= BLOCK_CACHE_BYTES);
     }
 }

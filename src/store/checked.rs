@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::error::StoreError;
-use super::index::guarded;
+use super::sleds::guarded;
 
 const SUM_KEY: &[u8] = b"";
 
@@ -112,6 +112,72 @@ impl CheckedTree {
         Ok(())
     }
 
+    /// Fills a tree in which nothing is yet, all or nothing. Each key may occur once.
+    pub fn fill(&self, rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<(), StoreError> {
+        let mut kept = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sum = *kept;
+        guarded(&self.dir, || {
+            let mut batch = sled::Batch::default();
+            for (key, value) in rows {
+                sum.add(&key, &value);
+                batch.insert(key, value);
+            }
+            batch.insert(SUM_KEY, &sum.to_bytes());
+            self.tree.apply_batch(batch)
+        })?;
+        *kept = sum;
+        Ok(())
+    }
+
+    /// Replaces all rows by others, all or nothing. Rows that stay as they are cost no write.
+    pub fn replace(&self, rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<(), StoreError> {
+        let mut kept = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = guarded(&self.dir, || {
+            let mut batch = sled::Batch::default();
+            let mut sum = Sum::default();
+            let mut old: std::collections::BTreeMap<_, _> = self
+                .tree
+                .range::<&[u8], _>((Bound::Excluded(SUM_KEY), Bound::Unbounded))
+                .collect::<sled::Result<_>>()?;
+            for (key, value) in rows {
+                sum.add(&key, &value);
+                if old.remove(key.as_slice()).is_none_or(|known| known != value) {
+                    batch.insert(key, value);
+                }
+            }
+            for key in old.into_keys() {
+                batch.remove(key);
+            }
+            batch.insert(SUM_KEY, &sum.to_bytes());
+            self.tree.apply_batch(batch)?;
+            Ok(sum)
+        })?;
+        *kept = sum;
+        Ok(())
+    }
+
+    /// Takes a row out, if it is there.
+    pub fn remove(&self, key: &[u8]) -> Result<(), StoreError> {
+        let mut kept = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sum = *kept;
+        guarded(&self.dir, || {
+            let Some(old) = self.tree.get(key)? else { return Ok(()) };
+            sum.remove(key, &old);
+            let mut batch = sled::Batch::default();
+            batch.remove(key);
+            batch.insert(SUM_KEY, &sum.to_bytes());
+            self.tree.apply_batch(batch)
+        })?;
+        *kept = sum;
+        Ok(())
+    }
+
+    /// An error that says what is wrong with this tree.
+    pub fn damaged(&self, what: &str) -> StoreError {
+        let name = String::from_utf8_lossy(&self.tree.name()).into_owned();
+        StoreError::Index { path: self.dir.clone(), what: format!("tree `{name}`: {what}") }
+    }
+
     /// The value of a key.
     pub fn get(&self, key: &[u8]) -> Result<Option<sled::IVec>, StoreError> {
         guarded(&self.dir, || self.tree.get(key))
@@ -140,7 +206,7 @@ mod tests {
     fn a_row_that_is_missing_or_foreign_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let row = |n: u8| (vec![n], vec![n; 10]);
-        let db = super::super::index::open_sled(dir.path(), 1 << 20).unwrap();
+        let db = super::super::sleds::open_sled(dir.path(), 1 << 20).unwrap();
         let tree = CheckedTree::open(&db, dir.path(), "t").unwrap();
         tree.put([row(1), row(2)]).unwrap();
         tree.put([(vec![2], b"other".to_vec()), row(3)]).unwrap();

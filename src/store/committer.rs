@@ -16,7 +16,7 @@ use super::appender::{Done, PackedBlock, Tally};
 use super::class::Class;
 use super::error::{StoreError, io_at};
 use super::index::MemIndex;
-use super::log::{BlockMeta, FILE_HEADER_LEN};
+use super::log::FILE_HEADER_LEN;
 use super::medium::MediumFile;
 use super::segment::{Index, Segment, create, memory_sums};
 use super::{Durability, Limits, Shared};
@@ -293,8 +293,7 @@ fn emptied(mut buffer: Vec<u8>) -> Vec<u8> {
 }
 
 fn take_note(index: &mut MemIndex, block: &PackedBlock) {
-    let meta: BlockMeta = block.meta;
-    index.add_block(meta);
+    index.add_block(block.meta, &block.shapes);
     for (at, place) in block.entries.iter().enumerate() {
         let batch = block.batches.get(place.batch as usize);
         if let Some(entry) = batch.and_then(|batch| batch.entry(place.at as usize)) {

@@ -24,13 +24,16 @@ pub mod index;
 pub mod log;
 pub mod medium;
 pub mod numbers;
+mod reach;
 pub mod read;
 pub mod row;
+mod scan;
 pub mod seal;
 pub mod segment;
+pub mod sleds;
 pub mod state;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -52,6 +55,7 @@ use crate::limits::{DEDUPE_WINDOW, INTAKE_BATCHES, SEALS_WAITING, SEGMENT_BYTES,
 use crate::metrics::Metrics;
 use crate::model::{Entry, SeqNo};
 use crate::wire::salt_event::prints_of;
+use index::Facts;
 
 /// When an entry is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +134,7 @@ struct Shared {
     dir: PathBuf,
     clock: Clock,
     metrics: Arc<Metrics>,
-    state: state::State,
+    state: RwLock<Arc<state::State>>,
     classes: Classes,
     /// What this store's frames are known by.
     stamp: u64,
@@ -140,7 +144,12 @@ struct Shared {
     /// When the appender last came round, microseconds since 1970.
     beat: AtomicI64,
     cache: cache::BlockCache,
+    /// Segments whose sealed index is open.
     open: Mutex<VecDeque<Arc<segment::Segment>>>,
+    /// Counts uses of open indexes.
+    moment: AtomicU64,
+    /// Segments whose index was damaged, and lies in memory until it is written again.
+    damaged: Mutex<Vec<Arc<segment::Segment>>>,
     _lock: format::Lock,
 }
 
@@ -188,7 +197,7 @@ impl Store {
             dir: dir.clone(),
             clock: options.clock.clone(),
             metrics: options.metrics.clone(),
-            state: open_state(&**medium, dir, &options.metrics)?,
+            state: RwLock::new(Arc::new(reach::open_state(dir, &options.metrics)?)),
             segments: classes.all().map(|_| RwLock::default()).collect(),
             classes,
             stamp,
@@ -196,8 +205,14 @@ impl Store {
             beat: AtomicI64::new(options.clock.now().0),
             cache: cache::BlockCache::default(),
             open: Mutex::default(),
+            moment: AtomicU64::new(1),
+            damaged: Mutex::default(),
             _lock: lock,
         });
+        let mut known: HashMap<(String, SeqNo), Facts> = HashMap::new();
+        for (name, first_seq, facts) in shared.with_state(state::State::segments)? {
+            known.insert((name, first_seq), facts);
+        }
         let mut backlog = Vec::new();
         let mut next_seq = SeqNo::FIRST;
         let mut tails = Vec::new();
@@ -213,14 +228,17 @@ impl Store {
                     Arc::new(segment::Segment::open(medium, dir, (class, name.clone()), first_seq, index)?);
                 // The newest one grows, and has no index. A class that the configuration did not name meanwhile has
                 // one: it is finished like the others.
-                if let Some(sums) = shared.state.sums(&segment)?.filter(|_| segment.has_index()) {
-                    next_seq = next_seq.max(sums.last_seq.next());
+                let facts = known.remove(&(name.to_string(), first_seq));
+                if let Some(facts) = shared.sealed_facts(&segment, facts)? {
+                    next_seq = next_seq.max(facts.sums.last_seq.next());
+                    segment.set_facts(facts);
                     shared.add_segment(segment);
                     continue;
                 }
                 let (index, walked) = segment.walk()?;
                 report_damage(&segment, &walked, Some(first_seq) == newest, &options.metrics);
-                next_seq = index.blocks().iter().fold(next_seq, |next, b| next.max(b.last_seq.next()));
+                next_seq =
+                    index.blocks().metas().iter().fold(next_seq, |next, b| next.max(b.last_seq.next()));
                 *segment.index_mut() = segment::Index::Memory(Box::new(index));
                 shared.add_segment(segment.clone());
                 if Some(first_seq) == newest && grows {
@@ -241,6 +259,11 @@ impl Store {
                     backlog.push(segment);
                 }
             }
+        }
+        for (name, first_seq) in known.into_keys() {
+            let dir = format::class_dir(dir, &name).join(format::segment_name(first_seq));
+            tracing::error!(dir = %dir.display(), "a segment of the catalogue is not on disk: what was in it is lost");
+            options.metrics.segments_missing.add(1);
         }
         let mut active = Vec::new();
         for class in shared.classes.configured() {
@@ -285,22 +308,6 @@ impl Store {
         };
         let sealer = Sealer { shared: shared.clone(), seals, backlog };
         Ok(Opened { store: Store(shared), intake, appender, committer, sealer })
-    }
-}
-
-/// Opens the state database; a damaged one is put aside and made again out of the segments.
-fn open_state(medium: &dyn Medium, dir: &Path, metrics: &Metrics) -> Result<state::State, StoreError> {
-    let place = dir.join("state");
-    match state::State::open(&place) {
-        Err(error @ StoreError::Index { .. }) => {
-            let aside = dir.join("state.damaged");
-            tracing::error!(%error, aside = %aside.display(), "the state database is damaged; making it again from the log");
-            metrics.indexes_rebuilt.add(1);
-            let _ = medium.remove_dir_all(&aside);
-            medium.rename(&place, &aside).map_err(error::io_at("put aside", &place))?;
-            state::State::open(&place)
-        }
-        opened => opened,
     }
 }
 
@@ -375,7 +382,10 @@ fn remember(
     let mut wanted = DEDUPE_WINDOW;
     let mut newest = Vec::new();
     for segment in shared.segments(class).into_iter().rev() {
-        let blocks = shared.ready(&segment)?.blocks().len();
+        if wanted == 0 {
+            break;
+        }
+        let blocks = shared.ready(&segment)?.blocks().map_or(0, |blocks| blocks.metas().len());
         for number in (0..u32::try_from(blocks).unwrap_or(u32::MAX)).rev() {
             if wanted == 0 {
                 break;

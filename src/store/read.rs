@@ -5,20 +5,18 @@
 //! seen twice, which joining does not mind, and never not at all. Bytes
 //! come out of files and are checked again on every read that does not find them in the cache.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::block::{BlockView, Rows};
-use super::class::Class;
+use super::Store;
+use super::block;
 use super::error::StoreError;
-use super::index::{Latest, Place, Sums};
+use super::index::{Latest, LatestJob, MemIndex, Place, Sums};
 use super::row::JobRow;
-use super::segment::{Index, Ready, Segment, memory_sums, with_memory};
-use super::{Shared, Store};
+use super::scan::Backwards;
+use super::segment::{Segment, with_memory};
 use crate::clock::Micros;
-use crate::limits::INDEXES_OPEN;
 use crate::model::{EventFilter, Flags, JidKey, Kind, SeqNo, Source};
 
 /// An entry read back, with bytes of its own.
@@ -94,23 +92,19 @@ impl Store {
         Ok(found)
     }
 
-    /// Where a job's entries lie: class after class, in each by segment, ascending.
+    /// Where a job's entries lie: class after class, in each by segment, ascending. Only segments that may hold some are
+    /// asked: a jid carries its time.
     fn job_places(&self, jid: &str) -> Result<Vec<PlacesIn>, StoreError> {
         let key = JidKey::of(jid);
-        let segments = self.0.all_segments();
-        let in_memory: Vec<Option<Vec<Place>>> =
-            segments.iter().map(|segment| with_memory(segment, |index| index.places(key).to_vec())).collect();
-        let row = self.0.state.job(key)?;
         let mut found = Vec::new();
-        for (segment, places) in segments.into_iter().zip(in_memory) {
-            let places = match places {
-                Some(places) => places,
-                None if row.as_ref().is_some_and(|row| row.segments.contains(&segment.first_seq.0)) => {
-                    self.0.ready(&segment)?.places(key)?
-                }
-                None => continue,
-            };
-            found.push((segment, places));
+        for segment in self.0.all_segments() {
+            if segment.facts().is_some_and(|facts| !facts.may_hold(key)) {
+                continue;
+            }
+            let places = self.0.ask(&segment, |index| index.places(key), |index| index.places(key))?;
+            if !places.is_empty() {
+                found.push((segment, places));
+            }
         }
         Ok(found)
     }
@@ -175,12 +169,15 @@ impl Store {
     /// A job's row, joined over all segments.
     pub fn job_row(&self, jid: &str) -> Result<Option<JobRow>, StoreError> {
         let key = JidKey::of(jid);
-        let segments = self.0.all_segments();
-        let fresh: Vec<JobRow> = segments
-            .iter()
-            .filter_map(|segment| with_memory(segment, |index| index.rows().get(&key).cloned())?)
-            .collect();
-        let joined = self.0.state.job(key)?.into_iter().chain(fresh).reduce(JobRow::joined);
+        let mut joined: Option<JobRow> = None;
+        for segment in self.0.all_segments() {
+            if segment.facts().is_some_and(|facts| !facts.may_hold(key)) {
+                continue;
+            }
+            if let Some(row) = self.0.ask(&segment, |index| index.row(key), |index| index.row(key))? {
+                joined = Some(joined.take().map_or_else(|| row.clone(), |known| known.joined(row.clone())));
+            }
+        }
         Ok(joined.filter(|row| row.jid == jid))
     }
 
@@ -190,40 +187,57 @@ impl Store {
         before: Option<JidKey>,
         limit: usize,
     ) -> Result<Vec<(JidKey, JobRow)>, StoreError> {
-        let mut fresh = Vec::new();
-        for segment in self.0.all_segments() {
-            with_memory(&segment, |index| {
-                let newest = match before {
-                    Some(key) => index.rows().range(..key),
-                    None => index.rows().range(..),
-                };
-                fresh.extend(newest.rev().take(limit).map(|(key, row)| (*key, row.clone())));
-            });
+        let at_once = limit.clamp(1, ROWS_AT_ONCE);
+        let mut streams: Vec<Stream> = self.0.all_segments().into_iter().map(Stream::new).collect();
+        // By the greatest key that each may have next.
+        let mut heap: BinaryHeap<(JidKey, usize)> = BinaryHeap::new();
+        for (n, stream) in streams.iter().enumerate() {
+            heap.extend(stream.bound(before).map(|key| (key, n)));
         }
-        let mut rows: BTreeMap<JidKey, JobRow> = BTreeMap::new();
-        for (key, row) in self.0.state.jobs_before(before, limit)?.into_iter().chain(fresh) {
-            let row = match rows.remove(&key) {
-                Some(known) => known.joined(row),
-                None => row,
-            };
-            rows.insert(key, row);
+        let mut found: Vec<(JidKey, JobRow)> = Vec::new();
+        while let Some((key, n)) = heap.pop() {
+            let same = found.last().is_some_and(|(last, _)| *last == key);
+            if found.len() >= limit && !same {
+                break;
+            }
+            let Some(stream) = streams.get_mut(n) else { continue };
+            if let Some((key, row)) = stream.rows.pop() {
+                heap.extend(stream.bound(Some(key)).map(|key| (key, n)));
+                stream.below = Some(key);
+                match found.last_mut() {
+                    Some((_, known)) if same => *known = std::mem::take(known).joined(row),
+                    _ => found.push((key, row)),
+                }
+            } else {
+                let below = stream.below.or(before);
+                stream.rows = self.0.ask(
+                    &stream.segment,
+                    |index| index.rows_below(below, at_once),
+                    |index| index.rows_below(below, at_once),
+                )?;
+                stream.rows.reverse();
+                heap.extend(stream.rows.last().map(|(key, _)| (*key, n)));
+            }
         }
-        Ok(rows.into_iter().rev().take(limit).collect())
+        Ok(found)
     }
 
     /// Per minion, the last job that ran a function.
     pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
+        // What memory knows first: a segment that is sealed in between is then seen twice, and never not at all.
         let mut fresh = Vec::new();
         for segment in self.0.all_segments() {
             with_memory(&segment, |index| {
-                let of_fun = index.latest().get(fun).into_iter().flatten();
-                fresh.extend(of_fun.map(|(minion, latest)| (minion.clone(), latest.clone())));
+                fresh.extend(index.latest_of(fun).iter().map(LatestJob::from));
             });
         }
-        let mut latest = self.0.state.latest_of(fun)?;
-        for (minion, found) in fresh {
-            if latest.get(&minion).is_none_or(|known| known.seq < found.seq) {
-                latest.insert(minion, found);
+        let there = self.0.there();
+        let mut latest = self.0.with_state(|state| state.latest_of(fun))?;
+        latest.retain(|_, known| there(known.seq));
+        for LatestJob { minion, seq, jid, .. } in fresh {
+            let Ok(minion) = String::from_utf8(minion) else { continue };
+            if latest.get(&minion).is_none_or(|known| known.seq < seq) {
+                latest.insert(minion, Latest { seq, jid });
             }
         }
         Ok(latest)
@@ -234,29 +248,35 @@ impl Store {
         let mut minions = Vec::new();
         for segment in self.0.all_segments() {
             with_memory(&segment, |index| {
-                minions.extend(index.latest().values().flat_map(|minions| minions.keys()).cloned());
+                minions.extend(index.latest().iter().map(|row| row.minion.to_vec()));
             });
         }
-        minions.extend(self.0.state.minions()?);
+        let there = self.0.there();
+        let known = self.0.with_state(super::state::State::latest)?;
+        minions.extend(known.into_iter().filter(|row| there(row.seq)).map(|row| row.minion));
         minions.sort_unstable();
         minions.dedup();
-        Ok(minions)
+        Ok(minions.into_iter().filter_map(|minion| String::from_utf8(minion).ok()).collect())
     }
 
     /// Thorium's register as saved last.
     pub fn register(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        let segments = self.0.segments(Class::JOBS);
-        let fresh = segments.iter().filter_map(|segment| {
-            with_memory(segment, super::index::MemIndex::register)
-                .flatten()
-                .map(|place| (segment.first_seq, place))
-        });
-        let fresh: Vec<_> = fresh.collect();
-        let newest = fresh.into_iter().chain(self.0.state.register()?).max();
-        let Some((first_seq, place)) = newest else { return Ok(None) };
-        let Some(segment) = segments.iter().find(|s| s.first_seq == first_seq) else { return Ok(None) };
-        let Some(view) = self.0.block(segment, place.block)? else { return Ok(None) };
-        stored(segment, view.rows(), usize::from(place.at), true).map(|entry| Some(entry.body))
+        let register = |segment: &Arc<Segment>| {
+            with_memory(segment, MemIndex::register)
+                .unwrap_or_else(|| segment.facts().and_then(|facts| facts.register))
+        };
+        let segments = self.0.all_segments();
+        let newest = segments
+            .iter()
+            .filter_map(|segment| Some((register(segment)?, segment)))
+            .max_by_key(|(seq, _)| *seq);
+        let Some((seq, segment)) = newest else { return Ok(None) };
+        let block = self.0.ready(segment)?.blocks().and_then(|blocks| blocks.block_of(seq));
+        let Some(block) = block else { return Ok(None) };
+        let Some(view) = self.0.block(segment, block)? else { return Ok(None) };
+        let rows = view.rows();
+        let Some(at) = (0..rows.len()).find(|&at| rows.seq(at) == seq) else { return Ok(None) };
+        stored(segment, rows, at, true).map(|entry| Some(entry.body))
     }
 
     /// Events before `before`, the latest first, until `limit` have passed the filter or their bodies have
@@ -296,31 +316,51 @@ impl Store {
 
     /// Sums per class.
     pub fn classes(&self) -> Result<Vec<ClassSums>, StoreError> {
-        self.0
-            .classes
-            .all()
-            .map(|class| {
-                let segments = self.0.segments(class);
-                let mut sums = Sums::default();
-                for segment in &segments {
-                    let in_memory = memory_sums(&segment.index());
-                    let part = match in_memory {
-                        Some(part) => part,
-                        None => self.0.state.sums(segment)?.unwrap_or_default(),
-                    };
-                    sums.entries += part.entries;
-                    sums.raw_bytes += part.raw_bytes;
-                    sums.log_bytes += part.log_bytes;
-                    sums.last_seq = sums.last_seq.max(part.last_seq);
-                }
-                Ok(ClassSums { name: self.0.classes.name(class), segments: segments.len(), sums })
-            })
-            .collect()
+        let of_class = |class| {
+            let segments = self.0.segments(class);
+            let parts: Vec<Sums> =
+                segments.iter().map(|segment| segment.sums()).filter(|sums| sums.entries > 0).collect();
+            let sums = parts.iter().copied().reduce(Sums::joined).unwrap_or_default();
+            ClassSums { name: self.0.classes.name(class), segments: segments.len(), sums }
+        };
+        Ok(self.0.classes.all().map(of_class).collect())
+    }
+}
+
+/// Rows that are read from one segment at once.
+const ROWS_AT_ONCE: usize = 128;
+
+/// The rows of one segment, on their way from the greatest key down.
+struct Stream {
+    segment: Arc<Segment>,
+    /// Read already, the greatest key last.
+    rows: Vec<(JidKey, JobRow)>,
+    /// Everything from here on has been given out.
+    below: Option<JidKey>,
+}
+
+impl Stream {
+    fn new(segment: Arc<Segment>) -> Self {
+        Self { segment, rows: Vec::new(), below: None }
+    }
+
+    /// The greatest key that it may have below another one.
+    fn bound(&self, below: Option<JidKey>) -> Option<JidKey> {
+        match (self.rows.last(), self.segment.facts()) {
+            (Some((key, _)), _) => Some(*key),
+            (None, Some(facts)) => facts.newest_below(below),
+            (None, None) => Some(below.unwrap_or(JidKey(u128::MAX))),
+        }
     }
 }
 
 /// Copies an entry out of its block, with or without its body.
-fn stored(segment: &Segment, rows: Rows<'_>, at: usize, with_body: bool) -> Result<StoredEntry, StoreError> {
+pub(super) fn stored(
+    segment: &Segment,
+    rows: block::Rows<'_>,
+    at: usize,
+    with_body: bool,
+) -> Result<StoredEntry, StoreError> {
     let body = if with_body { rows.body(at) } else { Ok(&[][..]) };
     let body = body.map_err(|what| StoreError::Corrupt {
         path: segment.log().path().to_owned(),
@@ -340,145 +380,4 @@ fn stored(segment: &Segment, rows: Rows<'_>, at: usize, with_body: bool) -> Resu
         retcode: rows.retcode(at),
         body: body.to_vec(),
     })
-}
-
-impl Shared {
-    /// A segment's index, ready to be asked. A damaged one is made again from the log.
-    pub(super) fn ready<'a>(&self, segment: &'a Arc<Segment>) -> Result<Ready<'a>, StoreError> {
-        loop {
-            match segment.index() {
-                guard if matches!(*guard, Index::Memory(_)) => return Ok(Ready::Memory(guard)),
-                guard => {
-                    if let Index::Open(index) = &*guard {
-                        return Ok(Ready::Sled(index.clone()));
-                    }
-                }
-            }
-            let (fresh, damage) = segment.open_index()?;
-            if let Some(error) = damage {
-                tracing::warn!(dir = %segment.dir().display(), %error, "an index was damaged; it is made again from the log");
-                self.metrics.indexes_rebuilt.add(1);
-            }
-            let mut slot = segment.index_mut();
-            if matches!(*slot, Index::Closed) && !matches!(fresh, Index::Closed) {
-                *slot = fresh;
-                drop(slot);
-                self.note_open(segment);
-            }
-        }
-    }
-
-    /// Remembers that a segment's index is open, and closes the one opened longest ago if they are too many.
-    fn note_open(&self, segment: &Arc<Segment>) {
-        let mut open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        open.push_back(segment.clone());
-        if open.len() > INDEXES_OPEN
-            && let Some(oldest) = open.pop_front()
-        {
-            let mut index = oldest.index_mut();
-            if matches!(*index, Index::Open(_)) {
-                *index = Index::Closed;
-            }
-        }
-    }
-
-    /// A block by its number; `None` if there is no such block, or it is damaged.
-    pub(super) fn block(
-        &self,
-        segment: &Arc<Segment>,
-        number: u32,
-    ) -> Result<Option<Arc<BlockView>>, StoreError> {
-        let id = (segment.class, segment.first_seq, number);
-        if let Some(view) = self.cache.get(id) {
-            return Ok(Some(view));
-        }
-        let meta = self.ready(segment)?.blocks().get(number as usize).copied();
-        let Some(meta) = meta else { return Ok(None) };
-        match segment.log().block(&meta) {
-            Ok(view) => {
-                let view = Arc::new(view);
-                self.cache.put(id, view.clone());
-                Ok(Some(view))
-            }
-            Err(error @ StoreError::Corrupt { .. }) => {
-                self.metrics.frames_damaged.add(1);
-                tracing::error!(%error, "a damaged block is left out of an answer");
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-}
-
-/// A walk over a class from its end to its beginning.
-struct Backwards<'a> {
-    shared: &'a Shared,
-    segments: Vec<Arc<Segment>>,
-    current: Option<(Arc<Segment>, u32)>,
-    block: Option<(Arc<Segment>, Arc<BlockView>)>,
-    /// Entries of `block` that pass, the latest last: their numbers and their places in it.
-    passing: Vec<(SeqNo, usize)>,
-}
-
-impl<'a> Backwards<'a> {
-    fn new(shared: &'a Shared, class: Class) -> Self {
-        Self { shared, segments: shared.segments(class), current: None, block: None, passing: Vec::new() }
-    }
-
-    /// The number of the next event that passes.
-    fn peek(&mut self, filter: &EventFilter, before: SeqNo) -> Result<Option<SeqNo>, StoreError> {
-        loop {
-            if let Some((seq, _)) = self.passing.last() {
-                return Ok(Some(*seq));
-            }
-            let (segment, number) = if let Some((segment, after)) = self.current.take() {
-                match after.checked_sub(1) {
-                    Some(number) => (segment, number),
-                    None => continue,
-                }
-            } else {
-                let Some(segment) = self.segments.pop() else { return Ok(None) };
-                let blocks = self.shared.ready(&segment)?.blocks().len();
-                self.current = Some((segment, u32::try_from(blocks).unwrap_or(u32::MAX)));
-                continue;
-            };
-            self.current = Some((segment.clone(), number));
-            let meta = self.shared.ready(&segment)?.blocks().get(number as usize).copied();
-            let worth = meta.is_some_and(|m| m.first_seq < before && filter.allows_span(m.at_min, m.at_max));
-            if !worth {
-                continue;
-            }
-            if let Some(view) = self.shared.block(&segment, number)? {
-                self.passing = passing(view.rows(), view.len(), filter, before);
-                self.block = Some((segment, view));
-            }
-        }
-    }
-
-    /// The event that [`Backwards::peek`] found.
-    fn take(&mut self) -> Result<Option<StoredEntry>, StoreError> {
-        let (Some((segment, view)), Some((_, at))) = (&self.block, self.passing.pop()) else {
-            return Ok(None);
-        };
-        stored(segment, view.rows(), at, true).map(Some)
-    }
-}
-
-/// The entries of a block that pass. A tag's shape that needs no filling in is matched once for the block.
-fn passing(rows: Rows<'_>, len: usize, filter: &EventFilter, before: SeqNo) -> Vec<(SeqNo, usize)> {
-    if filter.minion.as_deref().is_some_and(|minion| !rows.knows(minion)) {
-        return Vec::new();
-    }
-    let mut shapes: HashMap<usize, bool> = HashMap::new();
-    (0..len)
-        .filter(|&at| rows.seq(at) < before && filter.allows(rows.flags(at), rows.at(at), rows.minion(at)))
-        .filter(|&at| {
-            let Some(glob) = &filter.tag else { return true };
-            match rows.shape(at) {
-                (shape, Some(tag)) => *shapes.entry(shape).or_insert_with(|| glob.matches_bytes(tag)),
-                (_, None) => glob.matches_bytes(&rows.tag(at)),
-            }
-        })
-        .map(|at| (rows.seq(at), at))
-        .collect()
 }

@@ -4,16 +4,13 @@
 //! return given to `save_load`, that over a return (CONTRACT: Salt's `_store_job` calls `save_load` with every
 //! return, `salt/utils/job.py`). Rows can be merged, so each segment makes its own and the reader joins them.
 
-use rkyv::rancor::Error;
-use rkyv::util::AlignedVec;
-use rkyv::{Archive, Deserialize, Serialize};
-
+use super::index::code::{Reader, put_bytes};
 use crate::limits::ROW_VALUE_BYTES_MAX;
 use crate::model::{Entry, Kind, SeqNo};
 use crate::wire::msgpack;
 
 /// One job, in short. Values from Salt are msgpack; empty for a key that the load has not.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobRow {
     /// The jid's text.
     pub jid: String,
@@ -43,8 +40,6 @@ pub struct JobRow {
     pub endtime: String,
     /// Its returns are not to be cached.
     pub nocache: bool,
-    /// First sequence numbers of the segments of class `jobs` that hold entries of it, ascending.
-    pub segments: Vec<u64>,
 }
 
 /// How good a load an entry is; 0 for what is none.
@@ -147,10 +142,6 @@ impl JobRow {
     pub fn merge(&mut self, mut other: JobRow) {
         let first_at = self.first_at.min(other.first_at);
         let nocache = self.nocache || other.nocache;
-        let mut segments = std::mem::take(&mut self.segments);
-        segments.append(&mut other.segments);
-        segments.sort_unstable();
-        segments.dedup();
         let (endtime_seq, endtime) = if other.endtime_seq > self.endtime_seq {
             (other.endtime_seq, std::mem::take(&mut other.endtime))
         } else {
@@ -161,20 +152,32 @@ impl JobRow {
         if other_counts {
             *self = other;
         }
-        *self = Self { endtime_seq, first_at, endtime, nocache, segments, ..std::mem::take(self) };
+        *self = Self { endtime_seq, first_at, endtime, nocache, ..std::mem::take(self) };
     }
 
-    /// The bytes in sled.
-    pub fn to_bytes(&self) -> Result<AlignedVec, String> {
-        rkyv::to_bytes::<Error>(self).map_err(|e| e.to_string())
+    /// Appends the load's values as bytes: whether they are abridged, then each behind its length.
+    pub fn write_values(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(self.abridged));
+        for value in [&self.fun, &self.user, &self.tgt, &self.tgt_type, &self.arg, &self.metadata] {
+            put_bytes(out, value);
+        }
     }
 
-    /// Reads the bytes in sled.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
-        // sled promises no alignment, so the bytes are copied to where there is some.
-        let mut aligned = AlignedVec::<16>::with_capacity(bytes.len());
-        aligned.extend_from_slice(bytes);
-        rkyv::from_bytes::<Self, Error>(&aligned).map_err(|e| e.to_string())
+    /// Reads them; `None` if they are none.
+    pub fn read_values(&mut self, bytes: &[u8]) -> Option<()> {
+        let mut r = Reader(bytes);
+        self.abridged = r.byte()? != 0;
+        for value in [
+            &mut self.fun,
+            &mut self.user,
+            &mut self.tgt,
+            &mut self.tgt_type,
+            &mut self.arg,
+            &mut self.metadata,
+        ] {
+            *value = r.bytes()?.to_vec();
+        }
+        r.is_empty().then_some(())
     }
 }
 
@@ -224,7 +227,6 @@ mod tests {
     fn rows_of_two_segments_join_in_any_order_and_as_often_as_one_likes() {
         let row = |seq: u64, kind, body: &[u8], end: &str| {
             let mut row = JobRow { jid: "1".into(), first_at: 10 + seq.cast_signed(), ..Default::default() };
-            row.segments = vec![seq];
             row.learn(SeqNo(seq), &entry(kind, body));
             let mut w = Writer::new();
             w.str(end);
@@ -237,7 +239,7 @@ mod tests {
         late.nocache = true;
         let joined = early.clone().joined(middle.clone()).joined(late.clone());
         assert_eq!(msgpack::as_text(&joined.fun), Some("y"), "of equally good loads the first");
-        assert_eq!((joined.segments.as_slice(), joined.first_at, joined.nocache), (&[1, 5, 9][..], 11, true));
+        assert_eq!((joined.first_at, joined.nocache), (11, true));
         assert_eq!(joined.endtime, "c");
         for other in [
             late.clone().joined(early.clone()).joined(middle.clone()),
@@ -246,8 +248,12 @@ mod tests {
         ] {
             assert_eq!(other, joined);
         }
-        assert_eq!(JobRow::from_bytes(&joined.to_bytes().unwrap()).unwrap(), joined);
-        assert!(JobRow::from_bytes(b"\x00\x01").is_err());
+        let mut bytes = Vec::new();
+        joined.write_values(&mut bytes);
+        let mut read = JobRow { fun: Vec::new(), tgt: Vec::new(), ..joined.clone() };
+        read.read_values(&bytes).unwrap();
+        assert_eq!(read, joined);
+        assert!(read.read_values(b"\x00\x01").is_none());
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //!
 //! The thread takes finished segments in order. For each it writes `index/`, applies the segment to the state
 //! database, and only then lets go of the index in memory. A crash at any point leaves a segment that the
-//! next start seals again.
+//! next start seals again. Indexes that turned out damaged are made again in memory by readers, and come here too.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Shared;
 use super::error::StoreError;
+use super::index::MemIndex;
 use super::segment::{Index, Segment};
 use crate::channel::{Next, Rx};
 use crate::limits::SEAL_RETRY;
@@ -22,31 +23,45 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// Works until the appender is gone and everything finished is sealed.
+    /// Works until the committer is gone and everything finished is sealed.
     pub fn run(mut self) {
         let mut tried = Instant::now();
         loop {
-            match self.seals.next(Duration::from_secs(1)) {
-                Next::Message(segment) => self.backlog.push(segment),
-                Next::Idle if !self.backlog.is_empty() && tried.elapsed() < SEAL_RETRY => continue,
-                Next::Idle => {}
-                Next::Closed => break,
-            }
-            tried = Instant::now();
-            let shared = self.shared.clone();
-            self.backlog.retain(|segment| match seal(&shared, segment) {
-                Ok(()) => false,
-                // The index stays in memory and goes on answering until it can be written.
-                Err(error) => {
-                    tracing::error!(dir = %segment.dir().display(), %error, "could not seal a segment; trying again");
-                    shared.metrics.seals_failed.add(1);
+            let came = match self.seals.next(Duration::from_secs(1)) {
+                Next::Message(segment) => {
+                    self.backlog.push(segment);
                     true
                 }
-            });
+                Next::Idle => false,
+                Next::Closed => break,
+            };
+            let known = self.backlog.len() - usize::from(came);
+            self.backlog.extend(self.shared.take_damaged());
+            // Those that failed before wait for their time, unless something new comes.
+            if self.backlog.is_empty() || (self.backlog.len() == known && tried.elapsed() < SEAL_RETRY) {
+                continue;
+            }
+            tried = Instant::now();
+            self.try_all();
         }
+        self.backlog.extend(self.shared.take_damaged());
+        self.try_all();
         for segment in self.backlog {
             tracing::warn!(dir = %segment.dir().display(), "left for the next start to seal");
         }
+    }
+
+    fn try_all(&mut self) {
+        let shared = &self.shared;
+        self.backlog.retain(|segment| match seal(shared, segment) {
+            Ok(()) => false,
+            // The index stays in memory and goes on answering until it can be written.
+            Err(error) => {
+                tracing::error!(dir = %segment.dir().display(), %error, "could not seal a segment; trying again");
+                shared.metrics.seals_failed.add(1);
+                true
+            }
+        });
     }
 }
 
@@ -54,12 +69,24 @@ impl Sealer {
 pub(super) fn seal(shared: &Shared, segment: &Segment) -> Result<(), StoreError> {
     // Reading: the segment is finished, so its index does not change while readers go on.
     if let Index::Memory(index) = &*segment.index() {
-        segment.write_index(index)?;
-        shared.state.apply(segment, index)?;
+        let facts = segment.write_index(index)?;
+        apply(shared, segment, &facts, index)?;
+        segment.set_facts(facts);
     } else {
         return Ok(());
     }
     *segment.index_mut() = Index::Closed;
     shared.metrics.segments_sealed.add(1);
     Ok(())
+}
+
+fn apply(
+    shared: &Shared,
+    segment: &Segment,
+    facts: &super::index::Facts,
+    index: &MemIndex,
+) -> Result<(), StoreError> {
+    let there = shared.there();
+    let latest = index.latest();
+    shared.with_state(|state| state.apply(&segment.class_name, segment.first_seq, facts, &latest, &there))
 }

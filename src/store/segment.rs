@@ -6,15 +6,17 @@
 //! an error to readers: it is made again from the log.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use super::class::Class;
 use super::error::StoreError;
 use super::format::{class_dir, make_dir, segment_name, sync_dir};
-use super::index::{MemIndex, Place, SledIndex, Sums};
-use super::log::{BlockMeta, LogFile, Walked};
+use super::index::sealed;
+use super::index::{Blocks, Facts, MemIndex, SealedIndex, Sums};
+use super::log::{LogFile, Walked};
 use super::medium::Medium;
-use crate::model::{Entry, JidKey, SeqNo};
+use crate::model::{Entry, SeqNo};
 
 /// Where a segment's index is.
 #[derive(Debug)]
@@ -22,7 +24,7 @@ pub enum Index {
     /// In memory: the segment grows, or waits to be sealed.
     Memory(Box<MemIndex>),
     /// In sled, open.
-    Open(Arc<SledIndex>),
+    Open(Arc<SealedIndex>),
     /// In sled, not open at the moment.
     Closed,
 }
@@ -30,6 +32,8 @@ pub enum Index {
 /// One segment.
 #[derive(Debug)]
 pub struct Segment {
+    /// No other segment of this process has this number, not even one that took the place of this one.
+    pub id: u64,
     /// Its class.
     pub class: Class,
     /// The class's name.
@@ -40,8 +44,11 @@ pub struct Segment {
     dir: PathBuf,
     log: LogFile,
     index: RwLock<Index>,
+    /// Set before the index leaves memory.
+    facts: OnceLock<Facts>,
     /// The sealed index as long as anybody holds it. Locked while it is opened: sled opens a database once.
-    held: Mutex<Weak<SledIndex>>,
+    held: Mutex<Weak<SealedIndex>>,
+    used: AtomicU64,
 }
 
 impl Segment {
@@ -53,10 +60,22 @@ impl Segment {
         first_seq: SeqNo,
         index: Index,
     ) -> Result<Self, StoreError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let dir = class_dir(state_dir, &class_name).join(segment_name(first_seq));
         let log = LogFile::open(&**medium, &dir.join("log"), &class_name, first_seq)?;
-        let (medium, index, held) = (medium.clone(), RwLock::new(index), Mutex::default());
-        Ok(Self { class, class_name, first_seq, medium, dir, log, index, held })
+        Ok(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            class,
+            class_name,
+            first_seq,
+            medium: medium.clone(),
+            dir,
+            log,
+            index: RwLock::new(index),
+            facts: OnceLock::new(),
+            held: Mutex::default(),
+            used: AtomicU64::new(0),
+        })
     }
 
     /// Where its files are.
@@ -84,12 +103,38 @@ impl Segment {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What is known of it without opening it, once it is sealed.
+    pub fn facts(&self) -> Option<&Facts> {
+        self.facts.get()
+    }
+
+    /// Says what is known of it.
+    pub fn set_facts(&self, facts: Facts) {
+        // Facts of a finished segment do not change.
+        let _ = self.facts.set(facts);
+    }
+
+    /// Sums over it, whatever state its index is in.
+    pub fn sums(&self) -> Sums {
+        with_memory(self, MemIndex::sums).or_else(|| self.facts().map(|facts| facts.sums)).unwrap_or_default()
+    }
+
+    /// Notes that its index is made use of at a moment.
+    pub fn touch(&self, moment: u64) {
+        self.used.store(moment, Ordering::Relaxed);
+    }
+
+    /// The moment of its last use.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
     /// Reads the log through and makes the index anew.
     pub fn walk(&self) -> Result<(MemIndex, Walked), StoreError> {
         let mut index = MemIndex::new(self.first_seq);
         let walked = self.log.walk(|meta, view| {
-            index.add_block(meta);
             let rows = view.rows();
+            index.add_block(meta, &rows.shapes());
             for at in 0..view.len() {
                 let (tag, jid) = (rows.tag(at), rows.jid(at));
                 let entry = Entry {
@@ -112,8 +157,8 @@ impl Segment {
         Ok((index, walked))
     }
 
-    /// Opens the sealed index, or shares it with whoever has it open. One that is damaged is removed, so that the next
-    /// start seals the segment again, and made anew from the log in memory; the error that told so comes with it.
+    /// Opens the sealed index, or shares it with whoever has it open. One that is damaged is made anew from the log in
+    /// memory; the error that told so comes with it.
     pub fn open_index(&self) -> Result<(Index, Option<StoreError>), StoreError> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = held.upgrade() {
@@ -122,20 +167,40 @@ impl Segment {
         if matches!(*self.index(), Index::Memory(_)) {
             return Ok((Index::Closed, None));
         }
-        match SledIndex::open(&self.dir.join("index")) {
+        match SealedIndex::open(&self.dir.join("index")) {
             Ok(index) => {
                 let index = Arc::new(index);
                 *held = Arc::downgrade(&index);
                 Ok((Index::Open(index), None))
             }
-            Err(error @ StoreError::Index { .. }) => {
-                let (index, _) = self.walk()?;
-                let place = self.dir.join("index");
-                self.medium.remove_dir_all(&place).map_err(super::error::io_at("remove", &place))?;
-                Ok((Index::Memory(Box::new(index)), Some(error)))
-            }
+            Err(error @ StoreError::Index { .. }) => Ok((self.index_from_log()?, Some(error))),
             Err(error) => Err(error),
         }
+    }
+
+    /// Makes the index anew in memory, and removes the one on disk, so that the segment counts as not sealed.
+    fn index_from_log(&self) -> Result<Index, StoreError> {
+        let (index, _) = self.walk()?;
+        let place = self.dir.join("index");
+        match std::fs::remove_dir_all(&place) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(StoreError::Io { action: "remove", path: place, why: e })
+            }
+            _ => Ok(Index::Memory(Box::new(index))),
+        }
+    }
+
+    /// Gives up an index that turned out damaged while it was open, and makes it anew from the log. False if somebody
+    /// else has done so.
+    pub fn replace_index(&self, broken: &Arc<SealedIndex>) -> Result<bool, StoreError> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(&*self.index(), Index::Open(open) if Arc::ptr_eq(open, broken)) {
+            return Ok(false);
+        }
+        let fresh = self.index_from_log()?;
+        *held = Weak::new();
+        *self.index_mut() = fresh;
+        Ok(true)
     }
 
     /// Is there a sealed index on disk?
@@ -144,7 +209,7 @@ impl Segment {
     }
 
     /// Writes the index to disk and puts it into its place by renaming. Durable when it returns.
-    pub fn write_index(&self, index: &MemIndex) -> Result<(), StoreError> {
+    pub fn write_index(&self, index: &MemIndex) -> Result<Facts, StoreError> {
         let (temporary, place) = (self.dir.join("index.tmp"), self.dir.join("index"));
         for old in [&temporary, &place] {
             match self.medium.remove_dir_all(old) {
@@ -154,9 +219,10 @@ impl Segment {
                 _ => {}
             }
         }
-        SledIndex::write(index, &temporary)?;
+        let facts = sealed::write(index, None, &temporary)?;
         self.medium.rename(&temporary, &place).map_err(super::error::io_at("rename to", &place))?;
-        sync_dir(self.medium(), &self.dir)
+        sync_dir(self.medium(), &self.dir)?;
+        Ok(facts)
     }
 }
 
@@ -165,30 +231,23 @@ pub enum Ready<'a> {
     /// In memory, locked for reading.
     Memory(RwLockReadGuard<'a, Index>),
     /// In sled.
-    Sled(Arc<SledIndex>),
+    Sled(Arc<SealedIndex>),
 }
 
 impl Ready<'_> {
-    fn memory(guard: &Index) -> Option<&MemIndex> {
+    /// The index, if it is in memory.
+    pub fn memory(guard: &Index) -> Option<&MemIndex> {
         match guard {
             Index::Memory(index) => Some(index),
             _ => None,
         }
     }
 
-    /// Runs something over the blocks.
-    pub fn blocks(&self) -> &[BlockMeta] {
+    /// Its blocks.
+    pub fn blocks(&self) -> Option<&Blocks> {
         match self {
-            Ready::Memory(guard) => Self::memory(guard).map_or(&[], MemIndex::blocks),
-            Ready::Sled(index) => index.blocks(),
-        }
-    }
-
-    /// The places of a job's entries.
-    pub fn places(&self, key: JidKey) -> Result<Vec<Place>, StoreError> {
-        match self {
-            Ready::Memory(guard) => Ok(Self::memory(guard).map_or(Vec::new(), |i| i.places(key).to_vec())),
-            Ready::Sled(index) => index.places(key),
+            Ready::Memory(guard) => Self::memory(guard).map(MemIndex::blocks),
+            Ready::Sled(index) => Some(index.blocks()),
         }
     }
 }

@@ -1,169 +1,132 @@
 //! The state database: what is looked up across segments.
 //!
-//! Everything in it comes out of sealed segments and can be made again from their logs; nothing is only here.
+//! Everything in it comes out of sealed segments and can be made again from them; nothing is only here.
 //! Segments are applied when they are sealed; the order does not matter, and applying one again changes nothing.
+//! There is no row per job or entry: a job lies in its segments, and their facts tell which of them to ask.
 //!
 //! # On disk
 //!
 //! ```text
-//! state/              sled database; each tree is summed up (see `checked`)
-//!   tree "job"        key    jid key, u128 BE: sorts by time, free text last
-//!                     value  rkyv archive of `row::JobRow`
-//!   tree "latest"     key    function, UTF-8 | 0 | minion id, UTF-8
-//!                     value  sequence number of the return, u64 BE | jid, UTF-8
-//!   tree "segment"    key    0 (jobs), 1 (events) or the class's name | first sequence number u64 BE
-//!                     value  entries u64 | raw bytes u64 | log bytes u64 | last sequence number u64, LE
-//!                            | place of its newest register: block u32 LE, place u16 LE; absent without one
+//! state/               sled database; each tree is summed up (see `checked`)
+//!   tree "segments"    key    name of the class | 0 | first sequence number u64 BE
+//!                      value  facts of the segment (see `index::facts`)
+//!   tree "latest"      the last job per function and minion, in pages (see `index::latest`)
 //! ```
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use super::checked::CheckedTree;
-use super::class::Class;
-use super::error::StoreError;
-use super::index::{Latest, MemIndex, Place, Sums, flush_and_sync, open_sled};
-use super::row::JobRow;
-use super::segment::Segment;
-use crate::model::{JidKey, SeqNo};
+use super::error::{StoreError, io_at};
+use super::index::latest::{self, LatestJob};
+use super::index::page::{PageWriter, Pages};
+use super::index::{Facts, Latest, LatestRow};
+use super::sleds::{flush_and_sync, guarded, open_sled};
+use crate::limits::STATE_CACHE_BYTES;
+use crate::model::SeqNo;
 
 /// The open database.
 #[derive(Debug)]
 pub struct State {
     dir: PathBuf,
     db: sled::Db,
-    job: CheckedTree,
-    latest: CheckedTree,
-    segment: CheckedTree,
+    segments: CheckedTree,
+    latest: Pages,
+    /// Held while `latest` is read, changed and written.
+    changing: Mutex<()>,
 }
+
+/// A function and a minion.
+type Pair<'a> = (&'a [u8], &'a [u8]);
+
+/// A row of the catalogue: the name of a class, a segment, and what is known of it.
+pub type Known = (String, SeqNo, Facts);
 
 impl State {
     /// Opens or creates it, and adds it up.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let db = open_sled(dir, 32 << 20)?;
-        let tree = |name: &str| CheckedTree::open(&db, dir, name);
-        let (job, latest, segment) = (tree("job")?, tree("latest")?, tree("segment")?);
-        let state = Self { dir: dir.to_owned(), db, job, latest, segment };
-        if !state.segment.is_new() && (state.job.is_new() || state.latest.is_new()) {
-            return Err(state.damaged("a tree has lost everything".to_owned()));
+        let db = open_sled(dir, STATE_CACHE_BYTES)?;
+        if guarded(dir, || Ok(db.tree_names()))?.iter().any(|name| name == b"job") {
+            let what = "it was written by format 1".to_owned();
+            return Err(StoreError::Index { path: dir.to_owned(), what });
         }
-        Ok(state)
+        let tree = |name: &str| CheckedTree::open(&db, dir, name);
+        let (segments, latest) = (tree("segments")?, Pages(tree("latest")?));
+        if !segments.is_new() && latest.0.is_new() {
+            return Err(latest.0.damaged("it has lost everything"));
+        }
+        Ok(Self { dir: dir.to_owned(), db, segments, latest, changing: Mutex::default() })
     }
 
-    /// Takes over what a finished segment knows. Durable when it returns.
-    pub fn apply(&self, segment: &Segment, index: &MemIndex) -> Result<(), StoreError> {
-        let mut rows = Vec::with_capacity(index.rows().len());
-        for (key, row) in index.rows() {
-            let merged = match self.job(*key)? {
-                Some(known) => known.joined(row.clone()),
-                None => row.clone(),
-            };
-            let value = merged.to_bytes().map_err(|what| self.damaged(what))?;
-            rows.push((key.0.to_be_bytes().to_vec(), value.to_vec()));
-        }
-        self.job.put(rows)?;
-        let mut rows = Vec::new();
-        for (fun, minions) in index.latest() {
-            for (minion, latest) in minions {
-                let key = [fun.as_bytes(), &[0], minion.as_bytes()].concat();
-                let known = self.latest.get(&key)?.and_then(|v| read_latest(&v));
-                if known.is_none_or(|known| known.seq < latest.seq) {
-                    rows.push((key, [&latest.seq.0.to_be_bytes()[..], latest.jid.as_bytes()].concat()));
-                }
-            }
-        }
-        self.latest.put(rows)?;
+    /// Takes over what a finished segment knows. Durable when it returns. Of what was known of the last jobs, rows whose
+    /// return is no longer `there` are left out.
+    pub fn apply(
+        &self,
+        class_name: &str,
+        segment: SeqNo,
+        facts: &Facts,
+        fresh: &[LatestRow<'_>],
+        there: impl Fn(SeqNo) -> bool,
+    ) -> Result<(), StoreError> {
+        self.take_latest(fresh, there)?;
         // The rows are durable before the segment counts as applied.
         flush_and_sync(&self.db, &self.dir)?;
-        let Sums { entries, raw_bytes, log_bytes, last_seq } = index.sums();
-        let mut value: Vec<u8> =
-            [entries, raw_bytes, log_bytes, last_seq.0].iter().flat_map(|n| n.to_le_bytes()).collect();
-        value.extend(index.register().into_iter().flat_map(Place::to_bytes));
-        self.segment.put([(segment_key(segment), value)])?;
+        self.segments.put([(segment_key(class_name, segment), facts.to_bytes())])?;
         flush_and_sync(&self.db, &self.dir)
     }
 
-    /// The sums of a segment that has been applied.
-    pub fn sums(&self, segment: &Segment) -> Result<Option<Sums>, StoreError> {
-        Ok(self.segment.get(&segment_key(segment))?.and_then(|v| {
-            let at = |i: usize| Some(u64::from_le_bytes(*v.get(i..)?.first_chunk()?));
-            let (entries, raw_bytes, log_bytes, last_seq) = (at(0)?, at(8)?, at(16)?, SeqNo(at(24)?));
-            Some(Sums { entries, raw_bytes, log_bytes, last_seq })
-        }))
+    fn take_latest(&self, fresh: &[LatestRow<'_>], there: impl Fn(SeqNo) -> bool) -> Result<(), StoreError> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = latest::all(&self.latest)?;
+        let mut rows: BTreeMap<Pair<'_>, (SeqNo, &str)> = BTreeMap::new();
+        for LatestJob { fun, minion, seq, jid } in known.iter().filter(|row| there(row.seq)) {
+            rows.insert((fun, minion), (*seq, jid));
+        }
+        for LatestRow { fun, minion, seq, jid } in fresh {
+            let row = rows.entry((fun, minion)).or_insert((*seq, jid));
+            if row.0 < *seq {
+                *row = (*seq, jid);
+            }
+        }
+        let rows: Vec<LatestRow<'_>> = rows
+            .into_iter()
+            .map(|((fun, minion), (seq, jid))| LatestRow { fun, minion, seq, jid: jid.to_owned() })
+            .collect();
+        let mut writer = PageWriter::new().map_err(io_at("pack rows for", &self.dir))?;
+        latest::write(&mut writer, &rows).map_err(io_at("pack rows for", &self.dir))?;
+        self.latest.0.replace(writer.rows())
     }
 
-    /// A job's row.
-    pub fn job(&self, key: JidKey) -> Result<Option<JobRow>, StoreError> {
-        self.job.get(&key.0.to_be_bytes())?.map(|bytes| self.row(&bytes)).transpose()
+    /// Takes a segment out of the catalogue, before its directory goes. Durable when it returns.
+    pub fn forget(&self, class_name: &str, segment: SeqNo) -> Result<(), StoreError> {
+        self.segments.remove(&segment_key(class_name, segment))?;
+        flush_and_sync(&self.db, &self.dir)
     }
 
-    /// Up to `limit` rows, the latest first, of keys below `before`.
-    pub fn jobs_before(
-        &self,
-        before: Option<JidKey>,
-        limit: usize,
-    ) -> Result<Vec<(JidKey, JobRow)>, StoreError> {
-        let upper = before.map(|key| key.0.to_be_bytes());
-        let rows = self.job.before(upper.as_ref().map(<[u8; 16]>::as_slice), limit)?;
-        let key_of = |key: &[u8]| Some(JidKey(u128::from_be_bytes(key.try_into().ok()?)));
-        rows.iter()
-            .map(|(key, value)| {
-                let key = key_of(key).ok_or_else(|| self.damaged("a jid key has not 16 bytes".to_owned()))?;
-                Ok((key, self.row(value)?))
-            })
-            .collect()
+    /// The catalogue: every segment that has been applied.
+    pub fn segments(&self) -> Result<Vec<Known>, StoreError> {
+        let rows = self.segments.with_prefix(b"")?;
+        let known = |(key, value): &super::checked::Row| {
+            let (name, seq) = key.split_last_chunk::<8>()?;
+            let name = std::str::from_utf8(name.strip_suffix(&[0])?).ok()?;
+            Some((name.to_owned(), SeqNo(u64::from_be_bytes(*seq)), Facts::from_bytes(value)?))
+        };
+        let known: Option<Vec<Known>> = rows.iter().map(known).collect();
+        known.ok_or_else(|| self.segments.damaged("a row cannot be read"))
     }
 
     /// Per minion the last job that ran a function.
     pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
-        let prefix = [fun.as_bytes(), &[0]].concat();
-        let latest = |(key, value): &super::checked::Row| {
-            let minion = String::from_utf8(key.get(prefix.len()..)?.to_vec()).ok()?;
-            Some((minion, read_latest(value)?))
-        };
-        Ok(self.latest.with_prefix(&prefix)?.iter().filter_map(latest).collect())
+        Ok(latest::of_function(&self.latest, fun)?.into_iter().collect())
     }
 
-    /// Every minion that has returned anything.
-    pub fn minions(&self) -> Result<Vec<String>, StoreError> {
-        let minion = |key: &[u8]| {
-            let at = memchr::memchr(0, key)?;
-            String::from_utf8(key.get(at + 1..)?.to_vec()).ok()
-        };
-        Ok(self.latest.with_prefix(b"")?.iter().filter_map(|(key, _)| minion(key)).collect())
-    }
-
-    /// Where the newest register in a sealed segment lies.
-    pub fn register(&self) -> Result<Option<(SeqNo, Place)>, StoreError> {
-        let rows = self.segment.with_prefix(&JOBS_PREFIX)?;
-        Ok(rows.iter().rev().find_map(|(key, value)| {
-            let segment = u64::from_be_bytes(*key.get(1..)?.first_chunk()?);
-            Some((SeqNo(segment), Place::from_bytes(value.get(32..)?)?))
-        }))
-    }
-
-    fn row(&self, bytes: &[u8]) -> Result<JobRow, StoreError> {
-        JobRow::from_bytes(bytes).map_err(|what| self.damaged(what))
-    }
-
-    fn damaged(&self, what: String) -> StoreError {
-        StoreError::Index { path: self.dir.clone(), what }
+    /// Every function's every minion.
+    pub fn latest(&self) -> Result<Vec<LatestJob>, StoreError> {
+        latest::all(&self.latest)
     }
 }
 
-const JOBS_PREFIX: [u8; 1] = [0];
-
-/// Of other classes the name stands here: their numbers may be others in the next run.
-fn segment_key(segment: &Segment) -> Vec<u8> {
-    let class = match segment.class {
-        Class::JOBS => &JOBS_PREFIX[..],
-        Class::EVENTS => &[1],
-        _ => segment.class_name.as_bytes(),
-    };
-    [class, &segment.first_seq.0.to_be_bytes()].concat()
-}
-
-fn read_latest(value: &[u8]) -> Option<Latest> {
-    let (seq, jid) = value.split_first_chunk::<8>()?;
-    Some(Latest { seq: SeqNo(u64::from_be_bytes(*seq)), jid: String::from_utf8(jid.to_vec()).ok()? })
+fn segment_key(class_name: &str, segment: SeqNo) -> Vec<u8> {
+    [class_name.as_bytes(), &[0], &segment.0.to_be_bytes()].concat()
 }

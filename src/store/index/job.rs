@@ -1,0 +1,265 @@
+//! Jobs in pages: a job's row and the places of its entries.
+//!
+//! # On disk
+//!
+//! ```text
+//! key of the page: jid key of the first job, u128 BE
+//!
+//! record, each difference taken to the record before it in the page (to 0 in the first):
+//!   flags        u8: bits 0..2 rank of the load, 8 no cache, 16 has an end time
+//!   key          upper half less the one before, number | lower half, number
+//!   jid          bytes; only if it is not made of time
+//!   first_at     arrival of the first entry: signed difference
+//!   load         only with a rank: seq of its entry, signed difference | 0 and the row's values as bytes, or n for those
+//!                that were the n-th in this page
+//!   end time     only if there is one: seq of its entry, number | Salt's spelling, bytes
+//!   places       how many, number | first, signed difference | gap to the next less 1, numbers
+//! ```
+//!
+//! A place is the number of the entry in its segment, from 0: it does not change when blocks are merged.
+
+use super::super::row::JobRow;
+use super::code::{Reader, put, put_bytes, put_signed};
+use crate::model::{FastMap, JidKey};
+
+const RANK: u8 = 7;
+const NO_CACHE: u8 = 8;
+const HAS_END: u8 = 16;
+
+/// A job on its way into a page or out of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// The jid's key.
+    pub key: JidKey,
+    /// The jid's text, if it is not made of time.
+    pub text: &'a [u8],
+    /// How good the load is.
+    pub rank: u8,
+    /// The row's values as bytes.
+    pub load: &'a [u8],
+    /// The entry that the load came in.
+    pub load_seq: u64,
+    /// When its first entry arrived.
+    pub first_at: i64,
+    /// Its returns are not to be cached.
+    pub nocache: bool,
+    /// The entry that the end time came in; 0 for none.
+    pub endtime_seq: u64,
+    /// The end time.
+    pub endtime: &'a [u8],
+    /// How many entries it has here.
+    pub count: u32,
+    /// The first of them.
+    pub first: u32,
+}
+
+impl Record<'_> {
+    /// The job's row; `None` if the bytes are none.
+    pub fn row(&self) -> Option<JobRow> {
+        let jid = match self.key.text() {
+            Some(text) => text,
+            None => std::str::from_utf8(self.text).ok()?.to_owned(),
+        };
+        let mut row = JobRow {
+            jid,
+            rank: self.rank,
+            load_seq: self.load_seq,
+            endtime_seq: self.endtime_seq,
+            endtime: std::str::from_utf8(self.endtime).ok()?.to_owned(),
+            first_at: self.first_at,
+            nocache: self.nocache,
+            ..JobRow::default()
+        };
+        if self.rank > 0 {
+            row.read_values(self.load)?;
+        }
+        Some(row)
+    }
+}
+
+/// What the differences of a record are taken to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Before {
+    key: u64,
+    first_at: i64,
+    load_seq: u64,
+    first: u32,
+}
+
+impl Before {
+    fn after(record: &Record<'_>, before: Before) -> Self {
+        let load_seq = if record.rank > 0 { record.load_seq } else { before.load_seq };
+        Self { key: halves(record.key).0, first_at: record.first_at, load_seq, first: record.first }
+    }
+}
+
+fn halves(key: JidKey) -> (u64, u64) {
+    let [upper, lower] = [key.0 >> 64, key.0 & u128::from(u64::MAX)];
+    (u64::try_from(upper).unwrap_or(u64::MAX), u64::try_from(lower).unwrap_or(u64::MAX))
+}
+
+/// Writes the records of one page.
+#[derive(Debug, Default)]
+pub struct Encoder {
+    before: Before,
+    loads: FastMap<u32, u64>,
+}
+
+impl Encoder {
+    /// Appends a job; `load` is a number that stands for its row's values, `rest` its places after the first.
+    pub fn push(
+        &mut self,
+        out: &mut Vec<u8>,
+        record: &Record<'_>,
+        load: u32,
+        rest: impl Iterator<Item = u32>,
+    ) {
+        let end = if record.endtime_seq > 0 { HAS_END } else { 0 };
+        out.push((record.rank & RANK) | if record.nocache { NO_CACHE } else { 0 } | end);
+        let (upper, lower) = halves(record.key);
+        put(out, upper.wrapping_sub(self.before.key));
+        put(out, lower);
+        if record.key.time().is_none() {
+            put_bytes(out, record.text);
+        }
+        put_signed(out, record.first_at.wrapping_sub(self.before.first_at));
+        if record.rank > 0 {
+            put_signed(out, record.load_seq.wrapping_sub(self.before.load_seq).cast_signed());
+            let next = self.loads.len() as u64 + 1;
+            let known = *self.loads.entry(load).or_insert(next);
+            if known == next {
+                put(out, 0);
+                put_bytes(out, record.load);
+            } else {
+                put(out, known);
+            }
+        }
+        if record.endtime_seq > 0 {
+            put(out, record.endtime_seq);
+            put_bytes(out, record.endtime);
+        }
+        put(out, u64::from(record.count));
+        put_signed(out, i64::from(record.first) - i64::from(self.before.first));
+        let mut last = record.first;
+        for place in rest {
+            put(out, u64::from(place.saturating_sub(last).saturating_sub(1)));
+            last = place;
+        }
+        self.before = Before::after(record, self.before);
+    }
+}
+
+/// Reads the records of one page.
+#[derive(Debug)]
+pub struct Decoder<'a> {
+    reader: Reader<'a>,
+    before: Before,
+    loads: Vec<&'a [u8]>,
+}
+
+impl<'a> Decoder<'a> {
+    /// Begins with the first record.
+    pub fn new(page: &'a [u8]) -> Self {
+        Self { reader: Reader(page), before: Before::default(), loads: Vec::new() }
+    }
+
+    /// The next record, and its places if `wanted` says so for its key. The outer `None` means that the page is broken.
+    pub fn next(&mut self, wanted: impl Fn(JidKey) -> bool) -> Option<Option<(Record<'a>, Vec<u32>)>> {
+        let r = &mut self.reader;
+        if r.is_empty() {
+            return Some(None);
+        }
+        let flags = r.byte()?;
+        let upper = self.before.key.wrapping_add(r.number()?);
+        let key = JidKey(u128::from(upper) << 64 | u128::from(r.number()?));
+        let text: &[u8] = if key.time().is_none() { r.bytes()? } else { &[] };
+        let first_at = self.before.first_at.wrapping_add(r.signed()?);
+        let rank = flags & RANK;
+        let (mut load, mut load_seq): (&[u8], u64) = (&[], 0);
+        if rank > 0 {
+            load_seq = self.before.load_seq.wrapping_add(r.signed()?.cast_unsigned());
+            load = match r.number()?.checked_sub(1) {
+                None => {
+                    let load = r.bytes()?;
+                    self.loads.push(load);
+                    load
+                }
+                Some(known) => self.loads.get(usize::try_from(known).ok()?)?,
+            };
+        }
+        let (mut endtime_seq, mut endtime): (u64, &[u8]) = (0, &[]);
+        if flags & HAS_END != 0 {
+            endtime_seq = r.number()?;
+            endtime = r.bytes()?;
+        }
+        let count = r.small()?;
+        let first = u32::try_from(i64::from(self.before.first).checked_add(r.signed()?)?).ok()?;
+        let mut places = Vec::new();
+        let collect = wanted(key);
+        if collect {
+            places.push(first);
+        }
+        let mut last = first;
+        for _ in 1..count {
+            last = last.checked_add(r.small()?)?.checked_add(1)?;
+            if collect {
+                places.push(last);
+            }
+        }
+        let nocache = flags & NO_CACHE != 0;
+        let record =
+            Record { key, text, rank, load, load_seq, first_at, nocache, endtime_seq, endtime, count, first };
+        self.before = Before::after(&record, self.before);
+        Some(Some((record, places)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Micros;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn jobs_come_out_of_a_page_as_they_went_in(
+            jobs in prop::collection::vec((any::<u64>(), 0_u8..5, 0_u32..3, any::<i64>(), any::<bool>(), "[a-z]{0,3}", prop::collection::vec(0_u32..1000, 1..6)), 1..40)
+        ) {
+            let loads = [b"one".as_slice(), b"", b"a longer load"];
+            let mut page = Vec::new();
+            let mut encoder = Encoder::default();
+            let mut expected = Vec::new();
+            for (n, rank, load, first_at, nocache, end, gaps) in &jobs {
+                let key = if n % 5 == 0 { JidKey::of("free") } else {
+                    JidKey::from_time(Micros((n >> 2).cast_signed()), (n % 2 == 0).then_some(u32::MAX))
+                };
+                let mut places: Vec<u32> = Vec::new();
+                for gap in gaps {
+                    places.push(places.last().map_or(*gap, |last| last + 1 + gap));
+                }
+                let ranked = *rank > 0;
+                let record = Record {
+                    key, text: if key.time().is_none() { b"free" } else { b"" }, rank: *rank,
+                    load: if ranked { loads[*load as usize] } else { b"" }, load_seq: if ranked { *n } else { 0 },
+                    first_at: *first_at, nocache: *nocache, endtime_seq: end.len() as u64, endtime: end.as_bytes(),
+                    count: u32::try_from(places.len()).unwrap(), first: places[0],
+                };
+                encoder.push(&mut page, &record, *load, places[1..].iter().copied());
+                expected.push((record, places));
+            }
+            let mut decoder = Decoder::new(&page);
+            for one in expected {
+                prop_assert_eq!(decoder.next(|_| true), Some(Some(one)));
+            }
+            prop_assert_eq!(decoder.next(|_| true), Some(None));
+        }
+
+        #[test]
+        fn a_damaged_page_is_refused_without_panic(page in any::<Vec<u8>>()) {
+            let mut decoder = Decoder::new(&page);
+            while let Some(Some((record, _))) = decoder.next(|_| true) {
+                let _ = record.row();
+            }
+        }
+    }
+}

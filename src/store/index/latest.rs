@@ -1,0 +1,233 @@
+//! The last job per function and minion, in pages.
+//!
+//! # On disk
+//!
+//! Pages are numbered, u32 BE; records are sorted by function, then minion. In the first record of a page everything is
+//! taken to nothing.
+//!
+//! ```text
+//! function   0: as before; or 1 and its bytes
+//! minion     bytes shared with the minion before, number | the rest, bytes
+//! seq        of the return, less the one before: signed
+//! jid        0 and its text as bytes; or, if made of time, 1 + the lower half of its key, and its microseconds less
+//!            those before: signed
+//! ```
+
+use super::super::error::StoreError;
+use super::Latest;
+use super::code::{Reader, put, put_bytes, put_signed};
+use super::mem::LatestRow;
+use super::page::{PageWriter, Pages};
+use crate::clock::Micros;
+use crate::model::{JidKey, SeqNo};
+
+/// A row with names of its own.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LatestJob {
+    /// The function; empty for several.
+    pub fun: Vec<u8>,
+    /// The minion.
+    pub minion: Vec<u8>,
+    /// Where its return lies in the log.
+    pub seq: SeqNo,
+    /// The job.
+    pub jid: String,
+}
+
+impl LatestJob {
+    /// The same, borrowed.
+    pub fn row(&self) -> LatestRow<'_> {
+        LatestRow { fun: &self.fun, minion: &self.minion, seq: self.seq, jid: self.jid.clone() }
+    }
+}
+
+impl From<&LatestRow<'_>> for LatestJob {
+    fn from(row: &LatestRow<'_>) -> Self {
+        Self { fun: row.fun.to_vec(), minion: row.minion.to_vec(), seq: row.seq, jid: row.jid.clone() }
+    }
+}
+
+/// What a record is taken to.
+#[derive(Debug, Default)]
+struct Before {
+    fun: Option<Vec<u8>>,
+    minion: Vec<u8>,
+    seq: u64,
+    time: i64,
+}
+
+impl Before {
+    fn write(&mut self, out: &mut Vec<u8>, row: &LatestRow<'_>) {
+        if self.fun.as_deref() == Some(row.fun) {
+            put(out, 0);
+        } else {
+            put(out, 1);
+            put_bytes(out, row.fun);
+            self.fun = Some(row.fun.to_vec());
+        }
+        let shared = self.minion.iter().zip(row.minion).take_while(|(a, b)| a == b).count();
+        put(out, shared as u64);
+        put_bytes(out, row.minion.get(shared..).unwrap_or_default());
+        self.minion.truncate(shared);
+        self.minion.extend_from_slice(row.minion.get(shared..).unwrap_or_default());
+        put_signed(out, row.seq.0.wrapping_sub(self.seq).cast_signed());
+        self.seq = row.seq.0;
+        let key = JidKey::of(&row.jid);
+        match key.time() {
+            None => {
+                put(out, 0);
+                put_bytes(out, row.jid.as_bytes());
+            }
+            Some(time) => {
+                put(out, key.pid().map_or(1, |pid| u64::from(pid) + 2));
+                put_signed(out, time.0.wrapping_sub(self.time));
+                self.time = time.0;
+            }
+        }
+    }
+
+    fn read(&mut self, r: &mut Reader<'_>) -> Option<LatestJob> {
+        if r.number()? == 1 {
+            self.fun = Some(r.bytes()?.to_vec());
+        }
+        let shared = usize::try_from(r.number()?).ok()?;
+        self.minion.get(..shared)?;
+        self.minion.truncate(shared);
+        self.minion.extend_from_slice(r.bytes()?);
+        self.seq = self.seq.wrapping_add(r.signed()?.cast_unsigned());
+        let jid = match r.number()?.checked_sub(1) {
+            None => std::str::from_utf8(r.bytes()?).ok()?.to_owned(),
+            Some(lower) => {
+                self.time = self.time.wrapping_add(r.signed()?);
+                let pid = lower.checked_sub(1).map(u32::try_from).transpose().ok()?;
+                JidKey::from_time(Micros(self.time), pid).text()?
+            }
+        };
+        Some(LatestJob { fun: self.fun.clone()?, minion: self.minion.clone(), seq: SeqNo(self.seq), jid })
+    }
+}
+
+/// Puts rows into pages; they are sorted.
+pub fn write(writer: &mut PageWriter, rows: &[LatestRow<'_>]) -> std::io::Result<()> {
+    let mut page = 0_u32;
+    let number = |_| {
+        page += 1;
+        (page - 1).to_be_bytes().to_vec()
+    };
+    writer.fill(rows.len(), number, |from, max, out| {
+        let mut before = Before::default();
+        let mut n = from;
+        while let Some(row) = rows.get(n) {
+            let len = out.len();
+            before.write(out, row);
+            if out.len() > max && n > from {
+                out.truncate(len);
+                break;
+            }
+            n += 1;
+        }
+        n
+    })
+}
+
+fn read(page: &[u8]) -> Option<Vec<LatestJob>> {
+    let (mut reader, mut before, mut rows) = (Reader(page), Before::default(), Vec::new());
+    while !reader.is_empty() {
+        rows.push(before.read(&mut reader)?);
+    }
+    Some(rows)
+}
+
+/// All rows in order.
+pub fn all(pages: &Pages) -> Result<Vec<LatestJob>, StoreError> {
+    let mut rows = Vec::new();
+    for page in pages.all()? {
+        rows.extend(read(&page).ok_or_else(|| pages.broken())?);
+    }
+    Ok(rows)
+}
+
+/// The minions of one function, and what they ran last.
+pub fn of_function(pages: &Pages, fun: &str) -> Result<Vec<(String, Latest)>, StoreError> {
+    let mut found = Vec::new();
+    let mut number = first_page_of(pages, fun.as_bytes())?;
+    while let Some(page) = pages.get(&number.to_be_bytes())? {
+        for row in read(&page).ok_or_else(|| pages.broken())? {
+            if row.fun.as_slice() > fun.as_bytes() {
+                return Ok(found);
+            }
+            if row.fun == fun.as_bytes()
+                && let Ok(minion) = String::from_utf8(row.minion)
+            {
+                found.push((minion, Latest { seq: row.seq, jid: row.jid }));
+            }
+        }
+        number += 1;
+    }
+    Ok(found)
+}
+
+/// The last page that begins before a function, in which its rows may begin.
+fn first_page_of(pages: &Pages, fun: &[u8]) -> Result<u32, StoreError> {
+    let Some((last, _)) = pages.before(None)? else { return Ok(0) };
+    let count = last.first_chunk().map_or(0, |n| u32::from_be_bytes(*n)) + 1;
+    let (mut low, mut high) = (0, count);
+    while high - low > 1 {
+        let middle = low.midpoint(high);
+        let page = pages.get(&middle.to_be_bytes())?.unwrap_or_default();
+        let first = Before::default().read(&mut Reader(&page)).ok_or_else(|| pages.broken())?;
+        if first.fun.as_slice() < fun {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::checked::CheckedTree;
+    use super::super::super::sleds::open_sled;
+    use super::*;
+
+    #[test]
+    fn every_function_finds_its_own_minions() {
+        let funs = ["", "cmd.run", "state.apply", "test", "test.ping"];
+        let minions: Vec<String> = (0..3_000).map(|n| format!("web{n:04}.example")).collect();
+        let mut rows = Vec::new();
+        for (f, fun) in funs.iter().enumerate() {
+            for (m, minion) in minions.iter().enumerate().filter(|(m, _)| (m + f) % 2 == 0) {
+                let jid = match m % 3 {
+                    0 => format!("20261121030955{m:06}"),
+                    1 => format!("20261121030955{m:06}_{m}"),
+                    _ => format!("free {m}"),
+                };
+                let seq = SeqNo((m * 7 % 1000) as u64);
+                rows.push(LatestRow { fun: fun.as_bytes(), minion: minion.as_bytes(), seq, jid });
+            }
+        }
+        rows.sort_unstable();
+        let dir = tempfile::tempdir().unwrap();
+        let db = open_sled(dir.path(), 1 << 20).unwrap();
+        let mut writer = PageWriter::new().unwrap();
+        write(&mut writer, &rows).unwrap();
+        let pages = Pages(CheckedTree::open(&db, dir.path(), "t").unwrap());
+        pages.0.fill(writer.rows()).unwrap();
+        assert!(pages.all().unwrap().len() > 5);
+        assert_eq!(all(&pages).unwrap(), rows.iter().map(LatestJob::from).collect::<Vec<_>>());
+        for fun in funs {
+            let expected = rows.iter().filter(|row| row.fun == fun.as_bytes());
+            let expected: Vec<_> = expected
+                .map(|row| {
+                    (
+                        String::from_utf8(row.minion.to_vec()).unwrap(),
+                        Latest { seq: row.seq, jid: row.jid.clone() },
+                    )
+                })
+                .collect();
+            assert_eq!(of_function(&pages, fun).unwrap(), expected, "{fun}");
+        }
+        assert!(of_function(&pages, "other").unwrap().is_empty());
+    }
+}

@@ -1,0 +1,473 @@
+//! The index of a growing segment: arenas and tables of numbers, no allocation per entry or job.
+//!
+//! It is in the path of every commit, and two of them (one per class) grow to a million entries each, so an entry costs
+//! four bytes here (the number of its job's next entry) and a job about a hundred and the values of its row, which
+//! jobs share.
+
+use std::collections::BinaryHeap;
+
+use super::super::log::BlockMeta;
+use super::super::row::{self, JobRow};
+use super::facts::Facts;
+use super::job::Record;
+use super::names::{Names, Table, hash};
+use super::summary::{Blocks, Shapes};
+use super::{Place, Sums};
+use crate::limits::JOBS_SORTED_AT_ONCE;
+use crate::model::{Entry, JidKey, Kind, SeqNo};
+
+/// No job, no entry, no text.
+const NONE: u32 = u32::MAX;
+
+/// A job that has entries in the segment.
+#[derive(Debug, Clone, Copy)]
+struct MemJob {
+    /// The key's halves: a u128 would pad every job to a multiple of 16.
+    key: [u64; 2],
+    first: u32,
+    last: u32,
+    count: u32,
+    /// Number of the row's values.
+    load: u32,
+    /// Number of the jid's text, if it is not made of time.
+    text: u32,
+    /// Number of the end time's text.
+    endtime: u32,
+    load_seq: u64,
+    endtime_seq: u64,
+    first_at: i64,
+    rank: u8,
+    nocache: bool,
+}
+
+impl MemJob {
+    fn key(&self) -> JidKey {
+        let [upper, lower] = self.key.map(u128::from);
+        JidKey(upper << 64 | lower)
+    }
+}
+
+/// The last return of a function from a minion.
+#[derive(Debug, Clone, Copy)]
+struct MemLatest {
+    fun: u32,
+    minion: u32,
+    job: u32,
+    seq: SeqNo,
+}
+
+/// The last job that ran a function on a minion.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LatestRow<'a> {
+    /// The function; empty for several.
+    pub fun: &'a [u8],
+    /// The minion.
+    pub minion: &'a [u8],
+    /// Where its return lies in the log.
+    pub seq: SeqNo,
+    /// The job.
+    pub jid: String,
+}
+
+/// The index of a segment that still grows, or waits to be sealed.
+#[derive(Debug, Default)]
+pub struct MemIndex {
+    blocks: Blocks,
+    shapes: Shapes,
+    /// Per entry the next one of its job. Shorter than the entries if the last ones belong to none.
+    next: Vec<u32>,
+    jobs: Vec<MemJob>,
+    job_table: Table,
+    /// Numbers of jobs, sorted by key in stretches of `JOBS_SORTED_AT_ONCE`.
+    sorted: Vec<u32>,
+    /// Values of rows, jids that are not made of time, end times.
+    texts: Names,
+    /// Minions and functions.
+    names: Names,
+    /// Per name 1 + the last block that it was noted for as minion.
+    noted: Vec<u32>,
+    /// Per block its minions.
+    minions: Vec<u32>,
+    minion_ends: Vec<u32>,
+    latest: Vec<MemLatest>,
+    latest_table: Table,
+    register: Option<SeqNo>,
+    sums: Sums,
+    /// The jid of the entry before, and its job: entries of one job mostly come in a row.
+    last_jid: (String, u32),
+    scratch: (JobRow, Vec<u8>),
+}
+
+impl MemIndex {
+    /// The index of a segment without entries.
+    pub fn new(segment: SeqNo) -> Self {
+        let sums = Sums { first_seq: segment, last_seq: segment, ..Sums::default() };
+        Self { sums, ..Self::default() }
+    }
+
+    /// Takes note of a block whose entries follow through [`MemIndex::add`], and of the shapes that their tags have.
+    pub fn add_block(&mut self, meta: BlockMeta, shapes: &[Vec<u8>]) {
+        let sums = &mut self.sums;
+        sums.log_bytes = meta.end();
+        let none_yet = self.blocks.metas().is_empty();
+        sums.at_min = if none_yet { meta.at_min } else { sums.at_min.min(meta.at_min) };
+        sums.at_max = if none_yet { meta.at_max } else { sums.at_max.max(meta.at_max) };
+        self.blocks.push(meta, self.shapes.bits(shapes));
+        self.minion_ends.push(u32::try_from(self.minions.len()).unwrap_or(NONE));
+    }
+
+    /// Takes note of an entry of the newest block. `body` is asked for only if the job's row needs it.
+    pub fn add<'a>(
+        &mut self,
+        at: usize,
+        seq: SeqNo,
+        entry: &Entry<'a>,
+        raw_len: usize,
+        body: impl FnOnce() -> &'a [u8],
+    ) {
+        self.sums.entries += 1;
+        self.sums.last_seq = self.sums.last_seq.max(seq);
+        self.sums.raw_bytes += raw_len as u64;
+        if entry.kind == Kind::Register {
+            self.register = Some(seq);
+        }
+        let minion = if entry.minion.is_empty() { NONE } else { self.note_minion(entry.minion.as_bytes()) };
+        if entry.jid.is_empty() {
+            return;
+        }
+        let number = self.blocks.newest_start().saturating_add(u32::try_from(at).unwrap_or(NONE));
+        let at = self.job_of(entry, number);
+        let Some(job) = self.jobs.get_mut(at as usize) else { return };
+        let rank = row::rank(entry.kind);
+        match entry.kind {
+            Kind::Endtime => {
+                let text = crate::wire::msgpack::as_text(body()).unwrap_or_default();
+                (job.endtime_seq, job.endtime) = (seq.0, self.texts.number(text.as_bytes()));
+            }
+            Kind::NoCache => job.nocache = true,
+            kind if rank > job.rank => {
+                let (row, values) = &mut self.scratch;
+                row.take_load(row::load_of(kind, body()), crate::limits::ROW_VALUE_BYTES_MAX);
+                values.clear();
+                row.write_values(values);
+                (job.rank, job.load_seq, job.load) = (rank, seq.0, self.texts.number(values));
+            }
+            _ => {}
+        }
+        if entry.kind == Kind::Return && minion != NONE {
+            let fun = self.names.number(entry.fun.as_bytes());
+            self.note_latest(fun, minion, at, seq);
+        }
+    }
+
+    /// The number of a minion's name; the newest block has an entry of it.
+    fn note_minion(&mut self, minion: &[u8]) -> u32 {
+        let name = self.names.number(minion);
+        let block = u32::try_from(self.blocks.metas().len()).unwrap_or(NONE);
+        if self.noted.len() <= name as usize {
+            self.noted.resize(name as usize + 1, 0);
+        }
+        if let Some(noted) = self.noted.get_mut(name as usize)
+            && *noted != block
+        {
+            *noted = block;
+            self.minions.push(name);
+            if let Some(end) = self.minion_ends.last_mut() {
+                *end = u32::try_from(self.minions.len()).unwrap_or(NONE);
+            }
+        }
+        name
+    }
+
+    /// The job of an entry, which is appended to its places.
+    fn job_of(&mut self, entry: &Entry<'_>, number: u32) -> u32 {
+        if self.next.len() <= number as usize {
+            self.next.resize(number as usize + 1, NONE);
+        }
+        let known = if self.last_jid.0 == entry.jid { Some(self.last_jid.1) } else { None };
+        let at = known.unwrap_or_else(|| {
+            let at = self.find_or_make(entry, number);
+            self.last_jid.0.clear();
+            self.last_jid.0.push_str(entry.jid);
+            self.last_jid.1 = at;
+            at
+        });
+        if let Some(job) = self.jobs.get_mut(at as usize) {
+            if job.count > 0
+                && let Some(next) = self.next.get_mut(job.last as usize)
+            {
+                *next = number;
+            }
+            job.count += 1;
+            job.last = number;
+        }
+        at
+    }
+
+    fn find_or_make(&mut self, entry: &Entry<'_>, number: u32) -> u32 {
+        let key = JidKey::of(entry.jid);
+        let hash = hash(&key.0.to_le_bytes());
+        if let Some(at) = self.find_hashed(key, hash) {
+            return at;
+        }
+        let at = u32::try_from(self.jobs.len()).unwrap_or(NONE);
+        let text = if key.time().is_none() { self.texts.number(entry.jid.as_bytes()) } else { NONE };
+        let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
+        self.jobs.push(MemJob {
+            key: [half(key.0 >> 64), half(key.0)],
+            first: number,
+            last: number,
+            count: 0,
+            load: NONE,
+            text,
+            endtime: NONE,
+            load_seq: 0,
+            endtime_seq: 0,
+            first_at: entry.at.0,
+            rank: 0,
+            nocache: false,
+        });
+        self.job_table.insert(hash, at);
+        if self.jobs.len() - self.sorted.len() >= JOBS_SORTED_AT_ONCE {
+            let unsorted = self.unsorted();
+            self.sorted.extend(unsorted);
+        }
+        at
+    }
+
+    fn find(&self, key: JidKey) -> Option<&MemJob> {
+        let at = self.find_hashed(key, hash(&key.0.to_le_bytes()))?;
+        self.jobs.get(at as usize)
+    }
+
+    fn find_hashed(&self, key: JidKey, hash: u64) -> Option<u32> {
+        self.job_table.find(hash, |at| self.key_of(at) == Some(key))
+    }
+
+    fn key_of(&self, job: u32) -> Option<JidKey> {
+        self.jobs.get(job as usize).map(MemJob::key)
+    }
+
+    /// The jobs that came after the last sorted stretch, sorted by key.
+    fn unsorted(&self) -> Vec<u32> {
+        let range = self.sorted.len()..self.jobs.len();
+        let mut jobs: Vec<u32> = range.filter_map(|at| u32::try_from(at).ok()).collect();
+        jobs.sort_by_key(|&at| self.key_of(at));
+        jobs
+    }
+
+    fn note_latest(&mut self, fun: u32, minion: u32, job: u32, seq: SeqNo) {
+        let pair = u64::from(fun) << 32 | u64::from(minion);
+        let hash = hash(&pair.to_le_bytes());
+        let is = |at: u32| self.latest.get(at as usize).is_some_and(|l| l.fun == fun && l.minion == minion);
+        let known = self.latest_table.find(hash, is);
+        if let Some(latest) = known.and_then(|at| self.latest.get_mut(at as usize)) {
+            (latest.job, latest.seq) = (job, seq);
+        } else {
+            self.latest_table.insert(hash, u32::try_from(self.latest.len()).unwrap_or(NONE));
+            self.latest.push(MemLatest { fun, minion, job, seq });
+        }
+    }
+
+    /// The blocks in order.
+    pub fn blocks(&self) -> &Blocks {
+        &self.blocks
+    }
+
+    /// The shapes of its tags.
+    pub fn shapes(&self) -> &Shapes {
+        &self.shapes
+    }
+
+    /// The places of a job's entries, in order.
+    pub fn places(&self, key: JidKey) -> Vec<Place> {
+        let Some(job) = self.find(key) else { return Vec::new() };
+        self.entries(job).filter_map(|entry| self.blocks.place(entry)).collect()
+    }
+
+    /// The numbers of a job's entries.
+    fn entries(&self, job: &MemJob) -> impl Iterator<Item = u32> {
+        let mut at = job.first;
+        (0..job.count).map(move |_| {
+            let entry = at;
+            at = self.next.get(at as usize).copied().unwrap_or(NONE);
+            entry
+        })
+    }
+
+    fn record(&self, job: &MemJob) -> Record<'_> {
+        let text = |n: u32| if n == NONE { &[][..] } else { self.texts.get(n) };
+        let MemJob { first_at, rank, load_seq, nocache, endtime_seq, count, first, .. } = *job;
+        let (load, endtime) = (text(job.load), text(job.endtime));
+        let text = text(job.text);
+        Record {
+            key: job.key(),
+            text,
+            rank,
+            load,
+            load_seq,
+            first_at,
+            nocache,
+            endtime_seq,
+            endtime,
+            count,
+            first,
+        }
+    }
+
+    /// A job's row.
+    pub fn row(&self, key: JidKey) -> Option<JobRow> {
+        self.record(self.find(key)?).row()
+    }
+
+    /// Up to `limit` rows of keys below `before`, the latest first.
+    pub fn rows_below(&self, before: Option<JidKey>, limit: usize) -> Vec<(JidKey, JobRow)> {
+        let fresh = self.unsorted();
+        let stretches = self.sorted.chunks(JOBS_SORTED_AT_ONCE).chain([fresh.as_slice()]);
+        let mut heap: BinaryHeap<(JidKey, &[u32])> = BinaryHeap::new();
+        for stretch in stretches {
+            let end = before.map_or(stretch.len(), |before| {
+                stretch.partition_point(|&at| self.key_of(at).is_some_and(|key| key < before))
+            });
+            self.offer(&mut heap, stretch.get(..end).unwrap_or_default());
+        }
+        let mut rows = Vec::new();
+        while rows.len() < limit
+            && let Some((key, stretch)) = heap.pop()
+        {
+            let Some((at, rest)) = stretch.split_last() else { continue };
+            if let Some(row) = self.jobs.get(*at as usize).and_then(|job| self.record(job).row()) {
+                rows.push((key, row));
+            }
+            self.offer(&mut heap, rest);
+        }
+        rows
+    }
+
+    fn offer<'a>(&self, heap: &mut BinaryHeap<(JidKey, &'a [u32])>, stretch: &'a [u32]) {
+        if let Some(key) = stretch.last().and_then(|&at| self.key_of(at)) {
+            heap.push((key, stretch));
+        }
+    }
+
+    /// The last job per function and minion, in the order of their names.
+    pub fn latest(&self) -> Vec<LatestRow<'_>> {
+        let mut rows: Vec<_> = self.latest.iter().filter_map(|latest| self.latest_row(latest)).collect();
+        rows.sort_unstable();
+        rows
+    }
+
+    /// Per minion the last job of one function.
+    pub fn latest_of(&self, fun: &str) -> Vec<LatestRow<'_>> {
+        let Some(fun) = self.names.find(fun.as_bytes()) else { return Vec::new() };
+        self.latest.iter().filter(|l| l.fun == fun).filter_map(|latest| self.latest_row(latest)).collect()
+    }
+
+    fn latest_row(&self, latest: &MemLatest) -> Option<LatestRow<'_>> {
+        let job = self.jobs.get(latest.job as usize)?;
+        let jid = match job.key().text() {
+            Some(text) => text,
+            None => String::from_utf8(self.texts.get(job.text).to_vec()).ok()?,
+        };
+        let (fun, minion) = (self.names.get(latest.fun), self.names.get(latest.minion));
+        Some(LatestRow { fun, minion, seq: latest.seq, jid })
+    }
+
+    /// Every block that has an entry of a minion that is `wanted`.
+    pub fn blocks_with(&self, wanted: impl Fn(&[u8]) -> bool) -> Vec<bool> {
+        let names: Vec<bool> = (0..self.names.len()).map(|name| wanted(self.names.get(name))).collect();
+        let mut from = 0;
+        let has = |end: &u32| {
+            let minions = self.minions.get(from..*end as usize).unwrap_or_default();
+            from = *end as usize;
+            minions.iter().any(|&name| names.get(name as usize).copied().unwrap_or(false))
+        };
+        self.minion_ends.iter().map(has).collect()
+    }
+
+    /// Each minion, sorted by name, and its blocks, ascending.
+    pub fn minions(&self) -> Vec<(&[u8], Vec<u32>)> {
+        let mut blocks: Vec<Vec<u32>> = vec![Vec::new(); self.names.len() as usize];
+        let mut from = 0;
+        for (block, &end) in (0_u32..).zip(&self.minion_ends) {
+            for &name in self.minions.get(from..end as usize).unwrap_or_default() {
+                if let Some(list) = blocks.get_mut(name as usize) {
+                    list.push(block);
+                }
+            }
+            from = end as usize;
+        }
+        let named = (0_u32..).zip(blocks).filter(|(_, blocks)| !blocks.is_empty());
+        let mut minions: Vec<_> = named.map(|(name, blocks)| (self.names.get(name), blocks)).collect();
+        minions.sort_unstable();
+        minions
+    }
+
+    /// All jobs, ascending by key, each with the number of its row's values and its entries.
+    pub fn jobs(&self) -> Jobs<'_> {
+        let mut order: Vec<u32> = self.sorted.clone();
+        order.extend(self.unsorted());
+        // Sorted in stretches already, which a merging sort makes use of.
+        order.sort_by_key(|&at| self.key_of(at));
+        Jobs { index: self, order }
+    }
+
+    /// What is known of the segment without opening it.
+    pub fn facts(&self, jobs: &Jobs<'_>) -> Facts {
+        Facts::new(self.sums, self.register, jobs.order.iter().filter_map(|&at| self.key_of(at)))
+    }
+
+    /// Where the newest register of this segment lies in the log.
+    pub fn register(&self) -> Option<SeqNo> {
+        self.register
+    }
+
+    /// Sums over the segment.
+    pub fn sums(&self) -> Sums {
+        self.sums
+    }
+
+    /// Bytes in memory, about.
+    pub fn memory(&self) -> usize {
+        let numbers = [&self.next, &self.sorted, &self.noted, &self.minions, &self.minion_ends];
+        numbers.iter().map(|list| list.capacity() * 4).sum::<usize>()
+            + self.blocks.memory()
+            + self.shapes.memory()
+            + self.jobs.capacity() * size_of::<MemJob>()
+            + self.latest.capacity() * size_of::<MemLatest>()
+            + self.job_table.memory()
+            + self.latest_table.memory()
+            + self.texts.memory()
+            + self.names.memory()
+    }
+}
+
+/// The jobs of an index in the order of their keys.
+pub struct Jobs<'a> {
+    index: &'a MemIndex,
+    order: Vec<u32>,
+}
+
+impl<'a> Jobs<'a> {
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// None?
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// The key of one.
+    pub fn key(&self, n: usize) -> Option<JidKey> {
+        self.index.key_of(*self.order.get(n)?)
+    }
+
+    /// A job, the number of its row's values, and its places after the first.
+    pub fn get(&self, n: usize) -> Option<(Record<'a>, u32, impl Iterator<Item = u32>)> {
+        let index = self.index;
+        let job = index.jobs.get(*self.order.get(n)? as usize)?;
+        Some((index.record(job), job.load, index.entries(job).skip(1)))
+    }
+}

@@ -1,0 +1,167 @@
+//! Which blocks have entries of a minion, in pages.
+//!
+//! # On disk
+//!
+//! Pages are numbered, u32 BE; records are sorted by minion.
+//!
+//! ```text
+//! minion   bytes shared with the minion before in the page, number | the rest, bytes
+//! blocks   0: how many, number | first | gap to the next less 1, numbers
+//!          or 1: first, number | a bit for each block from there on, low bits first, as bytes
+//! ```
+//!
+//! Whichever of both is shorter.
+
+use super::super::error::StoreError;
+use super::code::{Reader, put, put_bytes};
+use super::page::{PageWriter, Pages};
+
+const LISTED: u8 = 0;
+const BITS: u8 = 1;
+
+fn write_record(out: &mut Vec<u8>, before: &[u8], minion: &[u8], blocks: &[u32]) {
+    let shared = before.iter().zip(minion).take_while(|(a, b)| a == b).count();
+    put(out, shared as u64);
+    put_bytes(out, minion.get(shared..).unwrap_or_default());
+    let (Some(&first), Some(&last)) = (blocks.first(), blocks.last()) else {
+        out.extend_from_slice(&[LISTED, 0]);
+        return;
+    };
+    let bytes = ((last - first) / 8 + 1) as usize;
+    if bytes < blocks.len() {
+        let mut bits = vec![0_u8; bytes];
+        for block in blocks.iter().map(|block| block - first) {
+            if let Some(byte) = bits.get_mut((block / 8) as usize) {
+                *byte |= 1 << (block % 8);
+            }
+        }
+        out.push(BITS);
+        put(out, u64::from(first));
+        put_bytes(out, &bits);
+    } else {
+        out.push(LISTED);
+        put(out, blocks.len() as u64);
+        put(out, u64::from(first));
+        for pair in blocks.windows(2) {
+            if let [one, next] = pair {
+                put(out, u64::from(next - one - 1));
+            }
+        }
+    }
+}
+
+/// Reads a record; `minion` holds the name before and takes the next. Tells each block if `each` is there.
+fn read_record(r: &mut Reader<'_>, minion: &mut Vec<u8>) -> Option<Vec<u32>> {
+    let shared = usize::try_from(r.number()?).ok()?;
+    minion.get(..shared)?;
+    minion.truncate(shared);
+    minion.extend_from_slice(r.bytes()?);
+    let mut blocks = Vec::new();
+    match r.byte()? {
+        LISTED => {
+            let count = r.number()?;
+            let mut next = 0_u32;
+            for _ in 0..count {
+                let block = next.checked_add(r.small()?)?;
+                blocks.push(block);
+                next = block.checked_add(1)?;
+            }
+        }
+        BITS => {
+            let first = r.small()?;
+            for (at, &byte) in (0_u32..).zip(r.bytes()?) {
+                for bit in (0..8).filter(|bit| byte >> bit & 1 == 1) {
+                    blocks.push(first.checked_add(at.checked_mul(8)?)?.checked_add(bit)?);
+                }
+            }
+        }
+        _ => return None,
+    }
+    Some(blocks)
+}
+
+/// Puts minions into pages; they are sorted, and so are their blocks.
+pub fn write(writer: &mut PageWriter, minions: &[(&[u8], Vec<u32>)]) -> std::io::Result<()> {
+    let mut page = 0_u32;
+    let number = |_| {
+        page += 1;
+        (page - 1).to_be_bytes().to_vec()
+    };
+    writer.fill(minions.len(), number, |from, max, out| {
+        let mut before: &[u8] = &[];
+        let mut n = from;
+        while let Some((minion, blocks)) = minions.get(n) {
+            let len = out.len();
+            write_record(out, before, minion, blocks);
+            if out.len() > max && n > from {
+                out.truncate(len);
+                break;
+            }
+            before = minion;
+            n += 1;
+        }
+        n
+    })
+}
+
+/// Every block that has an entry of a minion that is `wanted`.
+pub fn blocks_with(
+    pages: &Pages,
+    count: usize,
+    wanted: impl Fn(&[u8]) -> bool,
+) -> Result<Vec<bool>, StoreError> {
+    let mut found = vec![false; count];
+    for page in pages.all()? {
+        let (mut reader, mut minion) = (Reader(&page), Vec::new());
+        while !reader.is_empty() {
+            let blocks = read_record(&mut reader, &mut minion).ok_or_else(|| pages.broken())?;
+            if wanted(&minion) {
+                for block in blocks {
+                    // A block that is not there would be one more that need not be read.
+                    found.get_mut(block as usize).into_iter().for_each(|known| *known = true);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::checked::CheckedTree;
+    use super::super::super::sleds::open_sled;
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_record_is_read_as_it_was_written(blocks in prop::collection::btree_set(0_u32..3000, 0..400), names in ("[a-c]{0,4}", "[a-c]{0,4}")) {
+            let blocks: Vec<u32> = blocks.into_iter().collect();
+            let (mut out, mut minion) = (Vec::new(), names.0.clone().into_bytes());
+            write_record(&mut out, names.0.as_bytes(), names.1.as_bytes(), &blocks);
+            prop_assert_eq!(read_record(&mut Reader(&out), &mut minion), Some(blocks));
+            prop_assert_eq!(minion, names.1.into_bytes());
+        }
+
+        #[test]
+        fn a_damaged_record_is_refused_without_panic(bytes in any::<Vec<u8>>()) {
+            let _ = read_record(&mut Reader(&bytes), &mut b"web".to_vec());
+        }
+    }
+
+    #[test]
+    fn blocks_are_found_by_minion() {
+        let names: Vec<String> = (0..2_000).map(|n| format!("web{n:04}")).collect();
+        let minions: Vec<(&[u8], Vec<u32>)> =
+            names.iter().zip(0_u32..).map(|(name, n)| (name.as_bytes(), vec![n / 7, n / 7 + 50])).collect();
+        let dir = tempfile::tempdir().unwrap();
+        let db = open_sled(dir.path(), 1 << 20).unwrap();
+        let mut writer = PageWriter::new().unwrap();
+        write(&mut writer, &minions).unwrap();
+        let pages = Pages(CheckedTree::open(&db, dir.path(), "t").unwrap());
+        pages.0.fill(writer.rows()).unwrap();
+        let found = blocks_with(&pages, 400, |name| name == b"web0700" || name == b"web1999").unwrap();
+        let numbers: Vec<usize> = (0..400).filter(|&n| found[n]).collect();
+        assert_eq!(numbers, [100, 150, 285, 335]);
+    }
+}

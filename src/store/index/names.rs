@@ -1,0 +1,166 @@
+//! Byte strings kept once, each with a number; and the table behind them, which finds numbers by hash.
+//!
+//! Names come from outside, so hashes carry a seed that nobody outside knows.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::model::secret_seed;
+
+/// The hash of some bytes, different in each process.
+pub fn hash(bytes: &[u8]) -> u64 {
+    xxh3_64_with_seed(bytes, secret_seed())
+}
+
+/// Numbers by hash: open addressing, eight bytes a slot, at most three quarters full.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// Upper half of the hash, then the number plus one; 0 is free.
+    slots: Vec<u64>,
+    used: usize,
+}
+
+const HASH_BITS: u64 = 0xffff_ffff_0000_0000;
+
+impl Table {
+    /// The number with this hash for which `is` says yes.
+    pub fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
+        let mask = self.slots.len().wrapping_sub(1);
+        let mut at = home(hash, mask);
+        loop {
+            let slot = *self.slots.get(at)?;
+            if slot == 0 {
+                return None;
+            }
+            if (slot ^ hash) & HASH_BITS == 0 {
+                let number = number(slot);
+                if is(number) {
+                    return Some(number);
+                }
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Puts in a number that is not there.
+    pub fn insert(&mut self, hash: u64, number: u32) {
+        if (self.used + 1) * 4 > self.slots.len() * 3 {
+            self.grow();
+        }
+        self.used += 1;
+        self.place((hash & HASH_BITS) | (u64::from(number) + 1));
+    }
+
+    fn place(&mut self, slot: u64) {
+        let mask = self.slots.len().wrapping_sub(1);
+        let mut at = home(slot, mask);
+        while let Some(place) = self.slots.get_mut(at) {
+            if *place == 0 {
+                *place = slot;
+                return;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    fn grow(&mut self) {
+        let size = (self.slots.len() * 2).max(16);
+        let old = std::mem::replace(&mut self.slots, vec![0; size]);
+        old.into_iter().filter(|&slot| slot != 0).for_each(|slot| self.place(slot));
+    }
+}
+
+/// Where a hash belongs: its upper half decides, which every slot keeps.
+fn home(hash: u64, mask: usize) -> usize {
+    usize::try_from(hash >> 32).unwrap_or(0) & mask
+}
+
+fn number(slot: u64) -> u32 {
+    u32::try_from(slot & !HASH_BITS).unwrap_or(0).wrapping_sub(1)
+}
+
+/// Byte strings, each once, numbered from 0 in the order they came.
+#[derive(Debug, Default)]
+pub struct Names {
+    table: Table,
+    ends: Vec<u32>,
+    bytes: Vec<u8>,
+}
+
+impl Names {
+    /// The number of some bytes, which are kept if they are new.
+    pub fn number(&mut self, name: &[u8]) -> u32 {
+        let hash = hash(name);
+        if let Some(known) = self.table.find(hash, |n| self.get(n) == name) {
+            return known;
+        }
+        let number = self.len();
+        self.bytes.extend_from_slice(name);
+        self.ends.push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
+        self.table.insert(hash, number);
+        number
+    }
+
+    /// The number of bytes that are known.
+    pub fn find(&self, name: &[u8]) -> Option<u32> {
+        self.table.find(hash(name), |n| self.get(n) == name)
+    }
+
+    /// The bytes with a number.
+    pub fn get(&self, number: u32) -> &[u8] {
+        let end = |n: u32| self.ends.get(n as usize).map_or(0, |&end| end as usize);
+        let from = number.checked_sub(1).map_or(0, end);
+        self.bytes.get(from..end(number)).unwrap_or_default()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u32 {
+        u32::try_from(self.ends.len()).unwrap_or(u32::MAX)
+    }
+
+    /// None yet?
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// All of them in one piece, and where each ends in it.
+    pub fn text(&self) -> (&[u8], &[u32]) {
+        (&self.bytes, &self.ends)
+    }
+
+    /// Bytes in memory, about.
+    pub fn memory(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * 4 + self.table.slots.capacity() * 8
+    }
+}
+
+impl Table {
+    /// Bytes in memory.
+    pub fn memory(&self) -> usize {
+        self.slots.capacity() * 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_has_one_number() {
+        let mut names = Names::default();
+        assert!(names.find(b"web0").is_none());
+        for round in 0..2 {
+            for n in 0..5_000_u32 {
+                assert_eq!(names.number(format!("web{n}").as_bytes()), n, "round {round}");
+            }
+        }
+        assert_eq!((names.len(), names.get(4_711)), (5_000, &b"web4711"[..]));
+        assert_eq!((names.find(b"web4999"), names.find(b"web5000")), (Some(4_999), None));
+        assert_eq!(names.number(b""), 5_000);
+        assert_eq!(names.get(5_000), b"");
+    }
+}

@@ -1,0 +1,241 @@
+//! The blocks of a segment, each with enough about it to skip it: times, and the shapes of its tags.
+//!
+//! # On disk
+//!
+//! Records in pages of tree `block`; the key of a page is the number of its first block, u32 BE. Each number is taken to
+//! the block before in the page.
+//!
+//! ```text
+//! offset less the end of the frame before: signed | bytes of the frame | bytes of its head | entries
+//! first seq less the last one before: signed | last seq less first, less entries, plus 1
+//! earliest arrival: signed difference | latest less earliest | shapes, u64 LE
+//! ```
+//!
+//! Tree `shape`, key zero, u32 BE: every shape of a tag in the segment, as bytes, in the order of their numbers. Shape *n* sets
+//! bit *n* of a block's shapes if *n* is below 48, else one of the 15 bits behind (48 + *n* mod 15). Bit 63 says that the
+//! block has shapes that found no room in the list.
+
+use super::super::log::{BlockMeta, FILE_HEADER_LEN};
+use super::Place;
+use super::code::{Reader, put, put_bytes, put_signed};
+use super::names::Names;
+use crate::clock::Micros;
+use crate::limits::{SHAPE_BYTES_MAX, SHAPES_MAX};
+use crate::model::SeqNo;
+
+/// The bit of shapes that are not listed.
+pub const UNLISTED: u64 = 1 << 63;
+/// Shapes with a bit of their own.
+const OWN_BITS: u32 = 48;
+const SHARED_BITS: u32 = 15;
+
+/// The shapes of the tags in a segment.
+#[derive(Debug, Default)]
+pub struct Shapes(Names);
+
+impl Shapes {
+    /// The bits of a block with these shapes.
+    pub fn bits(&mut self, shapes: &[Vec<u8>]) -> u64 {
+        shapes.iter().fold(0, |bits, shape| bits | self.bit_of(shape))
+    }
+
+    fn bit_of(&mut self, shape: &[u8]) -> u64 {
+        let number = match self.0.find(shape) {
+            Some(number) => number,
+            None if self.0.len() < SHAPES_MAX && self.0.bytes() + shape.len() <= SHAPE_BYTES_MAX => {
+                self.0.number(shape)
+            }
+            None => return UNLISTED,
+        };
+        Self::bit(number)
+    }
+
+    fn bit(number: u32) -> u64 {
+        1 << if number < OWN_BITS { number } else { OWN_BITS + number % SHARED_BITS }
+    }
+
+    /// Each shape and its bit.
+    pub fn each(&self) -> impl Iterator<Item = (&[u8], u64)> {
+        (0..self.0.len()).map(|n| (self.0.get(n), Self::bit(n)))
+    }
+
+    /// All of them as one record.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.each().for_each(|(shape, _)| put_bytes(&mut out, shape));
+        out
+    }
+
+    /// Reads it.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        let mut names = Names::default();
+        while !reader.is_empty() {
+            names.number(reader.bytes()?);
+        }
+        Some(Self(names))
+    }
+
+    /// Bytes in memory, about.
+    pub fn memory(&self) -> usize {
+        self.0.memory()
+    }
+}
+
+/// The blocks of a segment in order.
+#[derive(Debug, Default)]
+pub struct Blocks {
+    metas: Vec<BlockMeta>,
+    /// The number of each block's first entry.
+    starts: Vec<u32>,
+    shapes: Vec<u64>,
+}
+
+impl Blocks {
+    /// Appends a block.
+    pub fn push(&mut self, meta: BlockMeta, shapes: u64) {
+        self.starts.push(self.entries());
+        self.metas.push(meta);
+        self.shapes.push(shapes);
+    }
+
+    /// Where they lie.
+    pub fn metas(&self) -> &[BlockMeta] {
+        &self.metas
+    }
+
+    /// The shapes of a block's tags.
+    pub fn shapes(&self, block: usize) -> u64 {
+        self.shapes.get(block).copied().unwrap_or(u64::MAX)
+    }
+
+    /// How many entries they hold.
+    pub fn entries(&self) -> u32 {
+        let last = self.starts.last().zip(self.metas.last());
+        last.map_or(0, |(start, meta)| start.saturating_add(meta.count))
+    }
+
+    /// Where an entry lies, by its number in the segment.
+    pub fn place(&self, entry: u32) -> Option<Place> {
+        let block = self.starts.partition_point(|&start| start <= entry).checked_sub(1)?;
+        let at = u16::try_from(entry - self.starts.get(block)?).ok()?;
+        Some(Place { block: u32::try_from(block).ok()?, at })
+    }
+
+    /// The number in the segment of the newest block's first entry.
+    pub fn newest_start(&self) -> u32 {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// The block that an entry of this number in the log would be in.
+    pub fn block_of(&self, seq: SeqNo) -> Option<u32> {
+        let block = self.metas.partition_point(|meta| meta.last_seq < seq);
+        let found = self.metas.get(block).is_some_and(|meta| meta.first_seq <= seq);
+        found.then(|| u32::try_from(block).ok())?
+    }
+
+    /// Appends the record of block `n`; the one before it in the page is `before`.
+    pub fn write(&self, n: usize, before: Option<usize>, out: &mut Vec<u8>) {
+        let Some(meta) = self.metas.get(n) else { return };
+        let (end, seq, at) = before.and_then(|n| self.metas.get(n)).map_or(START, Self::anchor);
+        put_signed(out, meta.offset.wrapping_sub(end).cast_signed());
+        for number in [meta.len, meta.head_len, meta.count] {
+            put(out, u64::from(number));
+        }
+        put_signed(out, meta.first_seq.0.wrapping_sub(seq).cast_signed());
+        let span = meta.last_seq.0.wrapping_sub(meta.first_seq.0);
+        put(out, span.wrapping_sub(u64::from(meta.count)).wrapping_add(1));
+        put_signed(out, meta.at_min.0.wrapping_sub(at));
+        put(out, meta.at_max.0.wrapping_sub(meta.at_min.0).cast_unsigned());
+        out.extend_from_slice(&self.shapes(n).to_le_bytes());
+    }
+
+    fn anchor(meta: &BlockMeta) -> (u64, u64, i64) {
+        (meta.end(), meta.last_seq.0, meta.at_min.0)
+    }
+
+    /// Appends the blocks of a page; `None` if it is none.
+    pub fn read(&mut self, page: &[u8]) -> Option<()> {
+        let mut r = Reader(page);
+        let (mut end, mut seq, mut at) = START;
+        while !r.is_empty() {
+            let offset = end.wrapping_add(r.signed()?.cast_unsigned());
+            let (len, head_len, count) = (r.small()?, r.small()?, r.small()?);
+            let first_seq = SeqNo(seq.wrapping_add(r.signed()?.cast_unsigned()));
+            let span = r.number()?.wrapping_add(u64::from(count)).wrapping_sub(1);
+            let at_min = Micros(at.wrapping_add(r.signed()?));
+            let at_max = Micros(at_min.0.wrapping_add(r.number()?.cast_signed()));
+            let shapes = u64::from_le_bytes(*r.take(8)?.first_chunk()?);
+            let last_seq = SeqNo(first_seq.0.wrapping_add(span));
+            let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
+            offset.checked_add(u64::from(len))?;
+            (end, seq, at) = Self::anchor(&meta);
+            self.push(meta, shapes);
+        }
+        Some(())
+    }
+
+    /// Bytes in memory.
+    pub fn memory(&self) -> usize {
+        self.metas.capacity() * size_of::<BlockMeta>()
+            + self.starts.capacity() * 4
+            + self.shapes.capacity() * 8
+    }
+}
+
+/// What the first block of a page is taken to: end of the frame before, last seq, arrival.
+const START: (u64, u64, i64) = (FILE_HEADER_LEN as u64, 0, 0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_beyond_the_list_set_the_last_bit() {
+        let mut shapes = Shapes::default();
+        let shape = |n: u32| format!("shape/{n}").into_bytes();
+        for n in 0..SHAPES_MAX {
+            let bits = shapes.bits(&[shape(n)]);
+            assert_eq!(bits.count_ones(), 1);
+            assert!(bits != UNLISTED && (n >= OWN_BITS || bits == 1 << n));
+        }
+        assert_eq!(shapes.bits(&[shape(SHAPES_MAX), shape(3)]), UNLISTED | 8);
+        let read = Shapes::from_bytes(&shapes.to_bytes()).unwrap();
+        assert!(read.each().eq(shapes.each()));
+        assert!(Shapes::from_bytes(&[5, 1]).is_none());
+    }
+
+    #[test]
+    fn blocks_are_read_as_they_were_written() {
+        let mut blocks = Blocks::default();
+        for n in 0..50_u32 {
+            let offset = 64 + u64::from(n) * 1000 + u64::from(n / 20) * 48;
+            let first = u64::from(n) * 110;
+            blocks.push(
+                BlockMeta {
+                    offset,
+                    len: 1000,
+                    head_len: 90,
+                    count: 100,
+                    first_seq: SeqNo(first),
+                    last_seq: SeqNo(first + 99 + u64::from(n % 3)),
+                    at_min: Micros(i64::from(n) - 20),
+                    at_max: Micros(i64::from(n)),
+                },
+                u64::from(n),
+            );
+        }
+        let mut page = Vec::new();
+        (0..50).for_each(|n: usize| blocks.write(n, n.checked_sub(1), &mut page));
+        let mut read = Blocks::default();
+        read.read(&page).unwrap();
+        assert_eq!((read.metas(), read.entries(), read.shapes(7)), (blocks.metas(), 5_000, 7));
+        assert_eq!(read.place(0), Some(Place { block: 0, at: 0 }));
+        assert_eq!(read.place(4_321), Some(Place { block: 43, at: 21 }));
+        assert_eq!(
+            (read.block_of(SeqNo(220)), read.block_of(SeqNo(218)), read.block_of(SeqNo(9_999))),
+            (Some(2), None, None)
+        );
+        assert!(read.read(&page[..page.len() - 3]).is_none());
+    }
+}

@@ -1,0 +1,181 @@
+//! The index in memory and the sealed one answer alike, and both like a plain map.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::super::log::BlockMeta;
+use super::super::row::JobRow;
+use super::*;
+use crate::model::{Entry, Flags, JidKey, Kind, Source};
+use crate::wire::msgpack::Writer;
+
+/// What is random about an entry: kind, job, minion, function.
+type Drawn = (u8, u16, u16, u8);
+
+fn jid(n: u16) -> String {
+    match n % 7 {
+        0 => format!("free {n}"),
+        1 => format!("20261121030955{n:06}_{n}"),
+        _ => format!("202611210309{:02}{n:06}", n % 60),
+    }
+}
+
+fn body(kind: Kind, fun: &str, n: usize) -> Vec<u8> {
+    let mut w = Writer::new();
+    match kind {
+        Kind::Endtime => {
+            w.str(&format!("end {n}"));
+        }
+        Kind::Load => {
+            w.array(2).map(2).str("fun").str(fun).str("tgt").str(&format!("web{n}")).nil();
+        }
+        _ => {
+            w.map(1).str("fun").str(fun);
+        }
+    }
+    w.into_bytes()
+}
+
+/// Blocks of entries, as the committer tells them.
+fn feed(index: &mut MemIndex, blocks: &[Vec<Drawn>]) -> BTreeMap<JidKey, (JobRow, Vec<Place>)> {
+    let mut model: BTreeMap<JidKey, (JobRow, Vec<Place>)> = BTreeMap::new();
+    let mut seq = 10;
+    for (number, block) in (0_u32..).zip(blocks) {
+        let first_seq = SeqNo(seq + 1);
+        let last_seq = SeqNo(seq + block.len() as u64);
+        let (len, count) = (1000, u32::try_from(block.len()).unwrap());
+        let offset = 64 + 1000 * u64::from(number);
+        let (at_min, at_max) = (Micros(seq.cast_signed()), Micros(last_seq.0.cast_signed()));
+        let meta = BlockMeta { offset, len, head_len: 500, count, first_seq, last_seq, at_min, at_max };
+        index.add_block(meta, &[b"salt/job/\x01/ret/\x02".to_vec()]);
+        for (at, &(kind, job, minion, fun)) in block.iter().enumerate() {
+            seq += 1;
+            let kind =
+                [Kind::Return, Kind::Load, Kind::Endtime, Kind::NoCache, Kind::Event][usize::from(kind) % 5];
+            let (jid, minion, fun) = (jid(job), format!("web{}", minion % 300), format!("fun{}", fun % 9));
+            let body = body(kind, &fun, at);
+            let (source, flags, arrived) = (Source::Bus, Flags::ON_BUS, Micros(seq.cast_signed()));
+            let entry = Entry {
+                kind,
+                source,
+                flags,
+                at: arrived,
+                tag: b"",
+                jid: &jid,
+                minion: &minion,
+                fun: &fun,
+                retcode: 0,
+                body: &body,
+            };
+            index.add(at, SeqNo(seq), &entry, 7, || &body);
+            let (row, places) = model.entry(JidKey::of(&jid)).or_insert_with(|| {
+                (JobRow { jid: jid.clone(), first_at: arrived.0, ..JobRow::default() }, Vec::new())
+            });
+            row.learn(SeqNo(seq), &entry);
+            places.push(Place { block: number, at: u16::try_from(at).unwrap() });
+        }
+    }
+    model
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn both_indexes_answer_like_a_plain_map(
+        blocks in prop::collection::vec(prop::collection::vec(any::<Drawn>(), 1..80), 1..20)
+    ) {
+        let mut index = MemIndex::new(SeqNo(11));
+        let model = feed(&mut index, &blocks);
+        let dir = tempfile::tempdir().unwrap();
+        let facts = sealed::write(&index, None, dir.path()).unwrap();
+        let open = SealedIndex::open(dir.path()).unwrap();
+        prop_assert_eq!(open.facts(), &facts);
+        prop_assert_eq!(facts.jobs, model.len() as u64);
+        prop_assert_eq!(open.blocks().metas(), index.blocks().metas());
+        for (&key, (row, places)) in &model {
+            prop_assert!(facts.may_hold(key));
+            prop_assert_eq!(&index.places(key), places);
+            prop_assert_eq!(&open.places(key).unwrap(), places);
+            prop_assert_eq!(index.row(key), Some(row.clone()));
+            prop_assert_eq!(open.row(key).unwrap(), Some(row.clone()));
+        }
+        let absent = JidKey::of("20251121030955000000");
+        prop_assert!(index.row(absent).is_none() && open.row(absent).unwrap().is_none());
+        for before in [None, model.keys().nth(model.len() / 2).copied()] {
+            for limit in [1, 7, usize::MAX] {
+                let expected: Vec<_> = model
+                    .iter()
+                    .rev()
+                    .filter(|(key, _)| before.is_none_or(|before| **key < before))
+                    .take(limit)
+                    .map(|(key, (row, _))| (*key, row.clone()))
+                    .collect();
+                prop_assert_eq!(&index.rows_below(before, limit), &expected);
+                prop_assert_eq!(&open.rows_below(before, limit).unwrap(), &expected);
+            }
+        }
+        let latest: Vec<LatestJob> = index.latest().iter().map(LatestJob::from).collect();
+        prop_assert_eq!(open.latest().unwrap(), latest);
+        let wanted = |name: &[u8]| name.ends_with(b"7");
+        prop_assert_eq!(open.blocks_with(wanted).unwrap(), index.blocks_with(wanted));
+        let of_block = |block: &Vec<Drawn>| block.iter().any(|drawn| (drawn.2 % 300) % 10 == 7);
+        prop_assert_eq!(index.blocks_with(wanted), blocks.iter().map(of_block).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn sled_keeps_nothing_in_files_that_it_does_not_sync() {
+    // Values that do not compress, long free-form jids, a job of very many entries, minions of long names.
+    let mut index = MemIndex::new(SeqNo(1));
+    let noise = |n: u64, len: usize| {
+        let words = (0..len.div_ceil(16)).map(|i| {
+            format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&[n, i as u64].map(u64::to_le_bytes).concat()))
+        });
+        words.collect::<String>()
+    };
+    let mut seq = 0;
+    for number in 0..300_u64 {
+        let meta = BlockMeta {
+            offset: number * 1000,
+            len: 1000,
+            head_len: 100,
+            count: 100,
+            first_seq: SeqNo(seq + 1),
+            last_seq: SeqNo(seq + 100),
+            at_min: Micros(0),
+            at_max: Micros(0),
+        };
+        index.add_block(meta, &[noise(number, 300).into_bytes()]);
+        for at in 0..100_u64 {
+            seq += 1;
+            let jid = if at % 2 == 0 { "20261121030955000000".to_owned() } else { noise(seq, 400) };
+            let minion = noise(seq % 2_000, 250);
+            let mut w = Writer::new();
+            w.array(2).map(2).str("fun").str(&noise(seq, 1000)).str("tgt").str(&noise(seq + 1, 1900)).nil();
+            let body = w.into_bytes();
+            let (source, flags) = (Source::Bus, Flags::ON_BUS);
+            let kind = if at % 4 == 1 { Kind::Load } else { Kind::Return };
+            let fun = noise(at, 50);
+            let entry = Entry {
+                kind,
+                source,
+                flags,
+                at: Micros(0),
+                tag: b"",
+                jid: &jid,
+                minion: &minion,
+                fun: &fun,
+                retcode: 0,
+                body: &body,
+            };
+            index.add(usize::try_from(at).unwrap(), SeqNo(seq), &entry, 1, || &body);
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    sealed::write(&index, None, dir.path()).unwrap();
+    let open = SealedIndex::open(dir.path()).unwrap();
+    assert_eq!(open.places(JidKey::of("20261121030955000000")).unwrap().len(), 300 * 50);
+    let blobs = std::fs::read_dir(dir.path().join("blobs")).map_or(0, std::iter::Iterator::count);
+    assert_eq!(blobs, 0, "sled does not sync what it keeps in blobs/");
+}

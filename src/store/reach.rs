@@ -1,0 +1,250 @@
+//! Reaching what readers ask for: the index of a segment, its blocks, the state database.
+//!
+//! # Invariant
+//!
+//! Damage to anything in sled costs time, never an answer: it is made again from the log, whenever it shows. Indexes
+//! made again lie in memory until the sealer has written them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use super::Shared;
+use super::block::BlockView;
+use super::error::{StoreError, io_at};
+use super::index::{Facts, LatestJob, LatestRow, MemIndex, SealedIndex};
+use super::segment::{Index, Ready, Segment};
+use super::state::State;
+use crate::limits::INDEXES_OPEN;
+use crate::metrics::Metrics;
+use crate::model::SeqNo;
+
+impl Shared {
+    /// A segment's index, ready to be asked. A damaged one is made again from the log.
+    pub(super) fn ready<'a>(&self, segment: &'a Arc<Segment>) -> Result<Ready<'a>, StoreError> {
+        loop {
+            let guard = segment.index();
+            match &*guard {
+                Index::Memory(_) => return Ok(Ready::Memory(guard)),
+                Index::Open(index) => {
+                    segment.touch(self.moment.fetch_add(1, Ordering::Relaxed));
+                    return Ok(Ready::Sled(index.clone()));
+                }
+                Index::Closed => drop(guard),
+            }
+            let (fresh, damage) = segment.open_index()?;
+            if let Some(error) = damage {
+                self.note_damaged(segment, &error);
+            }
+            let mut slot = segment.index_mut();
+            if matches!(*slot, Index::Closed) && !matches!(fresh, Index::Closed) {
+                let opened = matches!(fresh, Index::Open(_));
+                *slot = fresh;
+                drop(slot);
+                if opened {
+                    segment.touch(self.moment.fetch_add(1, Ordering::Relaxed));
+                    self.note_open(segment);
+                }
+            }
+        }
+    }
+
+    /// Asks a segment's index, wherever it is. One that turns out damaged is made again, and asked again.
+    pub(super) fn ask<T>(
+        &self,
+        segment: &Arc<Segment>,
+        memory: impl Fn(&MemIndex) -> T,
+        sealed: impl Fn(&SealedIndex) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        loop {
+            match self.ready(segment)? {
+                Ready::Memory(guard) => {
+                    if let Some(index) = Ready::memory(&guard) {
+                        return Ok(memory(index));
+                    }
+                }
+                Ready::Sled(index) => match sealed(&index) {
+                    Err(error @ StoreError::Index { .. }) => {
+                        if segment.replace_index(&index)? {
+                            self.note_damaged(segment, &error);
+                        }
+                    }
+                    answer => return answer,
+                },
+            }
+        }
+    }
+
+    fn note_damaged(&self, segment: &Arc<Segment>, error: &StoreError) {
+        tracing::warn!(dir = %segment.dir().display(), %error, "an index was damaged; it is made again from the log");
+        self.metrics.indexes_rebuilt.add(1);
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner).push(segment.clone());
+    }
+
+    /// The segments whose index was made again in memory and has to be written.
+    pub(super) fn take_damaged(&self) -> Vec<Arc<Segment>> {
+        std::mem::take(&mut *self.damaged.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Remembers that a segment's index is open, and closes the one not used for longest if they are too many.
+    fn note_open(&self, segment: &Arc<Segment>) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|other| !Arc::ptr_eq(other, segment));
+        open.push_back(segment.clone());
+        while open.len() > INDEXES_OPEN {
+            let idlest = open.iter().enumerate().min_by_key(|(_, segment)| segment.used()).map(|(at, _)| at);
+            let Some(idlest) = idlest.and_then(|at| open.remove(at)) else { break };
+            let mut index = idlest.index_mut();
+            if matches!(*index, Index::Open(_)) {
+                *index = Index::Closed;
+            }
+        }
+    }
+
+    /// A block by its number; `None` if there is no such block, or it is damaged.
+    pub(super) fn block(
+        &self,
+        segment: &Arc<Segment>,
+        number: u32,
+    ) -> Result<Option<Arc<BlockView>>, StoreError> {
+        if let Some(view) = self.cache.get((segment.id, number)) {
+            return Ok(Some(view));
+        }
+        let view = self.read_block(segment, number, true)?;
+        if let Some(view) = &view {
+            self.cache.put((segment.id, number), view.clone());
+        }
+        Ok(view)
+    }
+
+    /// A block of which only the head is needed.
+    #[expect(dead_code, reason = "the next commit searches by heads")]
+    pub(super) fn head(
+        &self,
+        segment: &Arc<Segment>,
+        number: u32,
+    ) -> Result<Option<Arc<BlockView>>, StoreError> {
+        match self.cache.get((segment.id, number)) {
+            Some(view) => Ok(Some(view)),
+            None => self.read_block(segment, number, false),
+        }
+    }
+
+    fn read_block(
+        &self,
+        segment: &Arc<Segment>,
+        number: u32,
+        with_bodies: bool,
+    ) -> Result<Option<Arc<BlockView>>, StoreError> {
+        let ready = self.ready(segment)?;
+        let meta = ready.blocks().and_then(|blocks| blocks.metas().get(number as usize)).copied();
+        drop(ready);
+        let Some(meta) = meta else { return Ok(None) };
+        let log = segment.log();
+        match if with_bodies { log.block(&meta) } else { log.head(&meta) } {
+            Ok(view) => Ok(Some(Arc::new(view))),
+            Err(error @ StoreError::Corrupt { .. }) => {
+                self.metrics.frames_damaged.add(1);
+                tracing::error!(%error, "a damaged block is left out of an answer");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks the state database. One that turns out damaged is made again from the segments, and asked again.
+    pub(super) fn with_state<T>(
+        &self,
+        ask: impl Fn(&State) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner).clone();
+        match ask(&state) {
+            Err(error @ StoreError::Index { .. }) => {
+                let mut slot = self.state.write().unwrap_or_else(PoisonError::into_inner);
+                if Arc::ptr_eq(&slot, &state) {
+                    *slot = Arc::new(put_aside(&self.dir, &error, &self.metrics)?);
+                    drop(state);
+                    self.refill(&slot)?;
+                }
+                let state = slot.clone();
+                drop(slot);
+                ask(&state)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Puts everything that sealed segments know into an empty state database.
+    fn refill(&self, state: &State) -> Result<(), StoreError> {
+        for segment in self.all_segments() {
+            let Some(facts) = segment.facts() else { continue };
+            let latest: Vec<LatestJob> = self.ask(
+                &segment,
+                |index| index.latest().iter().map(LatestJob::from).collect(),
+                SealedIndex::latest,
+            )?;
+            let latest: Vec<LatestRow<'_>> = latest.iter().map(LatestJob::row).collect();
+            state.apply(&segment.class_name, segment.first_seq, facts, &latest, |_| true)?;
+        }
+        Ok(())
+    }
+
+    /// The facts of a segment that is sealed: those that the catalogue knows, else those of its index, which then go into
+    /// the catalogue. `None` for one that has to be read through.
+    pub(super) fn sealed_facts(
+        &self,
+        segment: &Arc<Segment>,
+        known: Option<Facts>,
+    ) -> Result<Option<Facts>, StoreError> {
+        if !segment.has_index() || known.is_some() {
+            return Ok(known.filter(|_| segment.has_index()));
+        }
+        let index = match segment.open_index()? {
+            (Index::Open(index), _) => index,
+            (_, damage) => {
+                if let Some(error) = damage {
+                    tracing::warn!(dir = %segment.dir().display(), %error, "an index was damaged; it is made again from the log");
+                    self.metrics.indexes_rebuilt.add(1);
+                }
+                return Ok(None);
+            }
+        };
+        let (facts, latest) = (index.facts().clone(), index.latest()?);
+        let latest: Vec<LatestRow<'_>> = latest.iter().map(LatestJob::row).collect();
+        // Not all segments are known yet, so nothing that is known of last jobs is given up.
+        self.with_state(|state| {
+            state.apply(&segment.class_name, segment.first_seq, &facts, &latest, |_| true)
+        })?;
+        Ok(Some(facts))
+    }
+
+    /// Tells whether a return with this number is still in a segment.
+    pub(super) fn there(&self) -> impl Fn(SeqNo) -> bool + use<> {
+        let spans: BTreeSet<(SeqNo, SeqNo)> = self
+            .all_segments()
+            .iter()
+            .filter(|segment| segment.facts().is_none_or(|facts| facts.jobs > 0))
+            .map(|segment| (segment.first_seq, segment.sums().last_seq.max(segment.first_seq)))
+            .collect();
+        // Segments of several classes overlap, so the latest that begins before need not be the one.
+        move |seq| spans.range(..=(seq, SeqNo(u64::MAX))).rev().any(|&(_, last)| seq <= last)
+    }
+}
+
+/// Opens the state database; a damaged one is put aside, and an empty one takes its place.
+pub(super) fn open_state(dir: &Path, metrics: &Metrics) -> Result<State, StoreError> {
+    match State::open(&dir.join("state")) {
+        Err(error @ StoreError::Index { .. }) => put_aside(dir, &error, metrics),
+        opened => opened,
+    }
+}
+
+fn put_aside(dir: &Path, error: &StoreError, metrics: &Metrics) -> Result<State, StoreError> {
+    let (place, aside) = (dir.join("state"), dir.join("state.damaged"));
+    tracing::error!(%error, aside = %aside.display(), "the state database is damaged; making it again from the log");
+    metrics.indexes_rebuilt.add(1);
+    let _ = std::fs::remove_dir_all(&aside);
+    std::fs::rename(&place, &aside).map_err(io_at("put aside", &place))?;
+    State::open(&place)
+}
