@@ -18,6 +18,17 @@ enum Token {
     Set { not: bool, ranges: Vec<(char, char)> },
 }
 
+/// A piece of a pattern that stands for itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Literal {
+    /// The piece, never empty.
+    pub text: String,
+    /// The pattern begins with it.
+    pub begins: bool,
+    /// The pattern ends with it.
+    pub ends: bool,
+}
+
 impl Token {
     fn takes(&self, c: char) -> bool {
         match self {
@@ -61,6 +72,26 @@ impl Glob {
     /// The pattern's text.
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// The pieces of the pattern that are no pattern: each stands somewhere in every text that matches.
+    pub fn literals(&self) -> Vec<Literal> {
+        let mut literals: Vec<Literal> = Vec::new();
+        let mut open = false;
+        for (at, token) in self.tokens.iter().enumerate() {
+            let Token::Char(c) = token else {
+                open = false;
+                continue;
+            };
+            if !std::mem::replace(&mut open, true) {
+                literals.push(Literal { text: String::new(), begins: at == 0, ends: false });
+            }
+            literals.iter_mut().last().into_iter().for_each(|literal| literal.text.push(*c));
+        }
+        if open && let Some(last) = literals.last_mut() {
+            last.ends = true;
+        }
+        literals
     }
 
     /// Does the whole of `text` match?
@@ -132,6 +163,22 @@ mod tests {
 
     fn check(pattern: &str, text: &str, expected: bool) {
         assert_eq!(Glob::new(pattern).matches(text), expected, "{pattern:?} on {text:?}");
+    }
+
+    #[test]
+    fn literals_are_what_stands_between_wildcards() {
+        let of = |pattern: &str| {
+            let literals = Glob::new(pattern).literals().into_iter();
+            literals.map(|l| (l.text, l.begins, l.ends)).collect::<Vec<_>>()
+        };
+        let literal = |text: &str, begins, ends| (text.to_owned(), begins, ends);
+        assert_eq!(
+            of("a/*/b?c[d]"),
+            [literal("a/", true, false), literal("/b", false, false), literal("c", false, false)]
+        );
+        assert_eq!(of("ab"), [literal("ab", true, true)]);
+        assert_eq!(of("*x[y"), [literal("x[y", false, true)]);
+        assert_eq!(of("*"), []);
     }
 
     /// Each line was asked of Python's `fnmatch.fnmatchcase`.

@@ -11,7 +11,7 @@ mod seqno;
 pub use class::{Age, ClassRule, ClassRules, EVENTS, JOBS, Keep, is_class_name};
 pub use entry::{Batch, Drafts, Entry, Flags, Kind, Loose, Prints, Source};
 pub use filter::EventFilter;
-pub use glob::Glob;
+pub use glob::{Glob, Literal};
 pub use hashing::{FastHasher, FastMap, chained, secret_seed};
 pub use jid::{JidKey, stamped_jid, start_time};
 pub use seqno::SeqNo;

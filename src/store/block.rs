@@ -25,6 +25,8 @@ use crate::model::{Flags, JidKey, Kind, SeqNo, Source};
 pub(super) const JID_MARK: u8 = 1;
 /// Stands for the minion id in a tag's shape.
 pub(super) const MINION_MARK: u8 = 2;
+/// Among the shapes of a block: it has a jid that is not made of time. (As a shape, a tag that is nothing but its jid.)
+pub(super) const FREE_JID: &[u8] = &[JID_MARK];
 /// Begins a shape that is the tag itself, because the tag holds a mark.
 pub(super) const LITERAL: u8 = 0;
 
@@ -260,12 +262,40 @@ impl<'a> Rows<'a> {
 
     /// The jid's text; empty for none.
     pub fn jid(&self, i: usize) -> String {
-        let Some(at) = self.block.jid.index(i).checked_sub(1) else { return String::new() };
+        self.block.jid.index(i).checked_sub(1).map_or_else(String::new, |at| self.jid_text(at))
+    }
+
+    /// The text of a jid by its place among the block's jids.
+    pub fn jid_text(&self, at: usize) -> String {
         let time = self.block.jid_time.get(at);
         if time < 0 {
             return usize::try_from(-1 - time).map(|t| self.text_str(t).to_owned()).unwrap_or_default();
         }
-        self.jid_key(i).and_then(JidKey::text).unwrap_or_default()
+        let pid = u32::try_from(self.block.jid_pid.get(at) - 1).ok();
+        JidKey::from_time(Micros(time), pid).text().unwrap_or_default()
+    }
+
+    /// The distinct jids: for each whether it is made of time.
+    pub fn jids_of_time(&self) -> Vec<bool> {
+        let count = self.block.jids.to_native() as usize;
+        let mut times = Vec::with_capacity(count);
+        self.block.jid_time.unpack(count, &mut times);
+        times.into_iter().map(|time| time >= 0).collect()
+    }
+
+    /// Per entry its tag's shape, its minion and its jid: a place among the texts, 1 + such a place or 0, and 1 + a place
+    /// among the jids or 0.
+    pub fn columns(&self) -> [Vec<i64>; 3] {
+        [&self.block.tag, &self.block.minion, &self.block.jid].map(|column| {
+            let mut values = Vec::with_capacity(self.len());
+            column.unpack(self.len(), &mut values);
+            values
+        })
+    }
+
+    /// All texts one after the other, and where each ends.
+    pub fn texts(&self) -> (&'a [u8], Vec<usize>) {
+        (&self.block.texts, self.block.text_ends.iter().map(|end| end.to_native() as usize).collect())
     }
 
     /// The minion id; empty for none.
@@ -295,18 +325,6 @@ impl<'a> Rows<'a> {
         tag
     }
 
-    /// The number of the tag's shape, and the tag itself if all entries of that shape share it.
-    pub fn shape(&self, i: usize) -> (usize, Option<&'a [u8]>) {
-        let at = self.block.tag.index(i);
-        let shape = self.text(at);
-        let tag = match shape.split_first() {
-            Some((&LITERAL, tag)) => Some(tag),
-            _ if shape.iter().any(|&b| b <= MINION_MARK) => None,
-            _ => Some(shape),
-        };
-        (at, tag)
-    }
-
     /// The body's bytes as received; says what is wrong if they cannot be unpacked.
     pub fn body(&self, i: usize) -> Result<&'a [u8], String> {
         let ends = self.view.body_ends.get_or_init(|| {
@@ -328,16 +346,15 @@ impl<'a> Rows<'a> {
         self.block.body_len.index(i)
     }
 
-    /// The distinct shapes of its tags.
+    /// The distinct shapes of its tags, and [`FREE_JID`] if a jid is not made of time.
     pub fn shapes(&self) -> Vec<Vec<u8>> {
         let mut tags = Vec::with_capacity(self.len());
         self.block.tag.unpack(self.len(), &mut tags);
-        super::builder::distinct(&tags).into_iter().map(|at| self.text(at).to_vec()).collect()
-    }
-
-    /// Does the block speak of this minion or function at all?
-    pub fn knows(&self, text: &str) -> bool {
-        (0..self.block.text_ends.len()).any(|at| self.text(at) == text.as_bytes())
+        super::builder::distinct(&tags)
+            .into_iter()
+            .map(|at| self.text(at).to_vec())
+            .chain(self.jids_of_time().contains(&false).then(|| FREE_JID.to_vec()))
+            .collect()
     }
 
     fn text(&self, at: usize) -> &'a [u8] {

@@ -7,7 +7,7 @@ use rkyv::rancor::{Error, Source as _};
 use rkyv::util::AlignedVec;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::block::{CODEC_STORED, CODEC_ZSTD, Head, JID_MARK, LITERAL, MINION_MARK};
+use super::block::{CODEC_STORED, CODEC_ZSTD, FREE_JID, Head, JID_MARK, LITERAL, MINION_MARK};
 use super::column::Column;
 use crate::clock::Micros;
 use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ZSTD_LEVEL};
@@ -196,10 +196,11 @@ impl BlockBuilder {
         (Micros(earliest), Micros(self.at.iter().max().copied().unwrap_or_default()))
     }
 
-    /// The distinct shapes of its tags.
+    /// The distinct shapes of its tags, and [`FREE_JID`] if a jid is not made of time.
     pub fn shapes(&self) -> Vec<Vec<u8>> {
         let text = |at| self.texts.text(u32::try_from(at).unwrap_or(u32::MAX)).to_vec();
-        distinct(&self.tag).into_iter().map(text).collect()
+        let free = self.jid_time.iter().any(|&time| time < 0).then(|| FREE_JID.to_vec());
+        distinct(&self.tag).into_iter().map(text).chain(free).collect()
     }
 
     /// Compresses the bodies and archives the columns. The builder keeps its entries until [`BlockBuilder::clear`].

@@ -24,6 +24,7 @@ pub mod index;
 pub mod log;
 pub mod medium;
 pub mod numbers;
+pub mod pattern;
 mod reach;
 pub mod read;
 pub mod row;

@@ -119,7 +119,6 @@ impl Shared {
     }
 
     /// A block of which only the head is needed.
-    #[expect(dead_code, reason = "the next commit searches by heads")]
     pub(super) fn head(
         &self,
         segment: &Arc<Segment>,

@@ -14,7 +14,7 @@ use super::block;
 use super::error::StoreError;
 use super::index::{Latest, LatestJob, MemIndex, Place, Sums};
 use super::row::JobRow;
-use super::scan::Backwards;
+use super::scan::{Backwards, Search};
 use super::segment::{Segment, with_memory};
 use crate::clock::Micros;
 use crate::model::{EventFilter, Flags, JidKey, Kind, SeqNo, Source};
@@ -291,6 +291,7 @@ impl Store {
         if let Some(jid) = &filter.jid {
             return self.job_events_before(jid, filter, before, limit, bytes_max);
         }
+        let mut search = Search::new(filter, before);
         let mut walks: Vec<Backwards<'_>> =
             self.0.classes.all().map(|class| Backwards::new(&self.0, class)).collect();
         let mut found = Vec::new();
@@ -299,7 +300,7 @@ impl Store {
             // Merge: the walk whose next event is the latest goes first.
             let mut best: Option<(SeqNo, usize)> = None;
             for (n, walk) in walks.iter_mut().enumerate() {
-                if let Some(seq) = walk.peek(filter, before)?
+                if let Some(seq) = walk.peek(&mut search)?
                     && best.is_none_or(|(known, _)| known < seq)
                 {
                     best = Some((seq, n));

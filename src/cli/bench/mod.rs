@@ -9,6 +9,8 @@ mod corpus;
 mod driver;
 mod ingest;
 mod load;
+#[cfg(test)]
+mod measure;
 mod query;
 mod returner;
 mod template;

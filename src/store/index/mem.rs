@@ -47,6 +47,15 @@ impl MemJob {
     }
 }
 
+const LAST_JIDS: usize = 64;
+
+/// Where a jid stands among the last ones: its last four bytes, digits mostly, are the quickest to change.
+fn slot_of(jid: &str) -> usize {
+    let digits = jid.as_bytes().last_chunk::<4>().copied().unwrap_or_default();
+    let mixed = u32::from_le_bytes(digits).wrapping_mul(0x9e37_79b1) >> 26;
+    usize::try_from(mixed).unwrap_or(0) % LAST_JIDS
+}
+
 /// The last return of a function from a minion.
 #[derive(Debug, Clone, Copy)]
 struct MemLatest {
@@ -93,8 +102,10 @@ pub struct MemIndex {
     latest_table: Table,
     register: Option<SeqNo>,
     sums: Sums,
-    /// The jid of the entry before, and its job: entries of one job mostly come in a row.
-    last_jid: (String, u32),
+    /// Jids of entries before, by their last bytes, and their jobs: entries of a few jobs mostly come together.
+    last_jids: Vec<(String, u32)>,
+    /// The function of the return before.
+    last_fun: Option<u32>,
     scratch: (JobRow, Vec<u8>),
 }
 
@@ -155,7 +166,10 @@ impl MemIndex {
             _ => {}
         }
         if entry.kind == Kind::Return && minion != NONE {
-            let fun = self.names.number(entry.fun.as_bytes());
+            let fun = entry.fun.as_bytes();
+            let known = self.last_fun.filter(|&last| self.names.get(last) == fun);
+            let fun = known.unwrap_or_else(|| self.names.number(fun));
+            self.last_fun = Some(fun);
             self.note_latest(fun, minion, at, seq);
         }
     }
@@ -184,12 +198,18 @@ impl MemIndex {
         if self.next.len() <= number as usize {
             self.next.resize(number as usize + 1, NONE);
         }
-        let known = if self.last_jid.0 == entry.jid { Some(self.last_jid.1) } else { None };
+        let slot = slot_of(entry.jid);
+        let known = self.last_jids.get(slot).filter(|(jid, _)| jid == entry.jid).map(|(_, at)| *at);
         let at = known.unwrap_or_else(|| {
             let at = self.find_or_make(entry, number);
-            self.last_jid.0.clear();
-            self.last_jid.0.push_str(entry.jid);
-            self.last_jid.1 = at;
+            if self.last_jids.is_empty() {
+                self.last_jids.resize_with(LAST_JIDS, Default::default);
+            }
+            if let Some((jid, job)) = self.last_jids.get_mut(slot) {
+                jid.clear();
+                jid.push_str(entry.jid);
+                *job = at;
+            }
             at
         });
         if let Some(job) = self.jobs.get_mut(at as usize) {
@@ -439,6 +459,25 @@ impl MemIndex {
             + self.latest_table.memory()
             + self.texts.memory()
             + self.names.memory()
+    }
+}
+
+#[cfg(test)]
+impl MemIndex {
+    /// Bytes in memory by part.
+    pub fn memory_words(&self) -> String {
+        format!(
+            "blocks {} next {} jobs {} table {} texts {} names {} minions {} latest {} + {}",
+            self.blocks.memory(),
+            self.next.capacity() * 4,
+            self.jobs.capacity() * size_of::<MemJob>(),
+            self.job_table.memory(),
+            self.texts.memory(),
+            self.names.memory(),
+            self.minions.capacity() * 4,
+            self.latest.capacity() * size_of::<MemLatest>(),
+            self.latest_table.memory(),
+        )
     }
 }
 

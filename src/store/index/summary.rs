@@ -13,7 +13,8 @@
 //!
 //! Tree `shape`, key zero, u32 BE: every shape of a tag in the segment, as bytes, in the order of their numbers. Shape *n* sets
 //! bit *n* of a block's shapes if *n* is below 48, else one of the 15 bits behind (48 + *n* mod 15). Bit 63 says that the
-//! block has shapes that found no room in the list.
+//! block has shapes that found no room in the list. A shape that is the mark of a jid alone stands for blocks that have a jid
+//! which is not made of time.
 
 use super::super::log::{BlockMeta, FILE_HEADER_LEN};
 use super::Place;

@@ -1,0 +1,124 @@
+//! What an index costs, part by part; printed, not judged. `cargo test --profile bench --lib measure -- --ignored --nocapture`.
+
+#![expect(clippy::print_stdout, reason = "a measure prints")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::load;
+use super::template::{Form, Jobs, Pool, Random, Wrap};
+use crate::clock::{Clock, Micros};
+use crate::model::{Batch, JidKey, SeqNo, Source};
+use crate::store::builder::{BlockBuilder, Packer};
+use crate::store::index::{MemIndex, SealedIndex, sealed};
+use crate::store::log::BlockMeta;
+use crate::wire::msgpack;
+use crate::wire::salt_event::printed_entry;
+
+const ENTRIES: u64 = 1_000_000;
+const BATCH: u64 = 1_000;
+
+fn cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
+}
+
+pub(super) fn disk(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    let used = |item: std::fs::DirEntry| {
+        let meta = item.metadata().unwrap();
+        if meta.is_dir() { disk(&item.path()) } else { meta.blocks() * 512 }
+    };
+    std::fs::read_dir(dir).unwrap().map(|item| used(item.unwrap())).sum()
+}
+
+fn batch(pool: &Pool, numbers: std::ops::Range<u64>, now: Micros) -> Batch {
+    let mut batch = Batch::default();
+    let mut event = Vec::new();
+    for n in numbers {
+        event.clear();
+        pool.write(n, &mut event);
+        let tag = msgpack::get(&event, "tag").and_then(msgpack::as_text).unwrap();
+        let (entry, prints) = printed_entry(
+            tag.as_bytes(),
+            msgpack::get(&event, "data").unwrap(),
+            Source::Bus,
+            Micros(now.0 + n.cast_signed()),
+        );
+        batch.push(&entry, Some(prints));
+    }
+    batch
+}
+
+fn one_load(name: &str, forms: &[Form], jobs: Jobs) {
+    let pool = Pool::new(forms, Wrap::EventReturn, jobs, 1);
+    let now = Clock::real().now();
+    let mut index = MemIndex::new(SeqNo(1));
+    let (mut builder, mut packer) = (BlockBuilder::default(), Packer::new().unwrap());
+    let mut adding = Duration::ZERO;
+    let (mut offset, mut keys) = (64, Vec::new());
+    let mut seq = 0;
+    for start in (0..ENTRIES).step_by(usize::try_from(BATCH).unwrap()) {
+        let batch = batch(&pool, start..start + BATCH, now);
+        for (entry, _) in batch.entries() {
+            builder.push(SeqNo(seq + 1 + builder.len() as u64), &entry);
+            if start % 100_000 == 0 && !entry.jid.is_empty() {
+                keys.push(JidKey::of(entry.jid));
+            }
+        }
+        let (at_min, at_max) = builder.times();
+        let (first_seq, last_seq) = builder.seqs();
+        let packed = builder.finish(&mut packer).unwrap();
+        let len = u32::try_from(packed.head.len() + packed.bodies.len() + 48).unwrap();
+        let head_len = u32::try_from(packed.head.len()).unwrap();
+        drop(packed);
+        let count = u32::try_from(builder.len()).unwrap();
+        let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
+        let shapes = builder.shapes();
+        builder.clear();
+        offset += u64::from(len);
+        let begun = cpu();
+        index.add_block(meta, &shapes);
+        for (at, (entry, _)) in batch.entries().enumerate() {
+            seq += 1;
+            index.add(at, SeqNo(seq), &entry, entry.raw_len(), || entry.body);
+        }
+        adding += cpu().saturating_sub(begun);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let begun = cpu();
+    let facts = sealed::write(&index, None, dir.path()).unwrap();
+    let writing = cpu().saturating_sub(begun);
+    let begun = cpu();
+    let open = SealedIndex::open(dir.path()).unwrap();
+    let opening = cpu().saturating_sub(begun);
+    let mut random = Random::of(1, 7);
+    let mut ask = |times: u32, work: &mut dyn FnMut(JidKey)| {
+        let begun = cpu();
+        for _ in 0..times {
+            work(keys[usize::try_from(random.below(keys.len() as u64)).unwrap()]);
+        }
+        cpu().saturating_sub(begun) / times
+    };
+    let places = ask(10_000, &mut |key| assert!(!open.places(key).unwrap().is_empty()));
+    let newest = ask(200, &mut |_| assert!(open.rows_below(None, 50).unwrap().len() <= 50));
+    let newest_in_memory = ask(200, &mut |_| assert!(index.rows_below(None, 50).len() <= 50));
+    println!(
+        "{name}: {} jobs; add {:.0} ns each; memory {:.1} B an entry; sealed: cpu {:.3} s/M, disk {:.1} B, open {opening:?}, \
+         places {places:?}, newest 50 {newest:?} (memory {newest_in_memory:?})",
+        facts.jobs,
+        adding.as_secs_f64() * 1e9 / ENTRIES as f64,
+        index.memory() as f64 / ENTRIES as f64,
+        writing.as_secs_f64() * 1e6 / ENTRIES as f64,
+        disk(dir.path()) as f64 / ENTRIES as f64,
+    );
+    println!("  {}", index.memory_words());
+}
+
+#[test]
+#[ignore = "a measure, and slow"]
+fn what_an_index_costs() {
+    one_load("small", &load::small(1, 1.0), Jobs::Interleaved);
+    one_load("mix", &load::mix(1, 0.2), Jobs::Interleaved);
+    one_load("jobs of two returns", &load::jobs(1, 2), Jobs::Of(3));
+}
