@@ -51,6 +51,9 @@ pub const ZSTD_LEVEL: i32 = 1;
 /// Packed bytes that wait for the committer at most; the appender then waits for it, too. About 16 full blocks.
 pub const COMMIT_PACKED_BYTES: usize = 1024 * 1024;
 
+/// In a flood, packed bytes that are worth a commit of their own. When nothing waits to be packed, everything is.
+pub const COMMIT_WORTH_BYTES: usize = 96 * 1024;
+
 /// A block that is not even half full goes with the fourth commit after its first entry came at the latest. In a flood of
 /// one class the blocks of the others get some filling; when nothing waits, nothing is held back.
 pub const BLOCK_WAITS_COMMITS: u64 = 4;

@@ -29,7 +29,7 @@ use super::error::StoreError;
 use super::log::{BlockMeta, PAYLOAD_BYTES_MAX, write_frame};
 use super::numbers::Numbers;
 use crate::channel::{Either, Next, Refused, Rx, Tx};
-use crate::limits::{BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, INTAKE_BYTES};
+use crate::limits::{BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BYTES};
 use crate::model::{Batch, Entry, Flags, SeqNo};
 use crate::wire::salt_event::prints_of;
 
@@ -253,7 +253,7 @@ impl Appender {
         loop {
             self.shared.beat();
             self.learn();
-            let next = if self.idle.is_some() && self.has_open() {
+            let next = if self.idle.is_some() && self.has_work() {
                 let Some(work) = self.intake.try_next() else {
                     self.hand_over(true);
                     continue;
@@ -268,10 +268,11 @@ impl Appender {
                 Next::Idle => {}
                 Next::Closed => break,
             }
-            if self.packed_bytes() > COMMIT_PACKED_BYTES {
+            let packed = self.packed_bytes();
+            if packed > COMMIT_PACKED_BYTES {
                 self.wait_for_idle();
             }
-            if self.idle.is_some() && self.has_packed() {
+            if self.idle.is_some() && packed > COMMIT_WORTH_BYTES {
                 self.hand_over(false);
             }
         }
@@ -283,12 +284,9 @@ impl Appender {
         tracing::debug!(next_seq = self.numbers.next().0, "appender done");
     }
 
-    fn has_open(&self) -> bool {
-        !self.waiting.is_empty() || self.lanes.iter().any(|lane| !lane.entries.is_empty())
-    }
-
-    fn has_packed(&self) -> bool {
-        self.lanes.iter().any(|lane| !lane.blocks.is_empty())
+    fn has_work(&self) -> bool {
+        let has = |lane: &Lane| !lane.entries.is_empty() || !lane.blocks.is_empty();
+        !self.waiting.is_empty() || self.lanes.iter().any(has)
     }
 
     fn packed_bytes(&self) -> usize {

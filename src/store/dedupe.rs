@@ -44,7 +44,9 @@ impl<V: Copy + Default> Generations<V> {
     /// The place of a key, and whether it was there before. What only the older generation knew is carried over.
     fn place(&mut self, key: u64) -> (&mut V, bool) {
         if self.young.len() >= DEDUPE_WINDOW {
-            self.old = std::mem::take(&mut self.young);
+            // The tables change places, so that none has to grow again.
+            std::mem::swap(&mut self.young, &mut self.old);
+            self.young.clear();
         }
         match self.young.entry(key) {
             Entry::Occupied(place) => (place.into_mut(), true),
