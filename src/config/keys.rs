@@ -11,8 +11,9 @@ use tracing_subscriber::EnvFilter;
 
 use super::raw::{Node, Value};
 use super::surroundings::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR};
-use super::{Config, LogFormat, Space, classes, size};
+use super::{Config, LogFormat, Space, classes, duration, size};
 use crate::limits;
+use crate::model::Durability;
 
 /// One key. Public so that documentation can be made from it.
 pub struct Key {
@@ -130,6 +131,22 @@ pub const KEYS: &[Key] = &[
         environment: None,
         set: |config, value| put(&mut config.log.format, log_format(value)),
         show: |config| Json::from(config.log.format.name()),
+    },
+    Key {
+        name: "store.durability",
+        takes: "durable, or written and a time from 1s to 60s",
+        default: "durable",
+        doc: "When a call is answered. `durable`: when its entries are synced; a power cut takes nothing that was answered. `written 5s`: when they are handed to the kernel, and synced within that time; a daemon that is killed loses nothing, a power cut takes what was answered in the last five seconds.",
+        example: "written 5s",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.store.durability, durability(value)),
+        show: |config| {
+            Json::from(match config.store.durability {
+                Durability::Durable => "durable".to_owned(),
+                Durability::Written { within } => format!("written {}", duration::show(within)),
+            })
+        },
     },
     Key {
         name: "store.segment_bytes_max",
@@ -284,6 +301,15 @@ fn log_format(value: &Value) -> Result<LogFormat, Bad> {
     LogFormat::ALL.into_iter().find(|format| format.name() == name).map_or_else(|| refused(value), Ok)
 }
 
+fn durability(value: &Value) -> Result<Durability, Bad> {
+    let words = text(value)?;
+    let within = || {
+        let within = duration::parse(words.strip_prefix("written ")?.trim())?;
+        (1..=60).contains(&within.as_secs()).then_some(Durability::Written { within })
+    };
+    if words == "durable" { Ok(Durability::Durable) } else { within().map_or_else(|| refused(value), Ok) }
+}
+
 fn size_in(value: &Value, least: u64, most: u64) -> Result<u64, Bad> {
     match size::parse(text(value)?) {
         Some(bytes) if (least..=most).contains(&bytes) => Ok(bytes),
@@ -357,6 +383,10 @@ mod tests {
             ("log.level", "inof"),
             ("log.level", "a=b=c"),
             ("log.format", "xml"),
+            ("store.durability", "fast"),
+            ("store.durability", "written"),
+            ("store.durability", "written 0s"),
+            ("store.durability", "written 2m"),
             ("store.segment_bytes_max", "1"),
             ("store.segment_bytes_max", "-5"),
             ("store.segment_bytes_max", "12 parsecs"),

@@ -29,6 +29,7 @@ pub use self::render::markdown;
 pub use self::surroundings::{SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR, Surroundings};
 use crate::limits;
 use crate::model::ClassRules;
+use crate::model::Durability;
 
 /// What the daemon runs on.
 #[derive(Debug, Clone)]
@@ -86,6 +87,8 @@ impl LogFormat {
 /// Bounds of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreConfig {
+    /// When a call is answered.
+    pub durability: Durability,
     /// Bytes after which a segment of the log is sealed.
     pub segment_bytes_max: u64,
     /// Bytes of the largest entry taken; at most [`limits::ENTRY_BYTES_MAX`].
@@ -118,6 +121,7 @@ impl Config {
             bus: Vec::new(),
             log: LogConfig { level: "info".to_owned(), format: LogFormat::Auto },
             store: StoreConfig {
+                durability: Durability::Durable,
                 segment_bytes_max: 256 * size::MIB,
                 entry_bytes_max: limits::ENTRY_BYTES_MAX,
                 classes: classes::defaults(),

@@ -196,6 +196,7 @@ mod tests {
                 "  level: info  # default",
                 "  format: auto  # default",
                 "store:",
+                "  durability: durable  # default",
                 "  segment_bytes_max: 256MiB  # default",
                 "  entry_bytes_max: 64MiB  # default",
                 "  classes:  # default",

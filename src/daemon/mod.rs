@@ -56,7 +56,7 @@ impl Daemon {
             clock: clock.clone(),
             metrics: metrics.clone(),
             limits: Limits {
-                durability: crate::store::Durability::Durable,
+                durability: config.store.durability,
                 segment_bytes_max: config.store.segment_bytes_max,
                 segment_entries_max: SEGMENT_ENTRIES_MAX,
             },

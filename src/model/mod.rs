@@ -1,6 +1,7 @@
 //! Salt's nouns and the store's words for them: plain data, no I/O.
 
 mod class;
+mod durability;
 mod entry;
 mod filter;
 mod glob;
@@ -9,6 +10,7 @@ mod jid;
 mod seqno;
 
 pub use class::{Age, ClassRule, ClassRules, EVENTS, JOBS, Keep, is_class_name};
+pub use durability::Durability;
 pub use entry::{Batch, Drafts, Entry, Flags, Kind, Loose, Prints, Source};
 pub use filter::EventFilter;
 pub use glob::{Glob, Literal};

@@ -19,9 +19,9 @@ use super::index::MemIndex;
 use super::log::FILE_HEADER_LEN;
 use super::medium::MediumFile;
 use super::segment::{Index, Segment, create, memory_sums};
-use super::{Durability, Limits, Shared};
+use super::{Limits, Shared};
 use crate::channel::{Next, Rx, Tx};
-use crate::model::SeqNo;
+use crate::model::{Durability, SeqNo};
 
 /// What goes to disk together.
 pub(super) struct Commit {

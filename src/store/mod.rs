@@ -54,22 +54,9 @@ use crate::channel::bounded;
 use crate::clock::{Clock, Micros};
 use crate::limits::{DEDUPE_WINDOW, INTAKE_BATCHES, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
 use crate::metrics::Metrics;
-use crate::model::{Entry, SeqNo};
+use crate::model::{Durability, Entry, SeqNo};
 use crate::wire::salt_event::prints_of;
 use index::Facts;
-
-/// When an entry is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
-    /// Once it is synced: a power cut takes nothing that was answered.
-    Durable,
-    /// Once it is written. A killed daemon loses nothing; a power cut takes what was answered in the last
-    /// `within`, and what the disk needs for one sync.
-    Written {
-        /// It is synced so soon.
-        within: std::time::Duration,
-    },
-}
 
 /// When a segment is finished, and an entry answered.
 #[derive(Debug, Clone, Copy)]
