@@ -117,6 +117,8 @@ struct Lane {
     open_since: u64,
     frames: Vec<u8>,
     blocks: Vec<PackedBlock>,
+    /// The number of its last entry.
+    last_seq: SeqNo,
 }
 
 impl Lane {
@@ -127,6 +129,7 @@ impl Lane {
         let place = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         self.entries.push(EntryRef { seq, batch: place(self.batches.len() - 1), at: place(at) });
         self.builder.push(seq, entry);
+        self.last_seq = seq;
     }
 
     /// Packs the open block.
@@ -308,8 +311,7 @@ impl Appender {
     fn learn(&mut self) {
         let failure = {
             let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-            // A block may have waited this many commits for the one it went with.
-            self.dedupe.keep(progress.done.saturating_sub(BLOCK_WAITS_COMMITS));
+            self.dedupe.keep(&progress.on_disk);
             (progress.epoch != self.epoch).then(|| {
                 self.epoch = progress.epoch;
                 std::mem::take(&mut progress.words)
@@ -325,7 +327,9 @@ impl Appender {
         let lost: usize = self.lanes.iter_mut().map(Lane::clear).sum();
         self.shared.metrics.entries_failed.add(lost as u64);
         self.tally = Tally::default();
-        self.dedupe.forget();
+        let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        self.dedupe.forget(&progress.on_disk);
+        drop(progress);
         for waiting in self.waiting.drain(..) {
             (waiting.done)(Err(words.to_owned()));
         }
@@ -351,9 +355,14 @@ impl Appender {
         self.numbers.reserve(batch.len())?;
         for (at, (mut entry, prints)) in batch.entries().enumerate() {
             let prints = prints.unwrap_or_else(|| prints_of(&entry));
+            let class = self.classifier.class_of(&entry).index();
+            let Some(lane) = self.lanes.get_mut(class) else {
+                return Err(StoreError::Failed(format!("no class has the number {class}")));
+            };
             match self.dedupe.judge(&entry, prints) {
                 Verdict::Known => {
                     self.tally.known += 1;
+                    self.dedupe.depends_on(class, lane.last_seq);
                     continue;
                 }
                 Verdict::Differs => self.tally.differing += 1,
@@ -363,10 +372,7 @@ impl Appender {
             let seq = self.numbers.take();
             self.tally.stored += 1;
             self.tally.raw_bytes += entry.raw_len() as u64;
-            let class = self.classifier.class_of(&entry).index();
-            let Some(lane) = self.lanes.get_mut(class) else {
-                return Err(StoreError::Failed(format!("no class has the number {class}")));
-            };
+            self.dedupe.depends_on(class, seq);
             if lane.builder.is_full_for(&entry) {
                 lane.finish(&mut self.packer, self.shared.stamp)?;
             }
@@ -406,9 +412,8 @@ impl Appender {
         while self.waiting.front().is_some_and(|first| first.upto <= covered) {
             dones.extend(self.waiting.pop_front().map(|first| first.done));
         }
-        self.dedupe.hand_over(self.number);
         let tally = std::mem::take(&mut self.tally);
-        let commit = Commit { number: self.number, epoch: self.epoch, parts, dones, covered, tally };
+        let commit = Commit { epoch: self.epoch, parts, dones, covered, tally };
         self.number += 1;
         if let Err(commit) = self.commits.send(commit) {
             let gone = "the committer is gone".to_owned();

@@ -25,7 +25,6 @@ use crate::model::{Durability, SeqNo};
 
 /// What goes to disk together.
 pub(super) struct Commit {
-    pub(super) number: u64,
     /// How many commits had failed when it was packed.
     pub(super) epoch: u64,
     pub(super) parts: Vec<Part>,
@@ -51,8 +50,8 @@ pub(super) struct Idle {
 /// How commits fared, for the appender to learn.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// The last commit that is on disk.
-    pub(super) done: u64,
+    /// Per class, the number of the last entry that is on disk.
+    pub(super) on_disk: Vec<SeqNo>,
     /// How many have failed.
     pub(super) epoch: u64,
     /// Why the last one did.
@@ -145,17 +144,7 @@ impl Committer {
     pub(super) fn apply(&mut self, mut commit: Commit) {
         let outcome = self.carry_out(&mut commit);
         let entries: usize = commit.parts.iter().flat_map(|p| &p.blocks).map(|b| b.entries.len()).sum();
-        {
-            let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-            match &outcome {
-                Ok(()) => progress.done = commit.number,
-                Err(error) if commit.epoch == progress.epoch => {
-                    progress.epoch += 1;
-                    progress.words = error.to_string();
-                }
-                Err(_) => {}
-            }
-        }
+        self.tell_progress(&commit, &outcome);
         if let Err(error) = &outcome {
             self.shared.metrics.entries_failed.add(entries as u64);
             tracing::error!(%error, entries, "entries could not be stored; their senders are told");
@@ -167,6 +156,26 @@ impl Committer {
             done(words.clone());
         }
         self.roll_full_segments();
+    }
+
+    fn tell_progress(&self, commit: &Commit, outcome: &Result<(), StoreError>) {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Ok(()) => {
+                for part in &commit.parts {
+                    let last = part.blocks.last().map(|block| block.meta.last_seq);
+                    let place = progress.on_disk.get_mut(part.class.index());
+                    if let (Some(place), Some(last)) = (place, last) {
+                        *place = last;
+                    }
+                }
+            }
+            Err(error) if commit.epoch == progress.epoch => {
+                progress.epoch += 1;
+                progress.words = error.to_string();
+            }
+            Err(_) => {}
+        }
     }
 
     fn carry_out(&mut self, commit: &mut Commit) -> Result<(), StoreError> {

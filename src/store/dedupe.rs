@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
 use crate::limits::DEDUPE_WINDOW;
-use crate::model::{self, FastMap, Flags, Kind, Prints, Source, chained};
+use crate::model::{self, FastMap, Flags, Kind, Prints, SeqNo, Source, chained};
 
 type Map<V> = FastMap<u64, V>;
 
@@ -93,12 +93,24 @@ struct First {
 pub struct Dedupe {
     seen: Generations<Counts>,
     answers: Generations<First>,
-    /// What undoes each judgement that is not confirmed yet, the latest last.
-    undo: VecDeque<Undo>,
-    /// How many of them belong to each commit handed over, the earliest first.
-    handed: VecDeque<(u64, usize)>,
-    /// How many belong to none yet.
+    /// What undoes each judgement that may still be lost, the latest last.
+    undo: VecDeque<Judgement>,
+    /// How many of them have not been told what they depend on.
     open: usize,
+}
+
+/// A judgement, and what it depends on: that the entries of a class up to this number reach the disk.
+#[derive(Debug)]
+struct Judgement {
+    class: usize,
+    seq: SeqNo,
+    undo: Undo,
+}
+
+impl Judgement {
+    fn is_kept(&self, on_disk: &[SeqNo]) -> bool {
+        on_disk.get(self.class).is_some_and(|last| self.seq <= *last)
+    }
 }
 
 type Counts = [u8; Source::COUNT];
@@ -118,13 +130,7 @@ impl Default for Dedupe {
 impl Dedupe {
     /// Remembers nothing yet.
     pub fn new() -> Self {
-        Self {
-            seen: Generations::new(),
-            answers: Generations::new(),
-            undo: VecDeque::new(),
-            handed: VecDeque::new(),
-            open: 0,
-        }
+        Self { seen: Generations::new(), answers: Generations::new(), undo: VecDeque::new(), open: 0 }
     }
 
     /// Judges an entry and remembers it.
@@ -163,7 +169,7 @@ impl Dedupe {
     }
 
     fn note(&mut self, undo: Undo) {
-        self.undo.push_back(undo);
+        self.undo.push_back(Judgement { class: 0, seq: SeqNo::default(), undo });
         self.open += 1;
     }
 
@@ -197,35 +203,33 @@ impl Dedupe {
         before != Counts::default()
     }
 
-    /// What was judged since the last call belongs to commit `number`, which is on its way to the disk.
-    pub fn hand_over(&mut self, number: u64) {
-        self.handed.push_back((number, self.open));
-        self.open = 0;
+    /// What was judged since the last call depends on the entries of a class up to number `seq`.
+    pub fn depends_on(&mut self, class: usize, seq: SeqNo) {
+        let judged = std::mem::take(&mut self.open);
+        for judgement in self.undo.iter_mut().rev().take(judged) {
+            (judgement.class, judgement.seq) = (class, seq);
+        }
     }
 
-    /// The commits up to `number` are on disk.
-    pub fn keep(&mut self, number: u64) {
-        while let Some(&(handed, judged)) = self.handed.front()
-            && handed <= number
-        {
-            self.undo.drain(..judged);
-            self.handed.pop_front();
+    /// Per class, the last number that is on disk: what depends on those stands for good.
+    pub fn keep(&mut self, on_disk: &[SeqNo]) {
+        while self.undo.front().is_some_and(|judgement| judgement.is_kept(on_disk)) {
+            self.undo.pop_front();
         }
     }
 
     /// Everything judged so far is on disk.
     pub fn keep_all(&mut self) {
         self.undo.clear();
-        self.handed.clear();
         self.open = 0;
     }
 
-    /// Nothing of what was judged and not kept will be stored: forget it.
-    pub fn forget(&mut self) {
-        self.handed.clear();
+    /// What is not on disk by now will not be stored: forget it.
+    pub fn forget(&mut self, on_disk: &[SeqNo]) {
         self.open = 0;
-        for undo in std::mem::take(&mut self.undo).into_iter().rev() {
-            match undo {
+        for judgement in std::mem::take(&mut self.undo).into_iter().rev() {
+            match judgement.undo {
+                _ if judgement.is_kept(on_disk) => {}
                 Undo::Seen(key, counts) => self.seen.put(key, counts),
                 Undo::Answer(key, Some(first)) => self.answers.put(key, first),
                 Undo::Answer(key, None) => self.answers.remove(key),
@@ -352,28 +356,39 @@ mod tests {
         let body = body(1, true);
         let mut dedupe = Dedupe::new();
         judge(&mut dedupe, &entry(Source::Bus, true, &body));
-        dedupe.forget();
+        dedupe.depends_on(0, SeqNo(1));
+        dedupe.forget(&[SeqNo(0)]);
         assert_eq!(judge(&mut dedupe, &entry(Source::EventReturn, true, &body)), Verdict::New);
-        dedupe.hand_over(1);
-        dedupe.keep(1);
-        dedupe.forget();
+        dedupe.depends_on(0, SeqNo(2));
+        dedupe.keep(&[SeqNo(2)]);
+        dedupe.forget(&[SeqNo(0)]);
         assert_eq!(judge(&mut dedupe, &entry(Source::Bus, true, &body)), Verdict::Known);
     }
 
     #[test]
-    fn of_commits_under_way_the_failed_ones_are_forgotten_and_the_kept_ones_are_not() {
-        let mut dedupe = Dedupe::new();
-        for n in 1..=3 {
-            judge(&mut dedupe, &entry(Source::Bus, true, &body(n, true)));
-            dedupe.hand_over(n.unsigned_abs());
+    fn of_what_is_under_way_only_that_is_forgotten_which_is_not_on_disk() {
+        fn of_class(class: usize, body: &[u8]) -> Entry<'_> {
+            let web1 = entry(Source::Bus, true, body);
+            if class == 0 { web1 } else { Entry { tag: b"salt/job/1/ret/web2", minion: "web2", ..web1 } }
         }
-        judge(&mut dedupe, &entry(Source::Bus, true, &body(4, true)));
-        dedupe.keep(2);
-        dedupe.forget();
-        let again =
-            [1, 2, 3, 4].map(|n| judge(&mut dedupe, &entry(Source::EventReturn, true, &body(n, true))));
-        // The returns differ from each other, so what is new is another answer.
-        assert_eq!(again, [Verdict::Known, Verdict::Known, Verdict::Differs, Verdict::Differs]);
+        let mut dedupe = Dedupe::new();
+        for n in 1..=4 {
+            let body = body(n, true);
+            // Two classes, one of them slower.
+            let class = usize::from(n % 2 == 0);
+            judge(&mut dedupe, &of_class(class, &body));
+            dedupe.depends_on(class, SeqNo(n.unsigned_abs()));
+        }
+        let on_disk = [SeqNo(3), SeqNo(2)];
+        dedupe.keep(&on_disk);
+        assert_eq!(dedupe.undo.len(), 2, "an event and an answer");
+        dedupe.forget(&on_disk);
+        let again = [1, 2, 3, 4].map(|n| {
+            let body = body(n, true);
+            let entry = of_class(usize::from(n % 2 == 0), &body);
+            judge(&mut dedupe, &Entry { source: Source::EventReturn, ..entry })
+        });
+        assert_eq!(again, [Verdict::Known, Verdict::Known, Verdict::Known, Verdict::Differs]);
     }
 
     #[test]

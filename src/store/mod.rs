@@ -275,7 +275,9 @@ impl Store {
         let (commits_tx, commits) = bounded("commits", 1);
         let (idles_tx, idles) = bounded("idles", 2);
         let intake = Intake { works: works_tx, bytes: Arc::default() };
-        let progress: Arc<Mutex<committer::Progress>> = Arc::default();
+        let on_disk = shared.classes.configured().map(|_| SeqNo::default()).collect();
+        let progress = committer::Progress { on_disk, ..committer::Progress::default() };
+        let progress = Arc::new(Mutex::new(progress));
         let ends = appender::Ends {
             intake: works,
             intake_bytes: intake.bytes.clone(),
