@@ -48,6 +48,16 @@ pub const BLOCK_ENTRIES_MAX: usize = u16::MAX as usize;
 /// zstd level of bodies: level 1 packs Salt's events 4.2 times at 585 MB/s on one core.
 pub const ZSTD_LEVEL: i32 = 1;
 
+/// zstd level of blocks that are merged when a segment is sealed.
+pub const ZSTD_LEVEL_SEALED: i32 = 1;
+
+/// A segment is rewritten when it is sealed if the blocks to be merged have one of this many parts of its log. For less
+/// the copying is not worth it.
+pub const REWRITE_SHARE: u64 = 8;
+
+/// Bytes of a rewritten log that are written at once.
+pub const REWRITE_PIECE_BYTES: usize = 1024 * 1024;
+
 /// Packed bytes that wait for the committer at most; the appender then waits for it, too. About 16 full blocks.
 pub const COMMIT_PACKED_BYTES: usize = 1024 * 1024;
 

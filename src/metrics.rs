@@ -89,6 +89,8 @@ counters! {
     segments_missing,
     /// Segments sealed.
     segments_sealed,
+    /// Of those, segments whose small blocks were merged.
+    segments_rewritten,
     /// Attempts to seal a segment that failed; it is tried again.
     seals_failed,
 }

@@ -22,7 +22,12 @@ pub struct Packer {
 impl Packer {
     /// At the level that the log is written with.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { zstd: zstd::bulk::Compressor::new(ZSTD_LEVEL)?, packed: Vec::new() })
+        Self::with_level(ZSTD_LEVEL)
+    }
+
+    /// At another level of zstd.
+    pub fn with_level(level: i32) -> std::io::Result<Self> {
+        Ok(Self { zstd: zstd::bulk::Compressor::new(level)?, packed: Vec::new() })
     }
 
     /// The shorter of the bytes as they are and compressed, and which it is.

@@ -287,6 +287,12 @@ impl LogFile {
         self.view(meta, false)
     }
 
+    /// The bytes of a frame as they are; `None` if the file ends before.
+    pub fn frame(&self, meta: &BlockMeta) -> Result<Option<Vec<u8>>, StoreError> {
+        let mut bytes = vec![0; meta.len as usize];
+        Ok(self.read(&mut bytes, meta.offset)?.then_some(bytes))
+    }
+
     fn view(&self, meta: &BlockMeta, with_bodies: bool) -> Result<BlockView, StoreError> {
         match self.frame_at(meta.offset, meta.end(), with_bodies)? {
             Some(frame) => Ok(frame.view),

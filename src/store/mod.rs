@@ -27,6 +27,7 @@ pub mod numbers;
 pub mod pattern;
 mod reach;
 pub mod read;
+mod rewrite;
 pub mod row;
 mod scan;
 pub mod seal;
@@ -155,6 +156,16 @@ impl Shared {
     fn add_segment(&self, segment: Arc<segment::Segment>) {
         if let Some(list) = self.segments.get(segment.class.index()) {
             list.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+        }
+    }
+
+    /// Lets a rewritten segment take the place of another.
+    fn replace_segment(&self, old: &Arc<segment::Segment>, new: Arc<segment::Segment>) {
+        if let Some(list) = self.segments.get(new.class.index()) {
+            let mut list = list.write().unwrap_or_else(PoisonError::into_inner);
+            if let Some(place) = list.iter_mut().find(|segment| Arc::ptr_eq(segment, old)) {
+                *place = new;
+            }
         }
     }
 
@@ -321,6 +332,7 @@ fn all_classes(dir: &Path, configured: &Classes) -> Result<Classes, StoreError> 
 fn segments_on_disk(medium: &dyn Medium, dir: &Path, class_name: &str) -> Result<Vec<SeqNo>, StoreError> {
     let class_dir = format::class_dir(dir, class_name);
     format::make_dir(medium, &class_dir)?;
+    rewrite::recover(medium, &class_dir)?;
     let mut found = Vec::new();
     for item in std::fs::read_dir(&class_dir).map_err(error::io_at("list", &class_dir))? {
         let item = item.map_err(error::io_at("list", &class_dir))?;

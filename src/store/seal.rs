@@ -1,4 +1,4 @@
-//! Sealing: a finished segment's index moves from memory to sled, beside its log.
+//! Sealing: a finished segment's index moves from memory to sled, beside its log, whose small blocks are merged.
 //!
 //! The thread takes finished segments in order. For each it writes `index/`, applies the segment to the state
 //! database, and only then lets go of the index in memory. A crash at any point leaves a segment that the
@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Shared;
 use super::error::StoreError;
 use super::index::MemIndex;
 use super::segment::{Index, Segment};
+use super::{Shared, rewrite};
 use crate::channel::{Next, Rx};
 use crate::limits::SEAL_RETRY;
 
@@ -66,9 +66,14 @@ impl Sealer {
 }
 
 /// Seals a finished segment whose index lies in memory.
-pub(super) fn seal(shared: &Shared, segment: &Segment) -> Result<(), StoreError> {
+pub(super) fn seal(shared: &Shared, segment: &Arc<Segment>) -> Result<(), StoreError> {
     // Reading: the segment is finished, so its index does not change while readers go on.
     if let Index::Memory(index) = &*segment.index() {
+        if rewritten(shared, segment, index)? {
+            shared.metrics.segments_sealed.add(1);
+            shared.metrics.segments_rewritten.add(1);
+            return Ok(());
+        }
         let facts = segment.write_index(index)?;
         apply(shared, segment, &facts, index)?;
         segment.set_facts(facts);
@@ -78,6 +83,20 @@ pub(super) fn seal(shared: &Shared, segment: &Segment) -> Result<(), StoreError>
     *segment.index_mut() = Index::Closed;
     shared.metrics.segments_sealed.add(1);
     Ok(())
+}
+
+/// Merges the small blocks of a segment, if there are enough of them. Readers that hold the old segment go on reading its log
+/// by the open file.
+fn rewritten(shared: &Shared, segment: &Arc<Segment>, index: &MemIndex) -> Result<bool, StoreError> {
+    let Some(groups) = rewrite::plan(segment, index)? else { return Ok(false) };
+    let Some(facts) = rewrite::write(segment, index, &groups, shared.stamp)? else { return Ok(false) };
+    apply(shared, segment, &facts, index)?;
+    rewrite::swap(&*shared.medium, segment.dir())?;
+    let class = (segment.class, segment.class_name.clone());
+    let new = Segment::open(&shared.medium, &shared.dir, class, segment.first_seq, Index::Closed)?;
+    new.set_facts(facts);
+    shared.replace_segment(segment, Arc::new(new));
+    Ok(true)
 }
 
 fn apply(

@@ -98,6 +98,8 @@ pub struct MemIndex {
     /// Per block its minions.
     minions: Vec<u32>,
     minion_ends: Vec<u32>,
+    /// Per block the bytes that its entries brought along.
+    raws: Vec<u32>,
     latest: Vec<MemLatest>,
     latest_table: Table,
     register: Option<SeqNo>,
@@ -125,6 +127,7 @@ impl MemIndex {
         sums.at_max = if none_yet { meta.at_max } else { sums.at_max.max(meta.at_max) };
         self.blocks.push(meta, self.shapes.bits(shapes));
         self.minion_ends.push(u32::try_from(self.minions.len()).unwrap_or(NONE));
+        self.raws.push(0);
     }
 
     /// Takes note of an entry of the newest block. `body` is asked for only if the job's row needs it.
@@ -139,6 +142,9 @@ impl MemIndex {
         self.sums.entries += 1;
         self.sums.last_seq = self.sums.last_seq.max(seq);
         self.sums.raw_bytes += raw_len as u64;
+        if let Some(raw) = self.raws.last_mut() {
+            *raw = raw.saturating_add(u32::try_from(raw_len).unwrap_or(u32::MAX));
+        }
         if entry.kind == Kind::Register {
             self.register = Some(seq);
         }
@@ -292,6 +298,11 @@ impl MemIndex {
     /// The blocks in order.
     pub fn blocks(&self) -> &Blocks {
         &self.blocks
+    }
+
+    /// Bytes that the entries of a block brought along.
+    pub fn raw_bytes_of(&self, block: usize) -> usize {
+        self.raws.get(block).map_or(0, |&raw| raw as usize)
     }
 
     /// The shapes of its tags.
@@ -449,7 +460,7 @@ impl MemIndex {
 
     /// Bytes in memory, about.
     pub fn memory(&self) -> usize {
-        let numbers = [&self.next, &self.sorted, &self.noted, &self.minions, &self.minion_ends];
+        let numbers = [&self.next, &self.sorted, &self.noted, &self.minions, &self.minion_ends, &self.raws];
         numbers.iter().map(|list| list.capacity() * 4).sum::<usize>()
             + self.blocks.memory()
             + self.shapes.memory()
