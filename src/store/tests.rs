@@ -24,8 +24,11 @@ pub(super) fn options(dir: &Path, limits: Limits) -> Options {
     let holder = "the test".to_owned();
     let clock = Clock::hand_wound(Micros(1_000_000));
     let (metrics, classes, medium) = (Arc::default(), Classes::default(), Arc::new(medium::Disk));
-    Options { dir: dir.to_owned(), holder, clock, metrics, limits, classes, medium }
+    Options { dir: dir.to_owned(), holder, clock, metrics, limits, classes, free: NO_GUARD, medium }
 }
+
+/// Tests run on whatever disk there is.
+const NO_GUARD: FreeSpace = FreeSpace { low: Some(0), min: Some(0) };
 
 pub(super) const SMALL: Limits =
     Limits { durability: Durability::Durable, segment_bytes_max: 4096, segment_entries_max: 1_000_000 };
@@ -36,12 +39,13 @@ impl Rig {
     }
 
     pub(super) fn open_with(options: &Options) -> Self {
-        let Opened { store, intake, appender, committer, sealer } = Store::open(options).unwrap();
+        let Opened { store, intake, appender, committer, sealer, retainer } = Store::open(options).unwrap();
         let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
         let threads = vec![
             thread(Box::new(|| appender.run())),
             thread(Box::new(|| committer.run())),
             thread(Box::new(|| sealer.run())),
+            thread(Box::new(|| retainer.run())),
         ];
         Self { store, intake, metrics: options.metrics.clone(), threads }
     }
