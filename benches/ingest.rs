@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use saltcellar::clock::{Clock, Micros};
 use saltcellar::limits::{BLOCK_RAW_BYTES, ZSTD_LEVEL};
 use saltcellar::model::{Batch, Source, stamped_jid};
-use saltcellar::store::{Classes, Limits, Options, Store};
+use saltcellar::store::{Classes, FreeSpace, Limits, Options, Store};
 use saltcellar::wire::msgpack::Writer;
 use saltcellar::wire::salt_event::printed_entry;
 
@@ -133,6 +133,7 @@ fn saltcellar(dir: &Path, events: &Events) -> u64 {
         metrics: Arc::default(),
         limits: Limits::default(),
         classes: Classes::default(),
+        free: FreeSpace::default(),
         medium: Arc::new(saltcellar::store::medium::Disk),
     };
     let opened = Store::open(&options).unwrap();

@@ -112,6 +112,40 @@ pub const FREE_BYTES_MIN: (u64, u64) = (20, 1024 * 1024 * 1024);
 /// See [`FREE_BYTES_MIN`].
 pub const FREE_BYTES_LOW: (u64, u64) = (10, 3 * 1024 * 1024 * 1024);
 
+/// How often the guard asks for free space while entries are written, and how often it looks whether there is room again.
+pub const GUARD_LOOK: Duration = Duration::from_millis(200);
+
+/// How often bounds are looked at. A segment goes at most so late.
+pub const RETENTION_ROUND: Duration = Duration::from_secs(5);
+
+/// A class is cut into at least so many segments at each of its bounds: it exceeds them by a sixteenth at most.
+pub const SEGMENTS_PER_BOUND: u64 = 16;
+
+/// Least bytes and entries of a segment that is finished early because its class has narrow bounds.
+pub const SEGMENT_BYTES_MIN: u64 = 64 * 1024;
+/// See [`SEGMENT_BYTES_MIN`].
+pub const SEGMENT_ENTRIES_MIN: u64 = 64;
+
+/// Shortest and longest time after which a growing segment is finished because its class is bound by age. A longer time would
+/// only make what is read through at start and what a backup copies again larger.
+pub const SEGMENT_AGE_MIN: Duration = Duration::from_secs(60);
+/// See [`SEGMENT_AGE_MIN`].
+pub const SEGMENT_AGE_MAX: Duration = Duration::from_secs(86_400);
+
+/// Samples of what was written, one a round: rates are those of the last five minutes.
+pub const RATE_SAMPLES: usize = 60;
+
+/// How often a quiet committer looks whether a segment is old enough to be finished.
+pub const SEGMENT_AGE_LOOK: Duration = Duration::from_secs(10);
+
+/// How long Salt's `keep_jobs_seconds` stands against a shorter one. Salt says it every minute.
+pub const SALT_WORD_LASTS: Duration = Duration::from_secs(3600);
+
+/// Jobs that can be held, and bytes of the reason for one. Each hold is looked up in each segment that is to go.
+pub const HOLDS_MAX: usize = 1000;
+/// See [`HOLDS_MAX`].
+pub const HOLD_REASON_BYTES_MAX: usize = 1000;
+
 /// Finished segments waiting to be sealed. Full: the appender waits.
 pub const SEALS_WAITING: usize = 16;
 

@@ -53,6 +53,14 @@ counters! {
     entries_failed,
     /// Syncs that failed after their entries had been answered; with durability `written` only.
     late_syncs_failed,
+    /// Entries refused because the disk has less free space than is kept; their senders were told.
+    entries_refused_disk_full,
+    /// Segments that retention has let go of, and the entries in them.
+    segments_dropped,
+    /// See `segments_dropped`.
+    entries_dropped,
+    /// Attempts to let go of a segment that failed; the next round tries again.
+    drops_failed,
     /// Events read off a bus and lost: the store failed, or the backlog was full.
     bus_events_lost,
     /// Frames on a bus that were no event: no tag, no msgpack, over the limit.

@@ -17,6 +17,7 @@ mod nested;
 mod output;
 mod serve;
 mod status;
+mod store;
 mod table;
 mod version;
 mod when;
@@ -100,6 +101,9 @@ enum Verb {
     /// How the daemon is
     #[command(after_long_help = status::EXAMPLES)]
     Status,
+    /// What the store keeps, and for how long
+    #[command(subcommand)]
+    Store(store::Store),
     /// Measure the program on this machine
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -139,6 +143,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Jobs(jobs) => jobs::run(&global, jobs),
         Verb::Events(events) => events::run(&global, events),
         Verb::Status => status::run(&global),
+        Verb::Store(verb) => store::run(&global, verb),
         Verb::Bench(bench) => bench::run(&global, bench),
         Verb::Version => version::run(&global),
         Verb::Completions(args) => completions::run(&args),

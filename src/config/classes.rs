@@ -12,10 +12,10 @@ use crate::model::{Age, ClassRule, ClassRules, Glob, Keep, is_class_name};
 
 /// `jobs` and `events`, each with its default bounds.
 pub(super) fn defaults() -> Vec<ClassRules> {
-    vec![ClassRules::jobs(), ClassRules::events()]
+    vec![ClassRules::events(), ClassRules::jobs()]
 }
 
-/// Reads the list. `jobs` and `events` are added at its end if it does not have them.
+/// Reads the list. `events` and `jobs` are added at its end if it does not have them.
 pub(super) fn read(value: &Value) -> Result<Vec<ClassRules>, Bad> {
     let Value::List(items) = value else {
         return Err(Bad::from(format!("{} is not accepted", value.noun())));

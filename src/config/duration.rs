@@ -5,7 +5,7 @@ use std::time::Duration;
 const UNITS: [(&str, u64); 5] = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400), ("w", 604_800)];
 
 /// Reads a length of time; none if it is not one or does not fit. The unit must be said.
-pub(super) fn parse(text: &str) -> Option<Duration> {
+pub fn parse(text: &str) -> Option<Duration> {
     let digits_end = text.find(|c: char| !c.is_ascii_digit())?;
     let (digits, unit) = text.split_at_checked(digits_end)?;
     let (_, factor) = UNITS.into_iter().find(|(name, _)| *name == unit.trim_start())?;

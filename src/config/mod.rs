@@ -22,10 +22,12 @@ mod surroundings;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+pub use self::duration::parse as parse_duration;
 pub use self::error::{ConfigError, Origin};
 pub use self::keys::{KEYS, Key};
 pub use self::load::{Given, SocketChoice};
 pub use self::render::markdown;
+pub use self::size::parse as parse_size;
 pub use self::surroundings::{SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR, Surroundings};
 use crate::limits;
 use crate::model::ClassRules;
@@ -59,6 +61,16 @@ pub struct LogConfig {
     pub level: String,
     /// The form of a line.
     pub format: LogFormat,
+}
+
+impl Space {
+    /// The bytes, if it says any.
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            Self::Auto => None,
+            Self::Bytes(bytes) => Some(bytes),
+        }
+    }
 }
 
 /// The form of a log line.

@@ -200,8 +200,8 @@ mod tests {
                 "  segment_bytes_max: 256MiB  # default",
                 "  entry_bytes_max: 64MiB  # default",
                 "  classes:  # default",
-                "    - {name: jobs, keep: {age: salt}}",
                 "    - {name: events, keep: {age: 30d}}",
+                "    - {name: jobs, keep: {age: salt}}",
                 "  free_bytes_low: auto  # default",
                 "  free_bytes_min: auto  # default",
             ]

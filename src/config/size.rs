@@ -10,7 +10,7 @@ pub(super) const GIB: u64 = 1024 * MIB;
 const UNITS: [(&str, u64); 4] = [("", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB)];
 
 /// Reads a size; none if it is not one or does not fit.
-pub(super) fn parse(text: &str) -> Option<u64> {
+pub fn parse(text: &str) -> Option<u64> {
     let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at_checked(digits_end)?;
     let unit = unit.trim_start();

@@ -1,9 +1,9 @@
 //! The daemon: builds everything out of a configuration, runs it, and stops it in order.
 //!
 //! ```text
-//! start: store -> appender, sealer -> buses -> socket -> ready
+//! start: store -> appender, committer, sealer, retainer -> buses -> socket -> ready
 //! stop:  socket (calls under way finish) -> buses (backlog handed over) -> appender (all answered, synced)
-//!        -> sealer -> lock released
+//!        -> committer -> sealer -> retainer -> lock released
 //! ```
 //!
 //! # Invariant
@@ -30,7 +30,7 @@ use crate::limits::{DRAIN_PATIENCE, SEGMENT_ENTRIES_MAX};
 use crate::metrics::Metrics;
 use crate::shutdown::Drain;
 use crate::store::medium::Disk;
-use crate::store::{Classes, Limits, Options, Store};
+use crate::store::{Classes, FreeSpace, Limits, Options, Store};
 
 /// A running daemon.
 pub struct Daemon {
@@ -50,22 +50,12 @@ impl Daemon {
         let clock = Clock::real();
         let metrics = Arc::new(Metrics::default());
         let started = clock.now();
-        let opened = Store::open(&Options {
-            dir: config.state_dir.clone(),
-            holder: format!("pid {} with socket {}", std::process::id(), config.socket.display()),
-            clock: clock.clone(),
-            metrics: metrics.clone(),
-            limits: Limits {
-                durability: config.store.durability,
-                segment_bytes_max: config.store.segment_bytes_max,
-                segment_entries_max: SEGMENT_ENTRIES_MAX,
-            },
-            classes: Classes::new(&config.store.classes),
-            medium: Arc::new(Disk),
-        })
-        .context("open the store")?;
+        let holder = format!("pid {} with socket {}", std::process::id(), config.socket.display());
+        let options = Options { metrics: metrics.clone(), ..store_options(config, holder, clock.clone()) };
+        let opened = Store::open(&options).context("open the store")?;
         let (store, intake) = (opened.store, opened.intake);
-        let (appender, committer, sealer) = (opened.appender, opened.committer, opened.sealer);
+        let (appender, committer) = (opened.appender, opened.committer);
+        let (sealer, retainer) = (opened.sealer, opened.retainer);
         let opened_in = Duration::from_micros(u64::try_from(clock.now().0 - started.0).unwrap_or(0));
         tracing::info!(
             state_dir = %config.state_dir.display(), next_seq = store.durable().0, ?opened_in, "the store is open"
@@ -86,6 +76,7 @@ impl Daemon {
             threads::spawn_vital("sc-append", move || appender.run()).context("start the appender")?,
             threads::spawn_vital("sc-commit", move || committer.run()).context("start the committer")?,
             threads::spawn_vital("sc-seal", move || sealer.run()).context("start the sealer")?,
+            threads::spawn_vital("sc-retain", move || retainer.run()).context("start the retainer")?,
         ];
         let drain = Drain::new();
         let mut watches = Vec::new();
@@ -160,6 +151,25 @@ impl Daemon {
         self.runtime.shutdown_timeout(Duration::from_secs(5));
         self.store_threads.into_iter().for_each(threads::join);
         tracing::info!("stopped");
+    }
+}
+
+/// What the store of a configuration is opened with.
+pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
+    let store = &config.store;
+    Options {
+        dir: config.state_dir.clone(),
+        holder,
+        clock,
+        metrics: Arc::default(),
+        limits: Limits {
+            durability: store.durability,
+            segment_bytes_max: store.segment_bytes_max,
+            segment_entries_max: SEGMENT_ENTRIES_MAX,
+        },
+        classes: Classes::new(&store.classes),
+        free: FreeSpace { low: store.free_bytes_low.bytes(), min: store.free_bytes_min.bytes() },
+        medium: Arc::new(Disk),
     }
 }
 

@@ -339,6 +339,14 @@ impl Appender {
     fn take(&mut self, work: Work) {
         let Work { batch, done } = work;
         let bytes = batch.bytes();
+        if let Some(words) = self.shared.guard.refusal().filter(|_| !batch.is_empty()) {
+            self.intake_bytes.fetch_sub(bytes, Ordering::AcqRel);
+            self.shared.metrics.entries_refused_disk_full.add(batch.len() as u64);
+            if let Some(done) = done {
+                done(Err(words));
+            }
+            return;
+        }
         let batch = Arc::new(batch);
         let outcome = self.pack(&batch);
         self.intake_bytes.fetch_sub(bytes, Ordering::AcqRel);

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::limits::{FUNCTIONS_REMEMBERED, JOB_CLASSES_REMEMBERED};
-use crate::model::{ClassRule, ClassRules, Entry, FastMap, Glob, JidKey, Keep, Kind};
+use crate::model::{ClassRule, ClassRules, EVENTS, Entry, FastMap, Glob, JOBS, JidKey, Keep, Kind};
 
 /// A class, by its place in [`Classes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,6 +43,8 @@ pub struct Classes {
     rows: Vec<Row>,
     /// So many take entries; the rest are only on disk.
     configured: usize,
+    /// In the order of the configuration's list.
+    order: Vec<Class>,
     matcher: Arc<Matcher>,
 }
 
@@ -69,7 +71,11 @@ impl Classes {
             fixed.iter().map(|f| said(f).unwrap_or_else(|| f.clone())).chain(others.cloned()).collect();
         let rows = all.iter().map(|class| Row { name: class.name.as_str().into(), keep: class.keep });
         let rows: Vec<Row> = rows.take(usize::from(u8::MAX)).collect();
-        Self { configured: rows.len(), rows, matcher: Arc::new(Matcher::new(&all)) }
+        let place = |name: &str| (0..u8::MAX).map(Class).zip(&rows).find(|(_, row)| *row.name == *name);
+        let said = rules.iter().map(|class| class.name.as_str());
+        let unsaid = [EVENTS, JOBS].into_iter().filter(|name| rules.iter().all(|class| class.name != *name));
+        let order = said.chain(unsaid).filter_map(|name| Some(place(name)?.0)).collect();
+        Self { configured: rows.len(), order, rows, matcher: Arc::new(Matcher::new(&all)) }
     }
 
     /// All of them.
@@ -85,6 +91,13 @@ impl Classes {
     /// Does it take entries?
     pub fn is_configured(&self, class: Class) -> bool {
         class.index() < self.configured
+    }
+
+    /// In which order the classes are given up when the disk is nearly full: as in the configuration's list. What only the
+    /// disk knows goes first.
+    pub fn given_up(&self) -> impl Iterator<Item = Class> + use<> {
+        let found = self.all().skip(self.configured).collect::<Vec<_>>();
+        found.into_iter().chain(self.order.clone())
     }
 
     /// How many there are.

@@ -18,9 +18,10 @@ use super::error::{StoreError, io_at};
 use super::index::MemIndex;
 use super::log::FILE_HEADER_LEN;
 use super::medium::MediumFile;
-use super::segment::{Index, Segment, create, memory_sums};
+use super::segment::{Index, Segment, create};
 use super::{Limits, Shared};
 use crate::channel::{Next, Rx, Tx};
+use crate::limits::SEGMENT_AGE_LOOK;
 use crate::model::{Durability, SeqNo};
 
 /// What goes to disk together.
@@ -74,6 +75,7 @@ impl Active {
     /// Opens a segment's log for appending at `end`.
     pub(super) fn open(segment: Arc<Segment>, end: u64) -> Result<Self, StoreError> {
         let path = segment.log().path().to_owned();
+        segment.set_growing(true);
         let file = segment.medium().open_to_write(&path).map_err(io_at("open for writing", &path))?;
         Ok(Self { segment, file, end, dirty: false, broken: false })
     }
@@ -122,7 +124,7 @@ impl Committer {
         loop {
             match self.commits.next(self.pause()) {
                 Next::Message(commit) => self.apply(commit),
-                Next::Idle => {}
+                Next::Idle => self.roll_full_segments(),
                 Next::Closed => break,
             }
             if self.unsynced_since.is_some() && self.pause().is_zero() {
@@ -136,7 +138,7 @@ impl Committer {
     fn pause(&self) -> Duration {
         match (self.limits.durability, self.unsynced_since) {
             (Durability::Written { within }, Some(since)) => within.saturating_sub(since.elapsed()),
-            _ => Duration::from_secs(3600),
+            _ => SEGMENT_AGE_LOOK,
         }
     }
 
@@ -203,6 +205,11 @@ impl Committer {
             }
         }
         self.shared.set_durable(commit.covered);
+        for part in &commit.parts {
+            let entries: usize = part.blocks.iter().map(|block| block.entries.len()).sum();
+            self.shared.count_written(part.class, entries as u64);
+        }
+        self.shared.guard.look_in_time();
         let (metrics, tally) = (&self.shared.metrics, &commit.tally);
         metrics.commits.add(1);
         metrics.entries_stored.add(tally.stored);
@@ -271,11 +278,8 @@ impl Committer {
 
     /// Finishes segments that have reached their bounds. The next ones are begun when there is something to write.
     fn roll_full_segments(&mut self) {
-        let limits = self.limits;
-        let is_full = |active: &mut Active| {
-            let entries = memory_sums(&active.segment.index()).map_or(0, |sums| sums.entries);
-            entries > 0 && (active.end >= limits.segment_bytes_max || entries >= limits.segment_entries_max)
-        };
+        let (shared, limits) = (&self.shared.clone(), self.limits);
+        let is_full = |active: &mut Active| shared.is_full(&active.segment, active.end, &limits);
         if self.unsynced_since.is_some() && self.active.iter_mut().flatten().any(is_full) {
             self.sync_late();
         }
@@ -290,6 +294,7 @@ impl Committer {
 
 /// Hands a finished segment to the sealer; waits if that one is behind.
 fn finish(seals: &Tx<Arc<Segment>>, segment: Arc<Segment>) {
+    segment.set_growing(false);
     if let Err(segment) = seals.send(segment) {
         tracing::error!(dir = %segment.dir().display(), "the sealer is gone; the next start seals this segment");
     }

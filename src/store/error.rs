@@ -56,6 +56,9 @@ pub enum StoreError {
         /// sled's words.
         what: String,
     },
+    /// What was asked for cannot be done; the words say why.
+    #[error("{0}")]
+    Refused(String),
     /// The daemon is stopping and takes nothing new.
     #[error("the daemon is stopping")]
     Stopping,

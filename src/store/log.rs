@@ -212,6 +212,7 @@ pub fn file_header(class_name: &str, first_seq: SeqNo, created: Micros) -> [u8; 
 pub struct LogFile {
     path: PathBuf,
     file: Box<dyn MediumFile>,
+    created: Micros,
 }
 
 /// A frame that was read.
@@ -253,7 +254,7 @@ impl LogFile {
         let crc_holds = crc32fast::hash(header.get(..60).unwrap_or_default()) == u32_at(&header, 60);
         if !whole || header.get(..8) != Some(FILE_MAGIC) || !crc_holds {
             tracing::error!(path = %path.display(), offset = 0, "the header of a log is damaged; its frames are read all the same");
-            return Ok(Self { path: path.to_owned(), file });
+            return Ok(Self { path: path.to_owned(), file, created: Micros::default() });
         }
         let found = u32_at(&header, 8);
         if !(1..=FORMAT_VERSION).contains(&found) {
@@ -264,12 +265,18 @@ impl LogFile {
             let what = "the header names another segment: was a directory renamed?".to_owned();
             return Err(StoreError::Corrupt { path: path.to_owned(), offset: 0, what });
         }
-        Ok(Self { path: path.to_owned(), file })
+        let created = Micros(u64_at(&header, 24).cast_signed());
+        Ok(Self { path: path.to_owned(), file, created })
     }
 
     /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// When it was begun; 1970 if the header is damaged.
+    pub fn created(&self) -> Micros {
+        self.created
     }
 
     /// Bytes of the file.

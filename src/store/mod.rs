@@ -19,7 +19,10 @@ pub mod column;
 pub mod committer;
 pub mod dedupe;
 pub mod error;
+pub mod extent;
 pub mod format;
+pub mod guard;
+pub mod hold;
 pub mod index;
 pub mod log;
 pub mod medium;
@@ -27,6 +30,7 @@ pub mod numbers;
 pub mod pattern;
 mod reach;
 pub mod read;
+pub mod retention;
 mod rewrite;
 pub mod row;
 mod scan;
@@ -34,6 +38,7 @@ pub mod seal;
 pub mod segment;
 pub mod sleds;
 pub mod state;
+pub mod stats;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -45,7 +50,10 @@ pub use class::{Class, Classes};
 pub use committer::Committer;
 pub use error::StoreError;
 pub use format::FORMAT_VERSION;
+pub use guard::FreeSpace;
+pub use hold::Hold;
 pub use read::{ClassSums, StoredEntry};
+pub use retention::Retainer;
 pub use row::JobRow;
 pub use seal::Sealer;
 
@@ -97,6 +105,8 @@ pub struct Options {
     pub medium: Arc<dyn Medium>,
     /// The classes that take entries.
     pub classes: Classes,
+    /// How much of the disk is kept free.
+    pub free: FreeSpace,
 }
 
 /// A handle for reading; clones read the same store.
@@ -115,6 +125,8 @@ pub struct Opened {
     pub committer: Committer,
     /// To run on a thread of its own; ends after the committer.
     pub sealer: Sealer,
+    /// To run on a thread of its own; ends after the sealer.
+    pub retainer: Retainer,
 }
 
 #[derive(Debug)]
@@ -139,6 +151,12 @@ struct Shared {
     moment: AtomicU64,
     /// Segments whose index was damaged, and lies in memory until it is written again.
     damaged: Mutex<Vec<Arc<segment::Segment>>>,
+    holds: hold::Holds,
+    guard: guard::Guard,
+    retention: retention::Retention,
+    rates: stats::Rates,
+    /// Entries written since the start, by class.
+    written: Vec<AtomicU64>,
     _lock: format::Lock,
 }
 
@@ -191,6 +209,7 @@ impl Store {
         let lock = format::Lock::take(dir, &options.holder)?;
         let stamp = format::check_version(&**medium, dir)?;
         let classes = all_classes(dir, &options.classes)?;
+        let written = classes.all().map(|_| AtomicU64::new(0)).collect();
         let shared = Arc::new(Shared {
             medium: medium.clone(),
             dir: dir.clone(),
@@ -206,6 +225,11 @@ impl Store {
             open: Mutex::default(),
             moment: AtomicU64::new(1),
             damaged: Mutex::default(),
+            holds: hold::Holds::open(dir, medium.clone())?,
+            guard: guard::Guard::new(dir, medium.clone(), options.clock.clone(), options.free),
+            retention: retention::Retention::default(),
+            rates: stats::Rates::default(),
+            written,
             _lock: lock,
         });
         let mut known: HashMap<(String, SeqNo), Facts> = HashMap::new();
@@ -308,7 +332,8 @@ impl Store {
             unsynced_since: None,
         };
         let sealer = Sealer { shared: shared.clone(), seals, backlog };
-        Ok(Opened { store: Store(shared), intake, appender, committer, sealer })
+        let retainer = Retainer { shared: shared.clone() };
+        Ok(Opened { store: Store(shared), intake, appender, committer, sealer, retainer })
     }
 }
 

@@ -1,6 +1,11 @@
 //! Classes, retention, holds and the guard, over a whole store.
 
-use super::tests::{Rig, batch_of, check_all, options};
+use std::time::Duration;
+
+use super::guard::Room;
+use super::medium::{Disk, Medium, MediumFile, Space};
+use super::retention::{Fate, Going, PruneWish, Reason};
+use super::tests::{Rig, SMALL, batch_of, check_all, event, jid, options};
 use super::*;
 use crate::model::{Age, ClassRule, ClassRules, EventFilter, Glob, Keep};
 
@@ -25,7 +30,7 @@ fn entries_of(rig: &Rig, class: &str) -> Option<u64> {
 #[test]
 fn an_entry_lies_in_its_class_and_is_found_whatever_that_is() {
     let dir = tempfile::tempdir().unwrap();
-    for limits in [Limits::default(), super::tests::SMALL] {
+    for limits in [Limits::default(), SMALL] {
         let rules = [beacons(FOREVER), half(FOREVER)];
         let with =
             |rules: &[ClassRules]| Options { classes: Classes::new(rules), ..options(dir.path(), limits) };
@@ -49,7 +54,7 @@ fn an_entry_lies_in_its_class_and_is_found_whatever_that_is() {
         rig.put(batch_of(300..600)).unwrap();
         check_all(&rig, 0..600);
         assert_eq!(counts(&rig), [Some(300), Some(100), Some(100), Some(100)]);
-        let job = EventFilter { jid: Some(super::tests::jid(2)), ..EventFilter::default() };
+        let job = EventFilter { jid: Some(jid(2)), ..EventFilter::default() };
         let latest = rig.store.events_before(&job, rig.store.durable(), 3, usize::MAX).unwrap();
         assert_eq!(latest.iter().map(|e| e.minion.as_str()).collect::<Vec<_>>(), ["web29", "web28", "web26"]);
         rig.close();
@@ -64,4 +69,427 @@ fn an_entry_lies_in_its_class_and_is_found_whatever_that_is() {
         check_all(&rig, 0..900);
         rig.close();
     }
+}
+
+const HOUR: i64 = 3_600_000_000;
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn jobs(keep: Keep) -> ClassRules {
+    ClassRules { keep, ..ClassRules::jobs() }
+}
+
+fn events(keep: Keep) -> ClassRules {
+    ClassRules { keep, ..ClassRules::events() }
+}
+
+fn with(dir: &Path, rules: &[ClassRules]) -> Options {
+    Options { classes: Classes::new(rules), ..options(dir, SMALL) }
+}
+
+/// Puts `numbers` in one by one, so that segments roll, and waits until the finished ones are sealed.
+fn fill(rig: &Rig, numbers: std::ops::Range<u64>) {
+    for n in numbers {
+        rig.put(batch_of([n])).unwrap();
+    }
+    settle(rig);
+}
+
+fn settle(rig: &Rig) {
+    let unsealed = |s: &Arc<segment::Segment>| s.is_finished() && s.facts().is_none();
+    while rig.store.0.all_segments().iter().any(unsealed) {
+        std::thread::yield_now();
+    }
+}
+
+fn gone(going: &[Going]) -> Vec<(&str, Reason)> {
+    going.iter().filter(|g| g.fate == Fate::Gone).map(|g| (&*g.class, g.reason)).collect()
+}
+
+/// The numbers of the test's events that are still there.
+fn left(rig: &Rig) -> Vec<u64> {
+    let all = rig.events(&EventFilter::default());
+    for (seq, tag) in &all {
+        assert_eq!(*tag, event(seq - 1).0);
+    }
+    all.into_iter().map(|(seq, _)| seq - 1).collect()
+}
+
+fn trash_is_empty(dir: &Path) -> bool {
+    std::fs::read_dir(dir.join("trash")).map_or(0, Iterator::count) == 0
+}
+
+#[test]
+fn a_segment_goes_when_its_newest_entry_is_too_old() {
+    let dir = tempfile::tempdir().unwrap();
+    let keep = Keep { age: Age::For(DAY), ..FOREVER };
+    let options = with(dir.path(), &[jobs(keep), events(FOREVER)]);
+    let rig = Rig::open_with(&options);
+    // Event n came in at n microseconds, the clock stands at a second.
+    fill(&rig, 0..300);
+    let shared = &rig.store.0;
+    let jobs_before = shared.segments(Class::JOBS).len();
+    assert!(jobs_before > 10, "{jobs_before}");
+    options.clock.wind(24 * HOUR - 1_000_000 + 100);
+    let went = shared.round();
+    // Those whose newest entry is among the first hundred.
+    let all_old = went.iter().all(|g| g.extent.at_max < Micros(100) && g.fate == Fate::Gone);
+    assert!(all_old && went.len() > 2, "{went:?}");
+    assert!(gone(&went).iter().all(|g| *g == ("jobs", Reason::Age)));
+    let left_now = left(&rig);
+    let last = went.iter().map(|g| g.extent.at_max.0.unsigned_abs()).max().unwrap();
+    let expected: Vec<u64> = (0..300_u64).filter(|n| n.is_multiple_of(3) || *n > last).collect();
+    assert_eq!(left_now, expected);
+    assert!(last < 100 && shared.round().is_empty());
+    // Jobs go with their segments; one on the border stays with what is left of it.
+    let border = rig.store.job_entries(&jid(last / 10)).unwrap();
+    assert!(border.iter().all(|entry| entry.seq.0 > last + 1));
+    let jids: Vec<_> =
+        rig.store.jobs_before(None, 100).unwrap().into_iter().map(|(_, row)| row.jid).collect();
+    let first = (last + 1..300).find(|n| !n.is_multiple_of(3)).unwrap() / 10;
+    let with_entries: Vec<_> = (first..30).rev().map(jid).collect();
+    assert_eq!(jids, with_entries);
+    for n in 0..first {
+        assert!(rig.store.job_row(&jid(n)).unwrap().is_none());
+    }
+    // The growing segment never goes, however old.
+    options.clock.wind(100 * 24 * HOUR);
+    shared.round();
+    settle(&rig);
+    shared.round();
+    assert!(shared.segments(Class::JOBS).len() <= 1);
+    assert_eq!(shared.metrics.entries_dropped.get(), 300 - left(&rig).len() as u64);
+    assert!(trash_is_empty(dir.path()));
+    rig.put(batch_of(300..310)).unwrap();
+    rig.close();
+    // And all that holds after a start.
+    let rig = Rig::open_with(&options);
+    assert_eq!(rig.metrics.indexes_rebuilt.get(), 0);
+    let numbers = left(&rig);
+    assert!(numbers.ends_with(&[305, 306, 307, 308, 309]), "{numbers:?}");
+    rig.close();
+}
+
+#[test]
+fn a_class_is_cut_to_its_bytes_and_to_its_entries() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules =
+        [jobs(Keep { entries: Some(100), ..FOREVER }), events(Keep { bytes: Some(200 * 1024), ..FOREVER })];
+    let rig = Rig::open_with(&with(dir.path(), &rules));
+    fill(&rig, 0..600);
+    let shared = &rig.store.0;
+    shared.round();
+    let stats = rig.store.stats().unwrap();
+    let of = |name: &str| stats.classes.iter().find(|class| *class.name == *name).unwrap();
+    assert!((30..=100).contains(&of("jobs").extent.entries), "{:?}", of("jobs").extent);
+    assert!(of("events").extent.disk_bytes <= 200 * 1024, "{:?}", of("events").extent);
+    let numbers = left(&rig);
+    assert_eq!(numbers.last(), Some(&599));
+    let of_jobs: Vec<_> = numbers.iter().filter(|n| !n.is_multiple_of(3)).collect();
+    assert_eq!(of_jobs.len() as u64, of("jobs").extent.entries);
+    rig.close();
+}
+
+#[test]
+fn narrow_bounds_make_small_segments() {
+    let dir = tempfile::tempdir().unwrap();
+    let keep = Keep { age: Age::For(16 * DAY), bytes: None, entries: Some(1600) };
+    let options = Options {
+        classes: Classes::new(&[jobs(keep), events(Keep { age: Age::Salt, ..FOREVER })]),
+        ..options(dir.path(), Limits::default())
+    };
+    let rig = Rig::open_with(&options);
+    fill(&rig, 0..600);
+    let shared = &rig.store.0;
+    let segments = || (shared.segments(Class::JOBS).len(), shared.segments(Class::EVENTS).len());
+    let newest = || shared.segments(Class::EVENTS).last().unwrap().first_seq;
+    assert_eq!(segments(), (4, 1), "400 entries of jobs, 100 a segment");
+    // The last of them was finished when it was full; the next one ages.
+    rig.put(batch_of([600, 601])).unwrap();
+    options.clock.wind(25 * HOUR);
+    rig.put(batch_of([603, 604])).unwrap();
+    rig.put(batch_of([606, 607])).unwrap();
+    assert_eq!(segments(), (6, 1), "a day old: finished; Salt has said nothing, so events go on");
+    let before = newest();
+    rig.store.salt_says(Some(3600));
+    rig.put(batch_of([609])).unwrap();
+    rig.put(batch_of([612])).unwrap();
+    assert_ne!(newest(), before);
+    rig.close();
+}
+
+#[test]
+fn the_longer_of_salts_words_counts_until_it_is_not_said_any_more() {
+    let retention = retention::Retention::default();
+    let says = |seconds, at: i64| {
+        retention.salt_says(seconds, Micros(at * 1_000_000));
+        retention.salt_age().map(|age| age.as_secs())
+    };
+    assert_eq!(retention.salt_age(), None);
+    assert_eq!(says(3600, 0), Some(3600));
+    assert_eq!(says(7200, 60), Some(7200));
+    assert_eq!(says(3600, 120), Some(7200));
+    assert_eq!(says(7200, 180), Some(7200));
+    assert_eq!(says(3600, 3700), Some(7200));
+    assert_eq!(says(3600, 3800), Some(3600));
+    assert_eq!(says(0, 3900), None, "0 is for ever");
+    assert_eq!(says(3600, 4000), None);
+}
+
+#[test]
+fn salts_word_sets_the_age_of_jobs_and_of_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = with(dir.path(), &[]);
+    let rig = Rig::open_with(&options);
+    fill(&rig, 0..300);
+    options.clock.wind(20 * 24 * HOUR);
+    assert!(rig.store.0.round().is_empty(), "Salt has said nothing");
+    rig.store.0.retention.salt_says(86_400, options.clock.now());
+    let went = rig.store.0.round();
+    assert!(went.len() > 10 && gone(&went).iter().all(|g| *g == ("jobs", Reason::Age)));
+    rig.close();
+}
+
+#[test]
+fn a_dry_run_says_what_prune_does_and_does_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = with(dir.path(), &[jobs(FOREVER), events(FOREVER)]);
+    let rig = Rig::open_with(&options);
+    fill(&rig, 0..300);
+    let keep = Some(Keep { entries: Some(50), ..FOREVER });
+    let wish = PruneWish { class: Some("jobs".to_owned()), keep, dry_run: true };
+    let would = rig.store.prune(&wish).unwrap();
+    assert!(would.iter().all(|g| g.fate == Fate::Goes && g.reason == Reason::Entries && g.extent.jobs > 0));
+    check_all(&rig, 0..300);
+    let does = rig.store.prune(&PruneWish { dry_run: false, ..wish.clone() }).unwrap();
+    let facts = |all: &[Going]| all.iter().map(|g| (g.segment, g.extent)).collect::<Vec<_>>();
+    assert_eq!(facts(&would), facts(&does));
+    assert_eq!(gone(&does).len(), would.len());
+    let entries: u64 = does.iter().map(|g| g.extent.entries).sum();
+    assert_eq!(left(&rig).len() as u64, 300 - entries);
+    assert!((1..=50).contains(&entries_of(&rig, "jobs").unwrap()));
+    let error = rig.store.prune(&PruneWish { class: Some("job".to_owned()), ..wish }).unwrap_err();
+    assert_eq!(error.to_string(), "there is no class \"job\"; there are jobs, events");
+    rig.close();
+}
+
+#[test]
+fn a_held_job_stays_complete_until_it_is_released() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = with(dir.path(), &[jobs(Keep { age: Age::For(DAY), ..FOREVER }), events(FOREVER)]);
+    let rig = Rig::open_with(&options);
+    fill(&rig, 0..300);
+    let before = rig.store.job_entries(&jid(7)).unwrap();
+    assert!(before.len() > 5);
+    rig.store.hold(&jid(7), "looked into").unwrap();
+    rig.close();
+
+    let rig = Rig::open_with(&options);
+    options.clock.wind(48 * HOUR);
+    let went = rig.store.0.round();
+    let held = went.iter().filter(|g| g.fate == Fate::Held(1)).count();
+    assert!((1..5).contains(&held) && gone(&went).len() > 10, "{went:?}");
+    assert_eq!(rig.store.job_entries(&jid(7)).unwrap(), before);
+    assert!(rig.store.job_entries(&jid(2)).unwrap().is_empty());
+    assert_eq!(rig.store.stats().unwrap().classes[0].held_segments, held);
+    assert_eq!(rig.store.holds().len(), 1);
+    assert!(rig.store.release(&jid(7)).unwrap());
+    assert_eq!(gone(&rig.store.0.round()).len(), held);
+    assert!(rig.store.job_entries(&jid(7)).unwrap().is_empty());
+    rig.close();
+}
+
+#[test]
+fn who_is_reading_in_a_segment_that_goes_finishes() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = with(dir.path(), &[jobs(FOREVER), events(FOREVER)]);
+    let rig = Rig::open_with(&options);
+    fill(&rig, 0..300);
+    let shared = rig.store.0.clone();
+    let segments = shared.segments(Class::JOBS);
+    let (open, closed) = (&segments[0], &segments[1]);
+    let index = match shared.ready(open).unwrap() {
+        segment::Ready::Sled(index) => index,
+        segment::Ready::Memory(_) => panic!("sealed"),
+    };
+    let meta = index.blocks().metas()[0];
+    let wish = PruneWish { class: None, keep: Some(Keep { entries: Some(10), ..FOREVER }), dry_run: false };
+    assert!(rig.store.prune(&wish).unwrap().iter().all(|g| g.fate == Fate::Gone));
+    assert_eq!(open.log().block(&meta).unwrap().len(), meta.count as usize, "the file is still open");
+    assert!(!index.places(crate::model::JidKey::of(&jid(0))).unwrap().is_empty());
+    // One whose index was not open answers that it has nothing, and makes no directory.
+    let asked =
+        shared.ask(closed, |index| index.blocks().metas().len(), |index| Ok(index.blocks().metas().len()));
+    assert_eq!(asked.unwrap(), 0);
+    assert!(!closed.dir().exists() && trash_is_empty(dir.path()));
+    // Nobody else keeps its bytes on the disk.
+    drop((index, shared));
+    let segments = segments.into_iter().take(2);
+    assert!(segments.map(|s| Arc::strong_count(&s)).all(|n| n == 1));
+    rig.close();
+}
+
+#[test]
+fn readers_and_writers_go_on_while_segments_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = with(dir.path(), &[jobs(Keep { entries: Some(100), ..FOREVER }), events(FOREVER)]);
+    let rig = Rig::open_with(&options);
+    let (store, rounds) = (rig.store.clone(), rig.store.0.clone());
+    let stop = crate::shutdown::Drain::new();
+    let spawn = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
+    let (stopped, stopped_too) = (stop.clone(), stop.clone());
+    let reader = spawn(Box::new(move || {
+        while !stopped.is_stopping() {
+            let found =
+                store.events_before(&EventFilter::default(), store.durable(), 100_000, usize::MAX).unwrap();
+            assert!(found.is_sorted_by_key(|e| std::cmp::Reverse(e.seq)));
+            assert!(found.iter().all(|e| e.tag == event(e.seq.0 - 1).0.into_bytes()));
+            for (_, row) in store.jobs_before(None, 1000).unwrap() {
+                store.job_entries(&row.jid).unwrap();
+                store.job_row(&row.jid).unwrap();
+            }
+        }
+    }));
+    let retainer = spawn(Box::new(move || {
+        while !stopped_too.is_stopping() {
+            for going in rounds.round() {
+                assert!(matches!(going.fate, Fate::Gone | Fate::Busy), "{going:?}");
+            }
+        }
+    }));
+    for n in 0..900 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    stop.stop();
+    reader.join().unwrap();
+    retainer.join().unwrap();
+    settle(&rig);
+    rig.store.0.round();
+    assert!(entries_of(&rig, "jobs").unwrap() <= 100);
+    assert_eq!(rig.metrics.drops_failed.get() + rig.metrics.seals_failed.get(), 0);
+    rig.close();
+    let rig = Rig::open_with(&options);
+    assert_eq!(rig.metrics.indexes_rebuilt.get() + rig.metrics.segments_missing.get(), 0);
+    rig.close();
+}
+
+#[test]
+fn what_a_crash_left_in_the_trash_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = with(dir.path(), &[]);
+    let left = dir.path().join("trash/jobs-00000000000000000001");
+    std::fs::create_dir_all(&left).unwrap();
+    std::fs::write(left.join("log"), b"x").unwrap();
+    let rig = Rig::open_with(&options);
+    while left.exists() {
+        std::thread::yield_now();
+    }
+    rig.close();
+}
+
+/// A disk whose free space is what the test says, and grows by what is removed.
+#[derive(Debug, Default)]
+struct Told {
+    disk: Disk,
+    available: AtomicU64,
+}
+
+impl Medium for Told {
+    fn create(&self, path: &Path) -> std::io::Result<Box<dyn MediumFile>> {
+        self.disk.create(path)
+    }
+    fn open(&self, path: &Path) -> std::io::Result<Box<dyn MediumFile>> {
+        self.disk.open(path)
+    }
+    fn open_to_write(&self, path: &Path) -> std::io::Result<Box<dyn MediumFile>> {
+        self.disk.open_to_write(path)
+    }
+    fn make_dir(&self, path: &Path) -> std::io::Result<()> {
+        self.disk.make_dir(path)
+    }
+    fn sync_dir(&self, path: &Path) -> std::io::Result<()> {
+        self.disk.sync_dir(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn remove_file(&self, path: &Path) -> std::io::Result<()> {
+        self.disk.remove_file(path)
+    }
+    fn remove_dir_all(&self, path: &Path) -> std::io::Result<()> {
+        let bytes = extent::disk_bytes(path);
+        self.disk.remove_dir_all(path)?;
+        self.available.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+    fn space(&self, _: &Path) -> std::io::Result<Space> {
+        Ok(Space { available: self.available.load(Ordering::Relaxed), total: 1 << 40 })
+    }
+}
+
+fn guarded(dir: &Path, rules: &[ClassRules]) -> (Arc<Told>, Options) {
+    let medium = Arc::new(Told { available: AtomicU64::new(1 << 30), ..Told::default() });
+    let free = FreeSpace { low: Some(2_000_000), min: Some(1_000_000) };
+    (medium.clone(), Options { medium, free, ..with(dir, rules) })
+}
+
+#[test]
+fn low_space_takes_classes_in_the_order_of_the_list_and_no_more_than_it_must() {
+    let dir = tempfile::tempdir().unwrap();
+    let (medium, options) = guarded(dir.path(), &[beacons(FOREVER), half(FOREVER)]);
+    let rig = Rig::open_with(&options);
+    fill(&rig, 0..600);
+    let shared = &rig.store.0;
+    let finished = |name: &str| {
+        let class = shared.classes.find(name).unwrap();
+        shared.segments(class).iter().filter(|s| s.is_finished()).count()
+    };
+    let all = ["beacons", "half", "jobs"].map(finished);
+    assert!(all.iter().all(|n| *n > 5), "{all:?}");
+    rig.store.hold(&jid(1), "").unwrap();
+    // One segment is enough.
+    medium.available.store(1_999_999, Ordering::Relaxed);
+    let went = shared.round();
+    assert_eq!(gone(&went), [("beacons", Reason::Space)]);
+    assert_eq!(shared.guard.room(), Room::Ample);
+    // All that may go does not suffice.
+    medium.available.store(0, Ordering::Relaxed);
+    let went = gone(&shared.round()).into_iter().map(|(class, _)| class.to_owned()).collect::<Vec<_>>();
+    let mut order = went.clone();
+    order.dedup();
+    assert_eq!(order, ["beacons", "half", "jobs"]);
+    assert_eq!(finished("beacons"), 0);
+    assert!(finished("jobs") > 0, "the held job stays");
+    assert_eq!(rig.store.job_entries(&jid(1)).unwrap().len(), 7);
+    rig.close();
+}
+
+#[test]
+fn a_full_disk_refuses_in_words_reads_on_and_recovers_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let (medium, options) = guarded(dir.path(), &[]);
+    let rig = Rig::open_with(&options);
+    rig.put(batch_of(0..30)).unwrap();
+    medium.available.store(999_999, Ordering::Relaxed);
+    options.clock.wind(1_000_000);
+    // The look after this commit finds the disk full.
+    rig.put(batch_of(30..32)).unwrap();
+    while rig.store.0.guard.room() != Room::Full {
+        std::thread::yield_now();
+    }
+    let words = rig.put(batch_of(32..35)).unwrap_err();
+    let expected = format!(
+        "the disk is full: {} has 999999 bytes free, and 1000000 are kept free (store.free_bytes_min)",
+        dir.path().display()
+    );
+    assert_eq!(words, expected);
+    assert_eq!(rig.metrics.entries_refused_disk_full.get(), 3);
+    check_all(&rig, 0..32);
+    rig.put(crate::model::Batch::default()).unwrap();
+    medium.available.store(1_500_000, Ordering::Relaxed);
+    while rig.put(batch_of(32..35)).is_err() {
+        std::thread::yield_now();
+    }
+    check_all(&rig, 0..35);
+    assert_eq!(rig.store.0.guard.room(), Room::Low);
+    rig.close();
 }

@@ -4,7 +4,7 @@
 //! database, and only then lets go of the index in memory. A crash at any point leaves a segment that the
 //! next start seals again. Indexes that turned out damaged are made again in memory by readers, and come here too.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::StoreError;
@@ -46,6 +46,7 @@ impl Sealer {
         }
         self.backlog.extend(self.shared.take_damaged());
         self.try_all();
+        self.shared.retention.stop();
         for segment in self.backlog {
             tracing::warn!(dir = %segment.dir().display(), "left for the next start to seal");
         }
@@ -67,9 +68,15 @@ impl Sealer {
 
 /// Seals a finished segment whose index lies in memory.
 pub(super) fn seal(shared: &Shared, segment: &Arc<Segment>) -> Result<(), StoreError> {
+    let mut gone = segment.work.lock().unwrap_or_else(PoisonError::into_inner);
+    if *gone {
+        return Ok(());
+    }
     // Reading: the segment is finished, so its index does not change while readers go on.
     if let Index::Memory(index) = &*segment.index() {
         if rewritten(shared, segment, index)? {
+            // Another one stands for it now; whoever still has this one leaves it alone.
+            *gone = true;
             shared.metrics.segments_sealed.add(1);
             shared.metrics.segments_rewritten.add(1);
             return Ok(());

@@ -6,11 +6,12 @@
 //! an error to readers: it is made again from the log.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use super::class::Class;
 use super::error::StoreError;
+use super::extent::Extent;
 use super::format::{class_dir, make_dir, segment_name, sync_dir};
 use super::index::sealed;
 use super::index::{Blocks, Facts, MemIndex, SealedIndex, Sums};
@@ -49,6 +50,12 @@ pub struct Segment {
     /// The sealed index as long as anybody holds it. Locked while it is opened: sled opens a database once.
     held: Mutex<Weak<SealedIndex>>,
     used: AtomicU64,
+    /// Is the committer writing to it?
+    growing: AtomicBool,
+    /// Held by whoever works on the segment as a whole: the sealer, retention. True once it is dropped.
+    pub(super) work: Mutex<bool>,
+    /// What it has, once that does not change any more.
+    pub(super) extent: OnceLock<Extent>,
 }
 
 impl Segment {
@@ -75,7 +82,20 @@ impl Segment {
             facts: OnceLock::new(),
             held: Mutex::default(),
             used: AtomicU64::new(0),
+            growing: AtomicBool::new(false),
+            work: Mutex::default(),
+            extent: OnceLock::new(),
         })
+    }
+
+    /// Will nothing more be written to it?
+    pub fn is_finished(&self) -> bool {
+        !self.growing.load(Ordering::Acquire)
+    }
+
+    /// Says whether the committer writes to it.
+    pub(super) fn set_growing(&self, growing: bool) {
+        self.growing.store(growing, Ordering::Release);
     }
 
     /// Where its files are.
@@ -201,6 +221,15 @@ impl Segment {
         *held = Weak::new();
         *self.index_mut() = fresh;
         Ok(true)
+    }
+
+    /// Takes the index away from readers, who from then on find nothing in it, and runs `work`, which may move the
+    /// directory: nobody opens anything in it meanwhile. If `work` fails, all is as before.
+    pub(super) fn take_away(&self, work: impl FnOnce() -> Result<(), StoreError>) -> Result<(), StoreError> {
+        let _held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let empty = Index::Memory(Box::new(MemIndex::new(self.first_seq)));
+        let index = std::mem::replace(&mut *self.index_mut(), empty);
+        work().inspect_err(|_| *self.index_mut() = index)
     }
 
     /// Is there a sealed index on disk?

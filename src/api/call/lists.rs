@@ -26,13 +26,13 @@ fn time(args: &Args<'_>, key: &'static str) -> Result<Option<Micros>, CallError>
 
 /// A map whose pairs are counted as they are written.
 #[derive(Default)]
-struct Map {
+pub(super) struct Map {
     pairs: usize,
     body: Writer,
 }
 
 impl Map {
-    fn key(&mut self, key: &str) -> &mut Writer {
+    pub(super) fn key(&mut self, key: &str) -> &mut Writer {
         self.pairs += 1;
         self.body.str(key)
     }
@@ -53,7 +53,13 @@ impl Map {
         }
     }
 
-    fn write(self, w: &mut Writer) {
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        let mut w = Writer::new();
+        self.write(&mut w);
+        w.into_bytes()
+    }
+
+    pub(super) fn write(self, w: &mut Writer) {
         w.map(self.pairs).raw(&self.body.into_bytes());
     }
 }

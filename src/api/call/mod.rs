@@ -5,7 +5,10 @@
 
 mod cache;
 mod lists;
+mod store;
 mod writes;
+
+pub use store::prune_answer;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -94,6 +97,10 @@ pub const CALLS: &[Call] = &[
     read("status", "the daemon, its doors and its store", lists::status),
     read("events_list", "events, the latest first", lists::events_list),
     read("jobs_list", "jobs, the latest first", lists::jobs_list),
+    read("store_stats", "the store in figures", store::stats),
+    read("store_prune", "let go of what exceeds bounds, or say what would go", store::prune),
+    read("store_hold", "hold a job, or let go of it", store::hold),
+    read("store_holds", "the jobs that are held", store::holds),
     read("job_show", "one job with its returns", lists::job_show),
 ];
 

@@ -183,9 +183,11 @@ pub(super) fn save_reg(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Resul
     Ok(nil())
 }
 
-/// Salt asks this every minute. Nothing is let go of in this first form of the store: entries stay until
-/// retention comes with segments and classes that have bounds.
-pub(super) fn clean_old_jobs(_: &Ctx, args: &Args<'_>, _: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
-    args.int("keep_jobs_seconds")?;
+/// Salt asks this every minute. What it says is how long classes with the age `salt` keep their entries; 0 is for ever.
+/// A caller that says nothing only asks for a round.
+pub(super) fn clean_old_jobs(ctx: &Ctx, args: &Args<'_>, _: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
+    let negative = CallError::BadArgs { key: "keep_jobs_seconds", expected: "an integer from 0" };
+    let seconds = args.int("keep_jobs_seconds")?.map(u64::try_from).transpose().map_err(|_| negative)?;
+    ctx.store.salt_says(seconds);
     Ok(nil())
 }

@@ -15,7 +15,7 @@ use rmpv::Value;
 use saltcellar::clock::Clock;
 use saltcellar::model::SeqNo;
 use saltcellar::store::medium::Disk;
-use saltcellar::store::{Classes, Limits, Options, Store, StoredEntry};
+use saltcellar::store::{Classes, FreeSpace, Limits, Options, Store, StoredEntry};
 use serde_json::{Value as Json, json};
 
 use crate::harness::{Cellar, wait_for};
@@ -117,6 +117,7 @@ fn open(dir: &Path) -> Store {
         metrics: Arc::default(),
         limits: Limits::default(),
         classes: Classes::default(),
+        free: FreeSpace { low: Some(0), min: Some(0) },
         medium: Arc::new(Disk),
     };
     Store::open(&options).unwrap().store

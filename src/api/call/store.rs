@@ -1,0 +1,164 @@
+//! Calls about the store itself: its figures, retention on request, holds.
+
+use super::lists::Map;
+use super::{Ctx, failed};
+use crate::model::{Age, Keep};
+use crate::store::extent::Extent;
+use crate::store::retention::{Fate, Going, PruneWish};
+use crate::store::stats::ClassStats;
+use crate::store::{Hold, StoreError};
+use crate::wire::call::{Args, CallError};
+use crate::wire::msgpack::Writer;
+
+/// The store in figures.
+pub(super) fn stats(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let stats = ctx.store.stats().map_err(failed)?;
+    let mut map = Map::default();
+    map.key("state_dir").str(&ctx.state_dir.to_string_lossy());
+    map.key("head").uint(stats.head.0);
+    map.key("durable").uint(stats.durable.0);
+    // No consumer has a place of its own yet.
+    map.key("checkpoint").nil();
+    let w = map.key("space");
+    let look = stats.space;
+    w.map(5).str("state").str(look.room.name()).str("free_bytes").uint(look.free);
+    w.str("total_bytes").uint(look.total).str("low_bytes").uint(look.low).str("min_bytes").uint(look.min);
+    map.key("holds").uint(stats.holds as u64);
+    let w = map.key("classes").array(stats.classes.len());
+    for class in &stats.classes {
+        class_stats(class).write(w);
+    }
+    Ok(map.into_bytes())
+}
+
+fn class_stats(class: &ClassStats) -> Map {
+    let mut map = Map::default();
+    map.key("class").str(&class.name);
+    map.key("configured").bool(class.configured);
+    map.key("segments").uint(class.segments as u64);
+    extent(&mut map, &class.extent);
+    // Thousandths, as there are no floats in what we write.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate, not negative")]
+    map.key("entries_per_1000_s").uint((class.rate * 1000.0).round() as u64);
+    let age = match class.keep.age {
+        Age::Forever => "forever",
+        Age::Salt => "salt",
+        Age::For(_) => "fixed",
+    };
+    map.key("keep_age").str(age);
+    number_or_nil(&mut map, "keep_age_s", class.age.map(|age| age.as_secs()));
+    number_or_nil(&mut map, "keep_bytes", class.keep.bytes);
+    number_or_nil(&mut map, "keep_entries", class.keep.entries);
+    map.key("held_segments").uint(class.held_segments as u64);
+    map
+}
+
+fn number_or_nil(map: &mut Map, key: &str, number: Option<u64>) {
+    match number {
+        Some(number) => map.key(key).uint(number),
+        None => map.key(key).nil(),
+    };
+}
+
+fn extent(map: &mut Map, extent: &Extent) {
+    map.key("entries").uint(extent.entries);
+    map.key("raw_bytes").uint(extent.raw_bytes);
+    map.key("disk_bytes").uint(extent.disk_bytes);
+    for (key, at) in [("oldest", extent.at_min), ("newest", extent.at_max)] {
+        if extent.entries > 0 {
+            map.key(key).int(at.0);
+        } else {
+            map.key(key).nil();
+        }
+    }
+}
+
+/// Lets go of what exceeds bounds, or says what would go.
+pub(super) fn prune(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let count = |key| args.count(key).map(|n| n.map(|n| n as u64));
+    let (age, bytes, entries) = (count("age_s")?, count("bytes")?, count("entries")?);
+    let keep = (age.is_some() || bytes.is_some() || entries.is_some()).then(|| Keep {
+        age: age.map_or(Age::Forever, |s| Age::For(std::time::Duration::from_secs(s))),
+        bytes,
+        entries,
+    });
+    let class = args.text("class")?.map(str::to_owned);
+    let wish = PruneWish { class, keep, dry_run: args.flag("dry_run")? };
+    Ok(prune_answer(&ctx.store.prune(&wish).map_err(refused)?))
+}
+
+/// The answer to `store_prune`, also for who prunes without a daemon.
+pub fn prune_answer(all: &[Going]) -> Vec<u8> {
+    let mut map = Map::default();
+    let w = map.key("segments").array(all.len());
+    for going in all {
+        let mut row = Map::default();
+        row.key("class").str(&going.class);
+        row.key("segment").uint(going.segment.0);
+        row.key("jobs").uint(going.extent.jobs);
+        extent(&mut row, &going.extent);
+        row.key("reason").str(going.reason.name());
+        let outcome = match &going.fate {
+            Fate::Goes => "goes",
+            Fate::Gone => "gone",
+            Fate::Held(jobs) => {
+                row.key("held_jobs").uint(*jobs as u64);
+                "held"
+            }
+            Fate::Busy => "busy",
+            Fate::Failed(error) => {
+                row.key("error").str(error);
+                "failed"
+            }
+        };
+        row.key("outcome").str(outcome);
+        row.write(w);
+    }
+    map.into_bytes()
+}
+
+/// Holds a job, or lets go of it.
+pub(super) fn hold(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let jid = args.required_id("jid")?;
+    let mut w = Writer::new();
+    if args.flag("release")? {
+        w.bool(ctx.store.release(&jid).map_err(refused)?);
+        return Ok(w.into_bytes());
+    }
+    if ctx.store.job_entries_with(&jid, |_| false).map_err(failed)?.is_empty() {
+        return Err(CallError::Refused(format!("no job {jid} is stored; there is nothing to hold")));
+    }
+    let hold = ctx.store.hold(&jid, args.text("reason")?.unwrap_or("")).map_err(refused)?;
+    hold_row(&hold).write(&mut w);
+    Ok(w.into_bytes())
+}
+
+/// The jobs that are held, and how many entries each has.
+pub(super) fn holds(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let holds = ctx.store.holds();
+    let mut map = Map::default();
+    let w = map.key("holds").array(holds.len());
+    for hold in &holds {
+        let mut row = hold_row(hold);
+        let entries = ctx.store.job_entries_with(&hold.jid, |_| false).map_err(failed)?;
+        row.key("entries").uint(entries.len() as u64);
+        row.write(w);
+    }
+    Ok(map.into_bytes())
+}
+
+fn hold_row(hold: &Hold) -> Map {
+    let mut map = Map::default();
+    map.key("jid").str(&hold.jid);
+    map.key("time").int(hold.since.0);
+    map.key("reason").str(&hold.reason);
+    map
+}
+
+/// What was asked for cannot be done; the words say why.
+fn refused(error: StoreError) -> CallError {
+    match error {
+        StoreError::Refused(words) => CallError::Refused(words),
+        other => failed(other),
+    }
+}

@@ -1,0 +1,101 @@
+//! `saltcellar store ...`: the store itself: what it keeps, and for how long.
+
+mod hold;
+mod prune;
+mod stats;
+
+use serde_json::Value as Json;
+
+use super::Global;
+
+/// Verbs under `store`.
+#[derive(clap::Subcommand)]
+pub(super) enum Store {
+    /// What is kept: segments, entries, bytes, ages, rates, room on the disk
+    #[command(after_long_help = stats::EXAMPLES)]
+    Stats,
+    /// Let go of what exceeds bounds, now, or say what would go
+    #[command(after_long_help = prune::EXAMPLES)]
+    Prune(prune::Args),
+    /// Hold a job: its entries stay, whatever the bounds say
+    #[command(after_long_help = hold::EXAMPLES)]
+    Hold(hold::Args),
+}
+
+pub(super) fn run(global: &Global, store: Store) -> anyhow::Result<()> {
+    match store {
+        Store::Stats => stats::run(global),
+        Store::Prune(args) => prune::run(global, &args),
+        Store::Hold(args) => hold::run(global, args),
+    }
+}
+
+/// A number under a name.
+fn number(row: &Json, name: &str) -> u64 {
+    row.get(name).and_then(Json::as_u64).unwrap_or(0)
+}
+
+fn text<'a>(row: &'a Json, name: &str) -> &'a str {
+    row.get(name).and_then(Json::as_str).unwrap_or_default()
+}
+
+/// Bytes in at most six characters: `1023B`, `47.2K`, `9.81G`.
+fn bytes(n: u64) -> String {
+    let mut unit = 0_usize;
+    let mut scaled = n;
+    let mut rest = 0;
+    while scaled >= 1024 && unit < 6 {
+        rest = scaled % 1024;
+        scaled /= 1024;
+        unit += 1;
+    }
+    let name = ["B", "K", "M", "G", "T", "P", "E"].get(unit).copied().unwrap_or("E");
+    match (unit, scaled) {
+        (0, _) | (_, 100..) => format!("{scaled}{name}"),
+        (_, 10..) => format!("{scaled}.{}{name}", rest * 10 / 1024),
+        _ => format!("{scaled}.{:02}{name}", rest * 100 / 1024),
+    }
+}
+
+/// A length of time in one unit, of at most five characters: `59s`, `47h`, `400d`.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// How long ago a time is; a dash for none.
+fn ago(row: &Json, name: &str, now: i64) -> String {
+    match row.get(name).and_then(Json::as_i64) {
+        Some(at) => span(u64::try_from(now.saturating_sub(at) / 1_000_000).unwrap_or(0)),
+        None => "-".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short() {
+        for (n, shown) in [
+            (0, "0B"),
+            (1023, "1023B"),
+            (1024, "1.00K"),
+            (48_333, "47.2K"),
+            (700 * 1024, "700K"),
+            (1023 * 1024 + 1023, "1023K"),
+            (10_538_225_664, "9.81G"),
+            (u64::MAX, "15.9E"),
+        ] {
+            assert_eq!(bytes(n), shown);
+        }
+        for (seconds, shown) in [(59, "59s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (34_560_000, "400d")]
+        {
+            assert_eq!(span(seconds), shown);
+        }
+    }
+}
