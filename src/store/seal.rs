@@ -13,6 +13,7 @@ use super::segment::{Index, Segment};
 use super::{Shared, rewrite};
 use crate::channel::{Next, Rx};
 use crate::limits::SEAL_RETRY;
+use crate::model::SeqNo;
 
 /// The sealer's thread.
 pub struct Sealer {
@@ -53,7 +54,7 @@ impl Sealer {
 
     fn try_all(&mut self) {
         let shared = &self.shared;
-        self.backlog.retain(|segment| match seal(shared, segment) {
+        self.backlog.retain(|segment| match seal(shared, segment, shared.there()) {
             Ok(()) => false,
             // The index stays in memory and goes on answering until it can be written.
             Err(error) => {
@@ -65,17 +66,22 @@ impl Sealer {
     }
 }
 
-/// Seals a finished segment whose index lies in memory.
-pub(super) fn seal(shared: &Shared, segment: &Arc<Segment>) -> Result<(), StoreError> {
+/// Seals a finished segment whose index lies in memory. What the state database knows of returns that are no longer `there`
+/// is given up.
+pub(super) fn seal(
+    shared: &Shared,
+    segment: &Arc<Segment>,
+    there: impl Fn(SeqNo) -> bool,
+) -> Result<(), StoreError> {
     // Reading: the segment is finished, so its index does not change while readers go on.
     if let Index::Memory(index) = &*segment.index() {
-        if rewritten(shared, segment, index)? {
+        if rewritten(shared, segment, index, &there)? {
             shared.metrics.segments_sealed.add(1);
             shared.metrics.segments_rewritten.add(1);
             return Ok(());
         }
         let facts = segment.write_index(index)?;
-        apply(shared, segment, &facts, index)?;
+        apply(shared, segment, &facts, index, &there)?;
         segment.set_facts(facts);
     } else {
         return Ok(());
@@ -87,10 +93,15 @@ pub(super) fn seal(shared: &Shared, segment: &Arc<Segment>) -> Result<(), StoreE
 
 /// Merges the small blocks of a segment, if there are enough of them. Readers that hold the old segment go on reading its log
 /// by the open file.
-fn rewritten(shared: &Shared, segment: &Arc<Segment>, index: &MemIndex) -> Result<bool, StoreError> {
+fn rewritten(
+    shared: &Shared,
+    segment: &Arc<Segment>,
+    index: &MemIndex,
+    there: &impl Fn(SeqNo) -> bool,
+) -> Result<bool, StoreError> {
     let Some(groups) = rewrite::plan(segment, index)? else { return Ok(false) };
     let Some(facts) = rewrite::write(segment, index, &groups, shared.stamp)? else { return Ok(false) };
-    apply(shared, segment, &facts, index)?;
+    apply(shared, segment, &facts, index, there)?;
     rewrite::swap(&*shared.medium, segment.dir())?;
     let class = (segment.class, segment.class_name.clone());
     let new = Segment::open(&shared.medium, &shared.dir, class, segment.first_seq, Index::Closed)?;
@@ -104,8 +115,8 @@ fn apply(
     segment: &Segment,
     facts: &super::index::Facts,
     index: &MemIndex,
+    there: &impl Fn(SeqNo) -> bool,
 ) -> Result<(), StoreError> {
-    let there = shared.there();
     let latest = index.latest();
-    shared.with_state(|state| state.apply(&segment.class_name, segment.first_seq, facts, &latest, &there))
+    shared.with_state(|state| state.apply(&segment.class_name, segment.first_seq, facts, &latest, there))
 }

@@ -1,0 +1,190 @@
+//! Sealed segments: found in as they were in memory, dense, and whole after a crash at any step.
+
+use std::fs;
+use std::path::Path;
+
+use super::super::format;
+use super::*;
+
+#[test]
+fn every_pattern_finds_what_matches_in_memory_and_sealed() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    for n in (0..300).step_by(20) {
+        rig.put(batch_of(n..n + 20)).unwrap();
+    }
+    let free = b"salt/job/free/ret/web12/ret/web7";
+    rig.put(Batch::of(&event_entry(free, b"\x81\xa3jid\xb2free/ret/web12/ret", Source::Bus, Micros(300))))
+        .unwrap();
+    let tags: Vec<String> = rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect();
+    assert_eq!(tags.len(), 301);
+    let jid = jid(7);
+    let patterns = [
+        "*",
+        "salt/*",
+        "*/ret/web12*",
+        "*/ret/web12",
+        "*web7",
+        "*load/",
+        "salt/beacon/web[13]/*",
+        "nothing",
+        "*/ret/nobody*",
+        "salt/job/2026*",
+        "salt/job/*00001?/ret/*",
+        "salt/job/*7/ret/*7",
+        "*eacon/web3/*",
+        "salt/?ob/*/r*b1",
+        &format!("*{jid}*"),
+        &format!("salt/job/{jid}/ret/web7?"),
+        "*030955*",
+        "?alt*",
+        "*/web",
+        "salt/beacon/web2/load/",
+    ];
+    for pattern in patterns {
+        let glob = Glob::new(pattern);
+        let expected: Vec<&String> = tags.iter().filter(|tag| glob.matches(tag)).collect();
+        let found = rig.events(&EventFilter { tag: Some(glob.clone()), ..Default::default() });
+        assert_eq!(found.iter().map(|(_, tag)| tag).collect::<Vec<_>>(), expected, "{pattern}");
+        let minion = Some("web120".to_owned());
+        let found = rig.events(&EventFilter { tag: Some(glob), minion, ..Default::default() });
+        let of_minion = |tag: &&&String| tag.ends_with("/web120");
+        assert_eq!(
+            found.iter().map(|(_, tag)| tag).collect::<Vec<_>>(),
+            expected.iter().copied().filter(|t| of_minion(&t)).collect::<Vec<_>>(),
+            "{pattern}"
+        );
+    }
+    rig.close();
+}
+
+/// Bytes on disk of the segments of class `jobs`.
+fn disk_of_jobs(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    fn used(dir: &Path) -> u64 {
+        let of = |item: fs::DirEntry| {
+            let meta = item.metadata().unwrap();
+            if meta.is_dir() { used(&item.path()) } else { meta.blocks() * 512 }
+        };
+        fs::read_dir(dir).unwrap().map(|item| of(item.unwrap())).sum()
+    }
+    used(&format::class_dir(dir, "jobs"))
+}
+
+/// Returns as a minion of a small site sends them.
+fn small_return(n: u64, batch: &mut Batch) {
+    let (jid, minion) = (format!("2026112103{:02}{:02}{:06}", n / 3600 % 60, n / 60 % 60, n / 3), n * 7 % 40);
+    let mut w = Writer::new();
+    w.map(8).str("cmd").str("_return").str("id").str(&format!("web{minion}")).str("success").bool(true);
+    w.str("return").bool(true).str("retcode").int(0).str("jid").str(&jid).str("fun").str("test.ping");
+    w.str("_stamp").str(&format!("2026-11-21T03:09:{:02}.{:06}", n % 60, n * 7919 % 1_000_000));
+    let tag = format!("salt/job/{jid}/ret/web{minion}");
+    batch.push(
+        &event_entry(tag.as_bytes(), &w.into_bytes(), Source::Bus, Micros(n.cast_signed() * 50_000)),
+        None,
+    );
+}
+
+#[test]
+fn a_quiet_master_is_as_dense_as_a_flood_once_sealed() {
+    const ENTRIES: u64 = 6_000;
+    let limits = Limits { segment_entries_max: ENTRIES, ..Limits::default() };
+    let sealed = |one_by_one: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let rig = Rig::open(dir.path(), limits);
+        let at_once = if one_by_one { 1 } else { 1_000 };
+        for from in (0..ENTRIES).step_by(at_once) {
+            let mut batch = Batch::default();
+            (from..from + at_once as u64).for_each(|n| small_return(n, &mut batch));
+            rig.put(batch).unwrap();
+        }
+        let before = rig.events(&EventFilter::default());
+        let store = rig.store.clone();
+        let row = store.job_row(&jid_of(&before)).unwrap();
+        rig.close();
+        drop(store);
+        assert!(files_named(dir.path(), "index").len() == 1);
+        let rig = Rig::open(dir.path(), limits);
+        assert_eq!(rig.events(&EventFilter::default()), before, "the same entries under the same numbers");
+        assert_eq!(rig.store.job_row(&jid_of(&before)).unwrap(), row);
+        assert_eq!(rig.store.job_entries(&jid_of(&before)).unwrap().len(), 3);
+        rig.close();
+        disk_of_jobs(dir.path())
+    };
+    let (flood, quiet) = (sealed(false), sealed(true));
+    println!("flood {flood} bytes, quiet {quiet} bytes");
+    assert!(quiet * 10 <= flood * 13, "flood {flood} bytes, quiet {quiet} bytes");
+}
+
+/// The jid of the event in the middle.
+fn jid_of(events: &[(u64, String)]) -> String {
+    events[events.len() / 2].1.split('/').nth(2).unwrap().to_owned()
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for item in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(item.file_name());
+        if item.path().is_dir() {
+            copy_dir(&item.path(), &target);
+        } else {
+            fs::copy(item.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_crash_at_any_step_of_a_rewriting_leaves_the_segment_whole() {
+    let grown = tempfile::tempdir().unwrap();
+    let rig = Rig::open(grown.path(), Limits::default());
+    for n in 0..123 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    rig.close();
+    // The same store, once its segments are finished and sealed. Event 123 is no job's.
+    let sealed = tempfile::tempdir().unwrap();
+    copy_dir(grown.path(), sealed.path());
+    let finishing = Limits { segment_entries_max: 1, ..Limits::default() };
+    let rig = Rig::open(sealed.path(), finishing);
+    rig.put(batch_of([123])).unwrap();
+    rig.close();
+    let rig = Rig::open(sealed.path(), Limits::default());
+    check_all(&rig, 0..124);
+    rig.close();
+    let name = |dir: &Path| fs::read_dir(dir).unwrap().map(|i| i.unwrap().path()).min().unwrap();
+    let class = format::class_dir(Path::new(""), "jobs");
+    let new = name(&sealed.path().join(&class));
+    assert!(new.join("index").is_dir());
+    let old = name(&grown.path().join(&class));
+    assert!(fs::metadata(new.join("log")).unwrap().len() * 2 < fs::metadata(old.join("log")).unwrap().len());
+    // What each step leaves behind: names of the segment as it grew, and of the new one.
+    let steps: [(&str, &str, bool); 6] = [
+        ("", "sealing", true),
+        ("", "sealing", false),
+        ("", "sealed", true),
+        ("old", "sealed", true),
+        ("old", "", true),
+        ("old", "sealing", false),
+    ];
+    for (of_old, of_new, complete) in steps {
+        let dir = tempfile::tempdir().unwrap();
+        copy_dir(sealed.path(), dir.path());
+        fs::remove_dir_all(dir.path().join("state")).unwrap();
+        let at = dir.path().join(&class).join(new.file_name().unwrap());
+        fs::remove_dir_all(&at).unwrap();
+        copy_dir(&old, &at.with_extension(of_old));
+        copy_dir(&new, &at.with_extension(of_new));
+        if !complete {
+            fs::remove_dir_all(at.with_extension(of_new).join("index")).unwrap();
+            fs::write(at.with_extension(of_new).join("log"), b"SALTCLOG").unwrap();
+        }
+        for _ in 0..2 {
+            let rig = Rig::open(dir.path(), Limits::default());
+            check_all(&rig, 0..124);
+            rig.close();
+        }
+        let names: Vec<_> =
+            fs::read_dir(dir.path().join(&class)).unwrap().map(|i| i.unwrap().path()).collect();
+        assert!(names.iter().all(|path| path.extension().is_none()), "{of_old:?} {of_new:?}: {names:?}");
+    }
+}
