@@ -1,6 +1,62 @@
-//! Sealing: how dense a segment becomes, and what a crash in the middle of it leaves.
+//! Sealed segments: found in as they were in memory, dense, and whole after a crash at any step.
 
+use std::fs;
+use std::path::Path;
+
+use super::super::format;
 use super::*;
+
+#[test]
+fn every_pattern_finds_what_matches_in_memory_and_sealed() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    for n in (0..300).step_by(20) {
+        rig.put(batch_of(n..n + 20)).unwrap();
+    }
+    let free = b"salt/job/free/ret/web12/ret/web7";
+    rig.put(Batch::of(&event_entry(free, b"\x81\xa3jid\xb2free/ret/web12/ret", Source::Bus, Micros(300))))
+        .unwrap();
+    let tags: Vec<String> = rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect();
+    assert_eq!(tags.len(), 301);
+    let jid = jid(7);
+    let patterns = [
+        "*",
+        "salt/*",
+        "*/ret/web12*",
+        "*/ret/web12",
+        "*web7",
+        "*load/",
+        "salt/beacon/web[13]/*",
+        "nothing",
+        "*/ret/nobody*",
+        "salt/job/2026*",
+        "salt/job/*00001?/ret/*",
+        "salt/job/*7/ret/*7",
+        "*eacon/web3/*",
+        "salt/?ob/*/r*b1",
+        &format!("*{jid}*"),
+        &format!("salt/job/{jid}/ret/web7?"),
+        "*030955*",
+        "?alt*",
+        "*/web",
+        "salt/beacon/web2/load/",
+    ];
+    for pattern in patterns {
+        let glob = Glob::new(pattern);
+        let expected: Vec<&String> = tags.iter().filter(|tag| glob.matches(tag)).collect();
+        let found = rig.events(&EventFilter { tag: Some(glob.clone()), ..Default::default() });
+        assert_eq!(found.iter().map(|(_, tag)| tag).collect::<Vec<_>>(), expected, "{pattern}");
+        let minion = Some("web120".to_owned());
+        let found = rig.events(&EventFilter { tag: Some(glob), minion, ..Default::default() });
+        let of_minion = |tag: &&&String| tag.ends_with("/web120");
+        assert_eq!(
+            found.iter().map(|(_, tag)| tag).collect::<Vec<_>>(),
+            expected.iter().copied().filter(|t| of_minion(&t)).collect::<Vec<_>>(),
+            "{pattern}"
+        );
+    }
+    rig.close();
+}
 
 /// Bytes on disk of the segments of class `jobs`.
 fn disk_of_jobs(dir: &Path) -> u64 {
@@ -58,6 +114,11 @@ fn a_quiet_master_is_as_dense_as_a_flood_once_sealed() {
     let (flood, quiet) = (sealed(false), sealed(true));
     println!("flood {flood} bytes, quiet {quiet} bytes");
     assert!(quiet * 10 <= flood * 13, "flood {flood} bytes, quiet {quiet} bytes");
+}
+
+/// The jid of the event in the middle.
+fn jid_of(events: &[(u64, String)]) -> String {
+    events[events.len() / 2].1.split('/').nth(2).unwrap().to_owned()
 }
 
 fn copy_dir(from: &Path, to: &Path) {
