@@ -449,3 +449,5 @@ fn remember(
 mod retention_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trials;
