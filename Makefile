@@ -57,7 +57,8 @@ bench: ## ingest, query and returner measured, beside the physical yardstick (BE
 	@$(TARGET)/release/saltcellar bench query
 	@$(TARGET)/release/saltcellar bench returner
 
-crash: ## kill -9 under load, CRASHES times, and damage to every kind of file (CRASH_SEED=n repeats a run)
+crash: ## kill -9 under load, CRASHES times, damage to every kind of file, TRIALS power cuts (CRASH_SEED=n repeats a run)
+	@TRIALS=$${TRIALS:-5000} $(CARGO) test --release --lib trials
 	@CRASHES=$${CRASHES:-200} $(CARGO) test --release --test crash -- --nocapture --test-threads=1
 
 SOAK_ENTRIES ?= 100000000

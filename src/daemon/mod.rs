@@ -29,7 +29,7 @@ use crate::ingest::bus::Bus;
 use crate::limits::{DRAIN_PATIENCE, SEGMENT_ENTRIES_MAX};
 use crate::metrics::Metrics;
 use crate::shutdown::Drain;
-use crate::store::medium::Disk;
+use crate::store::medium::{self, Disk};
 use crate::store::{Classes, FreeSpace, Limits, Options, Store};
 
 /// A running daemon.
@@ -51,7 +51,9 @@ impl Daemon {
         let metrics = Arc::new(Metrics::default());
         let started = clock.now();
         let holder = format!("pid {} with socket {}", std::process::id(), config.socket.display());
-        let options = Options { metrics: metrics.clone(), ..store_options(config, holder, clock.clone()) };
+        let medium = medium::of_a_daemon().map_err(anyhow::Error::msg)?;
+        let options =
+            Options { metrics: metrics.clone(), medium, ..store_options(config, holder, clock.clone()) };
         let opened = Store::open(&options).context("open the store")?;
         let (store, intake) = (opened.store, opened.intake);
         let (appender, committer) = (opened.appender, opened.committer);

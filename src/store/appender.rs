@@ -360,7 +360,11 @@ impl Appender {
     }
 
     fn pack(&mut self, batch: &Arc<Batch>) -> Result<(), StoreError> {
-        self.numbers.reserve(batch.len())?;
+        let reserved = self.numbers.reserve(batch.len());
+        if reserved.is_err() {
+            self.shared.metrics.entries_failed.add(batch.len() as u64);
+        }
+        reserved?;
         for (at, (mut entry, prints)) in batch.entries().enumerate() {
             let prints = prints.unwrap_or_else(|| prints_of(&entry));
             let class = self.classifier.class_of(&entry).index();

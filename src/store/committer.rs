@@ -95,6 +95,13 @@ impl Active {
         synced
     }
 
+    /// Cuts off for good what a failed sync may have left behind the last frame that counts. Until that is on disk the
+    /// segment may not be sealed: a power cut could bring frames back that its index does not know.
+    fn cut_off(&self) -> Result<(), StoreError> {
+        let path = self.segment.log().path();
+        self.file.set_len(self.end).and_then(|()| self.file.sync_all()).map_err(io_at("cut", path))
+    }
+
     fn undo(&mut self) {
         if let Err(e) = self.file.set_len(self.end) {
             // The next commit writes over what was left; until then readers do not look there.
@@ -112,6 +119,8 @@ pub struct Committer {
     pub(super) seals: Tx<Arc<Segment>>,
     /// By class; none until something is to be written to it.
     pub(super) active: Vec<Option<Active>>,
+    /// Segments whose log could not be synced, and that are not finished yet.
+    pub(super) broken: Vec<Active>,
     pub(super) limits: Limits,
     /// When the first write was made that is not synced yet.
     pub(super) unsynced_since: Option<Instant>,
@@ -156,6 +165,9 @@ impl Committer {
         let words = outcome.map_err(|error| error.to_string());
         for done in commit.dones {
             done(words.clone());
+        }
+        if !self.broken.is_empty() {
+            self.finish_broken_segments();
         }
         self.roll_full_segments();
     }
@@ -271,9 +283,19 @@ impl Committer {
         for slot in &mut self.active {
             if let Some(broken) = slot.take_if(|active| active.broken) {
                 tracing::warn!(dir = %broken.segment.dir().display(), "a sync failed; a new segment is begun");
-                finish(&self.seals, broken.segment);
+                self.broken.push(broken);
             }
         }
+        let seals = &self.seals;
+        self.broken.retain(|broken| {
+            let cut = broken.cut_off();
+            match &cut {
+                Ok(()) => finish(seals, broken.segment.clone()),
+                // The next commit tries again; a start reads such a segment through.
+                Err(error) => tracing::warn!(%error, "a log whose sync failed cannot be finished yet"),
+            }
+            cut.is_err()
+        });
     }
 
     /// Finishes segments that have reached their bounds. The next ones are begun when there is something to write.

@@ -63,19 +63,26 @@ pub fn segment_seq(name: &str) -> Option<SeqNo> {
     (name.len() == 20).then(|| name.parse().ok().map(SeqNo))?
 }
 
-/// Creates a directory with mode 0750 and syncs its parent. One that is there already is fine.
+/// Makes a directory with mode 0750, and those above it, and syncs its parent. The parent of one that is there already
+/// is synced too: whoever made it may have died, or been refused the sync, and a power cut would take it.
 pub fn make_dir(medium: &dyn Medium, path: &Path) -> Result<(), StoreError> {
-    if path.is_dir() {
-        return Ok(());
+    let Some(parent) = path.parent() else { return Ok(()) };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let was_there = path.is_dir();
+    if !was_there {
+        if !parent.is_dir() {
+            make_dir(medium, parent)?;
+        }
+        match medium.make_dir(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            made => made.map_err(io_at("create the directory", path)),
+        }?;
     }
-    if let Some(parent) = path.parent() {
-        make_dir(medium, parent)?;
+    match medium.sync_dir(parent) {
+        // Somebody else's, above the state directory: not for us to read, and not for us to sync.
+        Err(e) if was_there && e.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        synced => synced.map_err(io_at("sync the directory", parent)),
     }
-    match medium.make_dir(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        made => made.map_err(io_at("create the directory", path)),
-    }?;
-    path.parent().map_or(Ok(()), |parent| sync_dir(medium, parent))
 }
 
 /// Syncs a directory: names made or removed in it survive a power cut from here on.

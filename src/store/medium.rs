@@ -11,11 +11,17 @@
 //! that holds it, and not before. After a sync that failed nothing is known about what it should have made durable:
 //! the kernel may have dropped those pages, and a second sync that succeeds says nothing about them.
 
+#[cfg(any(test, debug_assertions))]
+pub mod faults;
+#[cfg(test)]
+pub(super) mod power_cut;
+
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Bytes of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +99,16 @@ pub trait MediumFile: Debug + Send + Sync {
 
     /// Bytes of the file.
     fn size(&self) -> io::Result<u64>;
+}
+
+/// The medium of a daemon: [`Disk`]. A debug build can be told another one by the environment, for tests.
+pub fn of_a_daemon() -> Result<Arc<dyn Medium>, String> {
+    #[cfg(debug_assertions)]
+    if let Ok(words) = std::env::var(faults::VARIABLE) {
+        let told = faults::Faults::told_by(&words);
+        return Ok(Arc::new(told.map_err(|word| format!("{}: `{word}` is no plan", faults::VARIABLE))?));
+    }
+    Ok(Arc::new(Disk))
 }
 
 /// The file system as it is.

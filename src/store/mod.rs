@@ -208,6 +208,7 @@ impl Store {
         format::make_dir(&**medium, dir)?;
         let lock = format::Lock::take(dir, &options.holder)?;
         let stamp = format::check_version(&**medium, dir)?;
+        format::make_dir(&**medium, &dir.join("log"))?;
         let classes = all_classes(dir, &options.classes)?;
         let written = classes.all().map(|_| AtomicU64::new(0)).collect();
         let shared = Arc::new(Shared {
@@ -258,6 +259,8 @@ impl Store {
                     shared.add_segment(segment);
                     continue;
                 }
+                // Its name in there may not be on disk yet.
+                format::sync_dir(&**medium, segment.dir())?;
                 let (index, walked) = segment.walk()?;
                 report_damage(&segment, &walked, Some(first_seq) == newest, &options.metrics);
                 next_seq =
@@ -329,6 +332,7 @@ impl Store {
             progress,
             seals: seals_tx,
             active,
+            broken: Vec::new(),
             limits: options.limits,
             unsynced_since: None,
         };
@@ -446,3 +450,5 @@ fn remember(
 mod retention_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trials;

@@ -1,10 +1,11 @@
 //! Killed at random moments, damaged at random places: what was acknowledged must be there, byte for byte,
 //! and what is there must be what was sent.
 //!
-//! `cargo test --test crash` kills the real program about fifteen times; `CRASHES=500 make crash` is the long
+//! The ordinary test run kills the real program about fifteen times; `CRASHES=500 make crash` is the long
 //! form. `CRASH_SEED=n` repeats what was sent and when it was killed, as far as the kernel lets it.
 //!
-//! A SIGKILL leaves the page cache alone: what these tests cannot show is what a power cut takes.
+//! A SIGKILL leaves the page cache alone: what a power cut takes is shown by the store's own
+//! trials, `src/store/trials/`.
 
 #![expect(
     clippy::unwrap_used,

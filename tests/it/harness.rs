@@ -41,7 +41,22 @@ impl Cellar {
 
     /// Starts one with more flags; `DIR` in them is its directory.
     pub(crate) fn start_with(flags: &[&str]) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), flags)
+    }
+
+    /// Starts one on a disk that does what a plan says (`src/store/medium/faults.rs`); only a debug build can.
+    pub(crate) fn start_on_disk(plan: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        put_plan(dir.path(), plan);
+        Self::start_in(dir, &[])
+    }
+
+    /// Gives the disk another plan.
+    pub(crate) fn plan_disk(&self, plan: &str) {
+        put_plan(self.dir.path(), plan);
+    }
+
+    fn start_in(dir: tempfile::TempDir, flags: &[&str]) -> Self {
         let flags: Vec<_> = flags.iter().map(|f| f.replace("DIR", dir.path().to_str().unwrap())).collect();
         let child = serve(dir.path(), &flags);
         let cellar = Self { dir, child, flags };
@@ -120,7 +135,17 @@ impl Drop for Cellar {
 
 fn serve(dir: &Path, flags: &[String]) -> Child {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
-    serve_command(dir).args(flags).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+    let mut command = serve_command(dir);
+    if dir.join("disk").exists() {
+        command.env("SALTCELLAR_TEST_MEDIUM", dir.join("disk"));
+    }
+    command.args(flags).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+}
+
+/// A plan takes another one's place at once, so that nobody reads half of it.
+fn put_plan(dir: &Path, plan: &str) {
+    std::fs::write(dir.join("disk.new"), plan).unwrap();
+    std::fs::rename(dir.join("disk.new"), dir.join("disk")).unwrap();
 }
 
 /// `serve` on a directory, not yet started.

@@ -17,6 +17,9 @@ mod configuration;
 /// Starting, stopping, being killed, being started twice.
 mod lifecycle;
 
+/// The daemon on a disk that is full, slow or failing.
+mod bad_disks;
+
 /// Salt's calls over the local socket: what is stored, what is refused, what comes back.
 mod returner_calls;
 

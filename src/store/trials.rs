@@ -1,0 +1,175 @@
+//! The store on a disk that fails, fills up, and loses power: nothing that was answered may be lost by it.
+
+mod faults;
+mod model;
+mod random;
+
+use std::fs;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::JoinHandle;
+
+use model::{Model, Shape};
+
+use super::tests::options;
+use super::*;
+use crate::model::Batch;
+use crate::store::medium::faults::{Act, Plan};
+use crate::store::medium::power_cut::{Dice, Left, PowerCut};
+
+/// Small segments, so that there are many.
+const TINY: Limits =
+    Limits { durability: Durability::Durable, segment_bytes_max: 6000, segment_entries_max: 40 };
+
+/// A store, its disk, and what must be in it.
+struct House {
+    dir: tempfile::TempDir,
+    /// How many disks there were before this one.
+    disks: usize,
+    disk: PowerCut,
+    plan: Arc<Plan>,
+    lie: Option<Act>,
+    limits: Limits,
+    rig: Option<Rig>,
+    model: Model,
+    /// Counted by those that are closed.
+    frames_damaged: u64,
+}
+
+struct Rig {
+    store: Store,
+    intake: Intake,
+    metrics: Arc<Metrics>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Rig {
+    fn open(options: &Options) -> Result<Self, StoreError> {
+        let Opened { store, intake, appender, committer, sealer, retainer } = Store::open(options)?;
+        let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
+        let threads = vec![
+            thread(Box::new(|| appender.run())),
+            thread(Box::new(|| committer.run())),
+            thread(Box::new(|| sealer.run())),
+            thread(Box::new(|| retainer.run())),
+        ];
+        Ok(Self { store, intake, metrics: options.metrics.clone(), threads })
+    }
+
+    fn close(self) {
+        drop((self.store, self.intake));
+        self.threads.into_iter().for_each(|t| t.join().unwrap());
+    }
+}
+
+/// A batch that was handed over, and where its answer comes.
+type Sent = (Vec<usize>, Receiver<Result<(), String>>);
+
+impl House {
+    fn new(limits: Limits) -> Self {
+        Self::lied_to(limits, None)
+    }
+
+    /// On a disk that says of such syncs that all is well, and does nothing.
+    fn lied_to(limits: Limits, lie: Option<Act>) -> Self {
+        let dir = temporary();
+        let (root, plan) = (dir.path().join("0"), Arc::new(Plan::default()));
+        fs::create_dir(&root).unwrap();
+        let disk = PowerCut::new(&root, plan.clone()).lying(lie);
+        let (rig, model) = (None, Model::default());
+        let mut house = Self { dir, disks: 0, disk, plan, lie, limits, rig, model, frames_damaged: 0 };
+        house.open();
+        house
+    }
+
+    fn root(&self) -> PathBuf {
+        self.dir.path().join(self.disks.to_string())
+    }
+
+    fn try_open(&mut self) -> Result<(), StoreError> {
+        let medium = Arc::new(self.disk.clone());
+        let options = Options { medium, ..options(&self.root().join("cellar"), self.limits) };
+        self.rig = Some(Rig::open(&options)?);
+        Ok(())
+    }
+
+    fn open(&mut self) {
+        self.try_open().unwrap();
+    }
+
+    fn rig(&self) -> &Rig {
+        self.rig.as_ref().expect("it is open")
+    }
+
+    fn close(&mut self) {
+        if let Some(rig) = self.rig.take() {
+            self.frames_damaged += rig.metrics.frames_damaged.get();
+            rig.close();
+        }
+    }
+
+    /// An orderly stop, and a start.
+    fn reopen(&mut self) {
+        self.close();
+        self.open();
+    }
+
+    /// The power goes, if it is not gone yet, and comes back.
+    fn cut(&mut self, left: Left, seed: u64) {
+        self.disk.let_power_go_after(0);
+        self.close();
+        self.disks += 1;
+        let root = self.root();
+        fs::create_dir(&root).unwrap();
+        self.disk.cut(&root, left, &mut Dice::new(seed));
+        fs::remove_dir_all(self.dir.path().join((self.disks - 1).to_string())).unwrap();
+        self.disk = PowerCut::new(&root, self.plan.clone()).lying(self.lie);
+    }
+
+    /// Hands batches over, all of them before the first answer is waited for, then waits. The items that were
+    /// answered with an error or not at all come back.
+    fn put(&mut self, batches: &[Vec<Shape>]) -> Vec<usize> {
+        let sent = batches.iter().map(|shapes| {
+            let (numbers, batch) = self.model.batch(shapes);
+            self.send(numbers, batch)
+        });
+        let sent: Vec<_> = sent.collect();
+        self.wait(sent)
+    }
+
+    /// Sends items once more by other doors.
+    fn put_again(&mut self, numbers: &[usize]) -> Vec<usize> {
+        let batch = self.model.again(numbers);
+        let sent = self.send(numbers.to_vec(), batch);
+        self.wait(vec![sent])
+    }
+
+    fn send(&self, numbers: Vec<usize>, batch: Batch) -> Sent {
+        let (tx, answer) = sync_channel(1);
+        let done: Done = Box::new(move |outcome| drop(tx.send(outcome)));
+        self.rig().intake.submit(batch, Some(done)).unwrap();
+        (numbers, answer)
+    }
+
+    fn wait(&mut self, sent: Vec<Sent>) -> Vec<usize> {
+        let mut open = Vec::new();
+        for (numbers, answer) in sent {
+            if let Ok(Ok(())) = answer.recv() {
+                self.model.acknowledge(&numbers);
+            } else {
+                open.extend(numbers);
+            }
+        }
+        open
+    }
+
+    fn check(&mut self) {
+        let store = self.rig().store.clone();
+        self.model.check(&store);
+    }
+}
+
+/// In memory where that can be had: nothing here relies on a real disk.
+fn temporary() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir()).unwrap()
+}

@@ -1,0 +1,179 @@
+//! Disks that fill up, fail and dawdle: who sent is told, nothing that was answered is lost, nothing half
+//! written is read, and all is well again when the disk is.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::super::tests::batch_of;
+use super::model::WHATS;
+use super::*;
+use crate::store::medium::faults::Fault;
+
+const ROOMY: Limits =
+    Limits { durability: Durability::Durable, segment_bytes_max: 1 << 20, segment_entries_max: 1_000_000 };
+
+/// Something of every kind, in batches of `size`, none of it large.
+fn mixture(batches: usize, size: usize) -> Vec<Vec<Shape>> {
+    let shape = |n: usize| {
+        let small = |n: usize| u8::try_from(n).unwrap();
+        let (what, job, minion) = (small(n % usize::from(WHATS)), small(n / 7 % 6), small(n % 4));
+        Shape { what, job, minion, size: u16::try_from(n * 37 % 90 + 1).unwrap() }
+    };
+    (0..batches).map(|batch| (0..size).map(|n| shape(batch * size + n)).collect()).collect()
+}
+
+impl House {
+    fn counter(&self, name: &str) -> u64 {
+        self.rig().metrics.all().iter().find(|(counter, _)| *counter == name).unwrap().1
+    }
+
+    /// The logs of a class, the oldest first.
+    fn logs(&self, class: &str) -> Vec<PathBuf> {
+        let items = fs::read_dir(self.root().join("cellar/log").join(class)).unwrap();
+        let mut logs: Vec<_> = items.map(|item| item.unwrap().path().join("log")).collect();
+        logs.retain(|log| log.is_file());
+        logs.sort();
+        logs
+    }
+
+    /// All is well again: what was refused is taken, and so is more. It is there after a stop, and after a cut.
+    fn recovers(&mut self, refused: &[usize]) {
+        self.plan.heal();
+        assert!(
+            self.put_again(refused).is_empty(),
+            "the disk is mended, and what was refused is refused again"
+        );
+        assert!(self.put(&mixture(3, 10)).is_empty(), "the disk is mended");
+        self.check();
+        self.reopen();
+        self.check();
+        self.cut(Left::Nothing, 0);
+        self.open();
+        self.check();
+        assert_eq!(self.frames_damaged, 0);
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_counted_and_survived() {
+    for room in [0, 1, 31, 64, 700, 5000] {
+        let mut house = House::new(ROOMY);
+        assert!(house.put(&mixture(4, 8)).is_empty());
+        house.plan.leave_room(Some(room));
+        let mut refused = Vec::new();
+        for _ in 0..10 {
+            refused.extend(house.put(&mixture(5, 8)));
+        }
+        assert!(refused.len() >= 40, "{room} bytes of room, {} refused", refused.len());
+        assert_eq!(house.counter("entries_failed"), refused.len() as u64, "{room} bytes of room");
+        house.check();
+        house.recovers(&refused);
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_and_dies_loses_nothing_that_was_answered() {
+    for (seed, left) in [(1, Left::All), (2, Left::Nothing), (3, Left::Some), (4, Left::Some)] {
+        let mut house = House::new(ROOMY);
+        assert!(house.put(&mixture(4, 8)).is_empty());
+        house.plan.leave_room(Some(1500));
+        let refused = house.put(&mixture(30, 8));
+        assert!(!refused.is_empty());
+        house.cut(left, seed);
+        house.plan.heal();
+        house.open();
+        house.check();
+        house.recovers(&refused);
+    }
+}
+
+#[test]
+fn whatever_act_fails_is_told_and_the_store_goes_on() {
+    for (act, _) in Act::ALL {
+        for (errno, from) in [(Errno::NOSPC, 1), (Errno::IO, 1), (Errno::IO, 2)] {
+            let mut house = House::new(TINY);
+            house.plan.add(Fault { from, ..Fault::lasting(act, errno) });
+            let mut refused = Vec::new();
+            for _ in 0..4 {
+                refused.extend(house.put(&mixture(3, 20)));
+            }
+            house.check();
+            let told = format!("{act:?} fails with {errno} from the {from}th on");
+            // A full segment that cannot be followed by a new one, or a log that cannot be written.
+            let vital = !matches!(act, Act::SetLen | Act::Remove);
+            assert_eq!(!refused.is_empty(), vital, "{told}: {} refused", refused.len());
+            assert_eq!(house.counter("entries_failed"), refused.len() as u64, "{told}");
+            house.recovers(&refused);
+        }
+    }
+}
+
+#[test]
+fn half_a_frame_is_never_read() {
+    for part in [1, 15, 16, 40, 48, 64, 200, 500, 800] {
+        for undone in [true, false] {
+            let mut house = House::new(ROOMY);
+            assert!(house.put(&mixture(2, 8)).is_empty());
+            house.plan.add(Fault { part, ..Fault::once(Act::Write, Errno::NOSPC) });
+            if !undone {
+                house.plan.add(Fault::once(Act::SetLen, Errno::IO));
+            }
+            let refused = house.put(&mixture(1, 30));
+            assert_eq!(refused.len(), 30, "{part} bytes written");
+            house.check();
+            // Another commit in the same place, shorter than what was left there.
+            assert!(house.put(&mixture(1, 1)).is_empty());
+            house.check();
+            house.cut(Left::All, 0);
+            house.open();
+            house.check();
+            house.recovers(&refused);
+        }
+    }
+}
+
+#[test]
+fn after_a_failed_sync_a_log_is_never_written_again() {
+    let mut house = House::new(ROOMY);
+    let beacons = |count: usize| vec![vec![Shape { what: 0, job: 0, minion: 1, size: 50 }; count]];
+    assert!(house.put(&beacons(5)).is_empty());
+    let [first] = &house.logs("events")[..] else { panic!("one log") };
+    let synced = fs::metadata(first).unwrap().len();
+    house.plan.add(Fault::once(Act::Sync, Errno::IO));
+    let refused = house.put(&beacons(5));
+    assert_eq!(refused.len(), 5);
+    assert!(house.put(&beacons(5)).is_empty(), "the next one goes into a log of its own");
+    let logs = house.logs("events");
+    assert_eq!((logs.len(), &logs[0], fs::metadata(first).unwrap().len()), (2, first, synced));
+    house.check();
+    // What the failed sync lost is gone; nothing that was answered was in there.
+    house.cut(Left::Nothing, 0);
+    house.open();
+    house.check();
+    house.recovers(&refused);
+}
+
+#[test]
+fn many_callers_on_a_slow_disk_share_its_syncs() {
+    const CALLERS: u64 = 48;
+    const EACH: u64 = 10;
+    let house = House::new(ROOMY);
+    house.plan.delay_syncs(Duration::from_millis(5));
+    std::thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let house = &house;
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    let (_, answer) = house.send(Vec::new(), batch_of([caller * 1000 + n]));
+                    answer.recv().unwrap().unwrap();
+                }
+            });
+        }
+    });
+    let (entries, commits) = (house.counter("entries_stored"), house.counter("commits"));
+    assert_eq!(entries, CALLERS * EACH);
+    assert!(commits * 8 < entries, "{entries} entries took {commits} commits");
+    // Each commit syncs the log of each class it touches, once.
+    assert!(house.plan.count(Act::Sync) <= 2 * commits + 20, "{} syncs", house.plan.count(Act::Sync));
+}

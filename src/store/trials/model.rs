@@ -1,0 +1,357 @@
+//! What was sent, what was answered, and what must therefore be in the store: a plain list.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::tests::jid;
+use super::Dice;
+use crate::clock::Micros;
+use crate::model::{Batch, Entry, EventFilter, Flags, Glob, Kind, SeqNo, Source};
+use crate::store::{Store, StoredEntry};
+use crate::wire::msgpack::{self, Writer};
+use crate::wire::salt_event::{event_entry, peek};
+
+/// Something to send, as the random operations describe it.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    /// Which kind of entry, by which door.
+    pub(super) what: u8,
+    /// Of which job.
+    pub(super) job: u8,
+    /// Of which minion.
+    pub(super) minion: u8,
+    /// How large.
+    pub(super) size: u16,
+}
+
+impl std::fmt::Debug for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}/{}/{}", self.what, self.job, self.minion, self.size)
+    }
+}
+
+/// How many there are for [`Shape::what`].
+pub(super) const WHATS: u8 = 13;
+
+/// One thing that was sent, perhaps several times. Its number stands in its body.
+#[derive(Debug)]
+pub(super) struct Item {
+    kind: Kind,
+    door: Source,
+    tag: Vec<u8>,
+    jid: String,
+    minion: String,
+    on_bus: bool,
+    body: Vec<u8>,
+    pub(super) attempts: Vec<Attempt>,
+}
+
+/// One sending.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    door: Source,
+    /// Counts all attempts of all items.
+    order: u64,
+    /// Was it answered that it is stored?
+    pub(super) acknowledged: bool,
+}
+
+/// All that was sent, and where it was found.
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    items: Vec<Item>,
+    attempts: u64,
+    /// Item by sequence number, as of every look so far.
+    found: BTreeMap<u64, usize>,
+    /// Everything before this was readable.
+    durable: SeqNo,
+}
+
+fn body(n: usize, shape: Shape, keys: &[(&str, &str)]) -> Vec<u8> {
+    // Every hundredth has a block of its own; half of each does not compress.
+    let len = if shape.size.is_multiple_of(100) { 300_000 } else { usize::from(shape.size) };
+    let mut dice = Dice::new(n as u64);
+    let blob: Vec<u8> =
+        (0..len).map(|at| if at % 64 < 32 { u8::try_from(dice.below(256)).unwrap() } else { b'x' }).collect();
+    let mut w = Writer::new();
+    w.map(keys.len() + 3).str("n").uint(n as u64).str("fun").str("test.echo");
+    for (key, value) in keys {
+        w.str(key).str(value);
+    }
+    w.str("return").array(2).uint(n as u64).bin(&blob);
+    w.into_bytes()
+}
+
+impl Item {
+    fn new(n: usize, shape: Shape) -> Self {
+        let job = u64::from(shape.job);
+        let jid = match job % 3 {
+            0 => jid(job),
+            1 => format!("{}_4711", jid(job)),
+            _ => format!("by hand {job}"),
+        };
+        let minion = format!("web{}", shape.minion);
+        let answer = [("jid", jid.as_str()), ("id", &minion)];
+        let fired = [("jid", jid.as_str()), ("id", &minion), ("cmd", "_return"), ("_stamp", "now")];
+        let loaded = |map: Vec<u8>| {
+            let mut w = Writer::new();
+            w.array(2).raw(&map).nil();
+            w.into_bytes()
+        };
+        let words = |words: String| {
+            let mut w = Writer::new();
+            w.str(&words);
+            w.into_bytes()
+        };
+        let event = |tag: String, door, keys: &[(&str, &str)]| {
+            let body = body(n, shape, keys);
+            let entry = event_entry(tag.as_bytes(), &body, door, Micros(0));
+            let (kind, jid, minion) = (entry.kind, entry.jid.to_owned(), entry.minion.to_owned());
+            let (tag, attempts) = (tag.into_bytes(), Vec::new());
+            Self { kind, door, tag, jid, minion, on_bus: true, body, attempts }
+        };
+        let fact = |kind, tag: String, on_bus, body| Self {
+            kind,
+            door: Source::Returner,
+            minion: if kind == Kind::Return { minion.clone() } else { String::new() },
+            jid: if kind == Kind::Register { String::new() } else { jid.clone() },
+            tag: tag.into_bytes(),
+            on_bus,
+            body,
+            attempts: Vec::new(),
+        };
+        let ret = format!("salt/job/{jid}/ret/{minion}");
+        match shape.what {
+            0 => event(format!("salt/beacon/{minion}/load/"), Source::Bus, &[]),
+            1 => event(format!("salt/auth/{n}"), Source::EventReturn, &[("id", &minion)]),
+            2 => event(format!("salt/job/{jid}/new"), Source::Bus, &answer),
+            3 => event(ret, Source::Bus, &answer),
+            4 => event(ret, Source::EventReturn, &fired),
+            5 => event(format!("salt/job/{jid}/prog/{minion}/{n}"), Source::Bus, &[]),
+            6 => fact(Kind::Return, ret, false, body(n, shape, &answer)),
+            7 => fact(Kind::Return, ret, true, body(n, shape, &fired)),
+            8 => fact(Kind::Load, String::new(), false, loaded(body(n, shape, &answer))),
+            9 => fact(Kind::ReturnLoad, String::new(), false, loaded(body(n, shape, &answer))),
+            10 => fact(Kind::Minions, String::new(), false, loaded(words(format!("minions {n}")))),
+            11 => fact(Kind::Endtime, String::new(), false, words(format!("end {n}"))),
+            _ => fact(Kind::Register, String::new(), false, words(format!("register {n}"))),
+        }
+    }
+
+    fn push(&self, n: usize, door: Source, to: &mut Batch) {
+        let seen = peek(&self.body);
+        let flags = if self.kind == Kind::Return { seen.flags() } else { Flags::default() };
+        let flags = if self.on_bus { flags.with(Flags::ON_BUS) } else { flags };
+        let at = Micros(i64::try_from(n).unwrap());
+        let (kind, tag, jid, minion, body) =
+            (self.kind, &self.tag[..], &self.jid[..], &self.minion[..], &self.body[..]);
+        to.push(
+            &Entry { kind, source: door, flags, at, tag, jid, minion, fun: "test.echo", retcode: 0, body },
+            None,
+        );
+    }
+
+    /// The door by which it can come again and is known to be the same; none if by no other.
+    fn next_door(&self) -> Source {
+        let used = |door| self.attempts.iter().any(|attempt| attempt.door == door);
+        match self.door {
+            Source::Returner => Source::SpooledReturner,
+            _ if used(Source::EventReturn) => Source::SpooledEventReturn,
+            _ => Source::EventReturn,
+        }
+    }
+
+    /// Every word of these is kept.
+    fn is_word(&self) -> bool {
+        matches!(self.kind, Kind::Register | Kind::Endtime)
+    }
+
+    fn acknowledged(&self) -> usize {
+        self.attempts.iter().filter(|attempt| attempt.acknowledged).count()
+    }
+
+    /// How often it may be in the store, at least and at most.
+    fn copies(&self) -> (usize, usize) {
+        if self.is_word() {
+            return (self.acknowledged(), self.attempts.len());
+        }
+        (self.acknowledged().min(1), 1)
+    }
+
+    fn compare(&self, n: usize, found: &StoredEntry) {
+        assert_eq!(found.kind, self.kind, "the kind of {n}");
+        assert_eq!(found.tag, self.tag, "the tag of {n}");
+        assert_eq!(found.jid, self.jid, "the jid of {n}");
+        assert_eq!(found.minion, self.minion, "the minion of {n}");
+        assert_eq!(found.fun, "test.echo", "the function of {n}");
+        assert_eq!(found.at, Micros(i64::try_from(n).unwrap()), "the time of {n}");
+        assert!(found.body == self.body, "the body of {n}");
+        let doors: Vec<_> = self.attempts.iter().map(|attempt| attempt.door).collect();
+        assert!(doors.contains(&found.source), "{n} came by {doors:?}, not by {:?}", found.source);
+        let differs = found.flags.has(Flags::ON_BUS) != self.on_bus;
+        // A return that a returner call vouches for is no event if the bus showed another one before.
+        assert!(!differs || (self.on_bus && self.kind == Kind::Return), "the flags of {n}");
+    }
+}
+
+/// Which item this is: its number stands in its body.
+fn number(entry: &StoredEntry) -> usize {
+    let words = msgpack::as_text(&entry.body).or_else(|| {
+        let first = msgpack::elements(&entry.body).next()?;
+        msgpack::as_text(first)
+    });
+    if let Some(words) = words {
+        return words.rsplit(' ').next().unwrap().parse().unwrap();
+    }
+    let map = if matches!(entry.kind, Kind::Load | Kind::ReturnLoad) {
+        msgpack::elements(&entry.body).next().unwrap()
+    } else {
+        &entry.body
+    };
+    usize::try_from(msgpack::get(map, "n").and_then(msgpack::as_int).unwrap()).unwrap()
+}
+
+impl Model {
+    /// Makes new items of some shapes, and a batch of them.
+    pub(super) fn batch(&mut self, shapes: &[Shape]) -> (Vec<usize>, Batch) {
+        let mut batch = Batch::default();
+        let mut numbers = Vec::new();
+        for shape in shapes {
+            let n = self.items.len();
+            self.items.push(Item::new(n, *shape));
+            let door = self.items[n].door;
+            self.send(n, door, &mut batch);
+            numbers.push(n);
+        }
+        (numbers, batch)
+    }
+
+    /// Sends items once more, by other doors than before.
+    pub(super) fn again(&mut self, numbers: &[usize]) -> Batch {
+        let mut batch = Batch::default();
+        for n in numbers {
+            let door = self.items[*n].next_door();
+            self.send(*n, door, &mut batch);
+        }
+        batch
+    }
+
+    fn send(&mut self, n: usize, door: Source, batch: &mut Batch) {
+        let item = &mut self.items[n];
+        item.push(n, door, batch);
+        item.attempts.push(Attempt { door, order: self.attempts, acknowledged: false });
+        self.attempts += 1;
+    }
+
+    /// The last sending of these was answered.
+    pub(super) fn acknowledge(&mut self, numbers: &[usize]) {
+        for n in numbers {
+            self.items[*n].attempts.last_mut().unwrap().acknowledged = true;
+        }
+    }
+
+    /// Items of which no sending was answered.
+    pub(super) fn open(&self) -> Vec<usize> {
+        (0..self.items.len()).filter(|n| self.items[*n].acknowledged() == 0).collect()
+    }
+
+    /// Items that can come again by another door and be known.
+    pub(super) fn foldable(&self, n: usize) -> Option<usize> {
+        let n = n.checked_rem(self.items.len())?;
+        (!self.items[n].is_word()).then_some(n)
+    }
+
+    /// Everything that a store says must agree with what was sent.
+    pub(super) fn check(&mut self, store: &Store) {
+        assert!(store.durable() >= self.durable, "{} after {}", store.durable(), self.durable);
+        self.durable = store.durable();
+        let everything = |filter: &EventFilter| {
+            store.events_before(filter, SeqNo(u64::MAX), usize::MAX, usize::MAX).unwrap()
+        };
+        let events = everything(&EventFilter::default());
+        assert!(events.windows(2).all(|pair| pair[0].seq > pair[1].seq), "the list goes back");
+        let mut all: BTreeMap<u64, StoredEntry> = events.iter().map(|e| (e.seq.0, e.clone())).collect();
+        let jids: BTreeSet<_> =
+            self.items.iter().map(|item| item.jid.clone()).filter(|j| !j.is_empty()).collect();
+        for jid in &jids {
+            let of_job = store.job_entries(jid).unwrap();
+            assert!(of_job.windows(2).all(|pair| pair[0].seq < pair[1].seq), "job {jid} is out of order");
+            let on_bus = |e: &&StoredEntry| e.jid == *jid && e.flags.has(Flags::ON_BUS);
+            let seqs: Vec<_> = of_job.iter().filter(on_bus).map(|e| e.seq).collect();
+            let mut listed: Vec<_> = events.iter().filter(on_bus).map(|e| e.seq).collect();
+            listed.reverse();
+            assert_eq!(seqs, listed, "the events of job {jid}");
+            let filter = EventFilter { jid: Some(jid.clone()), ..EventFilter::default() };
+            let mut filtered: Vec<_> = everything(&filter).iter().map(|e| e.seq).collect();
+            filtered.reverse();
+            assert_eq!(filtered, listed, "the list of events of job {jid}");
+            assert_eq!(store.job_row(jid).unwrap().is_some(), !of_job.is_empty(), "the row of job {jid}");
+            all.extend(of_job.into_iter().map(|e| (e.seq.0, e)));
+        }
+        self.check_entries(&all);
+        check_lists(store, &all);
+        self.check_register(store);
+        let beacons = EventFilter { tag: Some(Glob::new("salt/beacon/web1/*")), ..EventFilter::default() };
+        let expected = events.iter().filter(|e| e.tag.starts_with(b"salt/beacon/web1/")).count();
+        assert_eq!(everything(&beacons).len(), expected, "the beacons of web1");
+    }
+
+    fn check_entries(&mut self, all: &BTreeMap<u64, StoredEntry>) {
+        let mut copies = vec![0; self.items.len()];
+        for (seq, entry) in all {
+            let n = number(entry);
+            self.items[n].compare(n, entry);
+            copies[n] += 1;
+            let known = self.found.insert(*seq, n);
+            assert!(known.is_none_or(|known| known == n), "number {seq} was {known:?}'s and is {n}'s");
+        }
+        for (n, (item, copies)) in self.items.iter().zip(&copies).enumerate() {
+            let (least, most) = item.copies();
+            if item.kind != Kind::Register {
+                assert!(
+                    (least..=most).contains(copies),
+                    "{copies} of {n}: {:?} {:?}",
+                    item.kind,
+                    item.attempts
+                );
+            }
+        }
+        let gone = self.found.iter().find(|(seq, _)| !all.contains_key(seq));
+        assert!(gone.is_none(), "number and item {gone:?} were readable and are gone");
+    }
+
+    /// The last word counts, or a later one that was not answered.
+    fn check_register(&self, store: &Store) {
+        let registers = || self.items.iter().filter(|item| item.kind == Kind::Register);
+        let attempts =
+            || registers().flat_map(|item| item.attempts.iter().map(move |attempt| (item, attempt)));
+        let last = attempts().filter(|(_, attempt)| attempt.acknowledged).map(|(_, a)| a.order).max();
+        let Some(body) = store.register().unwrap() else {
+            assert_eq!(last, None, "there is no register");
+            return;
+        };
+        let counts = |attempt: &Attempt| last.is_none_or(|last| attempt.order >= last);
+        let found = attempts().any(|(item, attempt)| item.body == body && counts(attempt));
+        assert!(found, "the register is an old one: {:?}", msgpack::as_text(&body));
+    }
+}
+
+/// The lists of jobs and of minions against all entries.
+fn check_lists(store: &Store, all: &BTreeMap<u64, StoredEntry>) {
+    let jids = |wanted: fn(Kind) -> bool| -> BTreeSet<&str> {
+        all.values().filter(|e| wanted(e.kind) && !e.jid.is_empty()).map(|e| e.jid.as_str()).collect()
+    };
+    let rows = store.jobs_before(None, usize::MAX).unwrap();
+    let listed: BTreeSet<&str> = rows.iter().map(|(_, row)| row.jid.as_str()).collect();
+    assert_eq!(rows.len(), listed.len(), "a job is listed twice");
+    let due = jids(|kind| crate::store::row::rank(kind) > 0);
+    assert!(due.is_subset(&listed), "{due:?} are jobs, {listed:?} are listed");
+    assert!(listed.is_subset(&jids(|_| true)), "a job is listed that nobody sent");
+    let mut latest = BTreeMap::new();
+    for entry in all.values().filter(|e| e.kind == Kind::Return) {
+        latest.insert(entry.minion.clone(), entry.seq);
+    }
+    assert_eq!(store.minions().unwrap(), latest.keys().cloned().collect::<Vec<_>>());
+    let said = store.latest_of("test.echo").unwrap();
+    let said: BTreeMap<_, _> = said.into_iter().map(|(minion, latest)| (minion, latest.seq)).collect();
+    assert_eq!(said, latest, "the latest job of each minion");
+}
