@@ -39,6 +39,7 @@ pub mod segment;
 pub mod sleds;
 pub mod state;
 pub mod stats;
+pub mod tools;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
