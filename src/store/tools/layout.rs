@@ -157,6 +157,28 @@ fn list_segments(dir: &Path) -> Result<Vec<Place>, StoreError> {
     Ok(places)
 }
 
+/// Directories of segments whose log is not there.
+pub fn without_log(dir: &Path) -> Result<Vec<Place>, StoreError> {
+    let mut found = Vec::new();
+    for class_name in format::class_names(dir)? {
+        for path in files::list(&format::class_dir(dir, &class_name))? {
+            let first_seq = path.file_name().and_then(|name| format::segment_seq(name.to_str()?));
+            let Some(first_seq) = first_seq.filter(|_| path.is_dir() && !path.join("log").is_file()) else {
+                continue;
+            };
+            let is_sealed = path.join("index").is_dir();
+            found.push(Place {
+                class_name: class_name.clone(),
+                first_seq,
+                dir: path,
+                is_sealed,
+                is_newest: false,
+            });
+        }
+    }
+    Ok(found)
+}
+
 /// Files and directories under a state directory that no release puts there.
 pub fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let known = |path: &PathBuf| {

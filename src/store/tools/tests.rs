@@ -13,6 +13,7 @@ use super::salvage::salvage;
 use super::verify::{self, Indexes, verify};
 use super::{ToolError, layout};
 use crate::clock::{Clock, Micros};
+use crate::limits::BLOCK_RAW_BYTES;
 use crate::metrics::Metrics;
 use crate::model::{Batch, EventFilter, Source};
 use crate::store::*;
@@ -28,18 +29,20 @@ fn options(dir: &Path) -> Options {
         metrics: Arc::<Metrics>::default(),
         limits,
         classes: Classes::default(),
+        free: FreeSpace::default(),
         medium: Arc::new(medium::Disk),
     }
 }
 
 /// Runs something beside an open store, whose threads end with it.
 fn with_store<T>(dir: &Path, work: impl FnOnce(&Store, &Intake) -> T) -> T {
-    let Opened { store, intake, appender, committer, sealer } = Store::open(&options(dir)).unwrap();
+    let Opened { store, intake, appender, committer, sealer, retainer } = Store::open(&options(dir)).unwrap();
     let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
     let threads = [
         thread(Box::new(|| appender.run())),
         thread(Box::new(|| committer.run())),
         thread(Box::new(|| sealer.run())),
+        thread(Box::new(|| retainer.run())),
     ];
     let done = work(&store, &intake);
     drop((store, intake));
@@ -53,11 +56,13 @@ fn with_store<T>(dir: &Path, work: impl FnOnce(&Store, &Intake) -> T) -> T {
 fn event(n: u64) -> (String, Vec<u8>) {
     let jid = format!("20261121030955{:06}", n / 10);
     let mut w = Writer::new();
-    w.map(4).str("id").str(&format!("web{n}")).str("jid").str(&jid).str("return").uint(n);
+    w.map(5).str("id").str(&format!("web{n}")).str("jid").str(&jid).str("return").uint(n);
     // Does not pack well, so that bodies are worth damaging.
     let noise: Vec<u8> =
         (0..20_u64).flat_map(|i| (n * 31 + i).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
     w.str("noise").bin(&noise);
+    // Large enough for sealing to leave its block alone.
+    w.str("pad").bin(&vec![b'x'; BLOCK_RAW_BYTES / 2]);
     let tag = if n.is_multiple_of(3) { format!("beacon/{n}") } else { format!("salt/job/{jid}/ret/web{n}") };
     (tag, w.into_bytes())
 }
@@ -252,10 +257,13 @@ fn a_segment_that_is_gone_is_missed() {
     let (_dir, state) = a_store();
     let places: Vec<_> =
         layout::segments(&state).unwrap().into_iter().filter(|place| place.is_sealed).collect();
+    fs::remove_file(places[1].log()).unwrap();
+    let before = check(&state);
+    assert_eq!(before.problems.len(), 1, "{before:#?}");
     fs::remove_dir_all(&places[1].dir).unwrap();
     let report = check(&state);
-    assert_eq!(report.problems.len(), 1, "{report:#?}");
-    assert_eq!(report.problems[0].path, places[1].dir);
+    assert_eq!(report.problems, before.problems);
+    assert_eq!(report.problems[0].path, places[1].log());
     assert_eq!(report.entries_lost(), 199 - report.entries);
 }
 

@@ -138,6 +138,10 @@ pub fn verify(dir: &Path, options: Options, watch: &mut dyn Watch) -> Result<Rep
     for path in layout::foreign(dir)? {
         report.notes.push(about(&path, "saltcellar did not put this here", "it is not looked at"));
     }
+    for place in layout::without_log(dir)? {
+        let means = "every entry that was in it is lost: put it back from a backup";
+        report.damage(about(&place.log(), "the log of a segment is not there", means));
+    }
     let mut check =
         Check { options, stamp, seqs: SeqSet::default(), last_seq: SeqNo::default(), done: 0, total };
     let mut class_name = String::new();
@@ -425,13 +429,16 @@ fn catalogue(
     };
     for (class_name, first_seq, difference) in differences {
         let segment = format::class_dir(dir, &class_name).join(format::segment_name(first_seq));
+        let log = segment.join("log");
         match difference {
             Difference::Missing { entries, last_seq } => {
                 let (first, last) = (first_seq.0, last_seq.0);
                 let means = format!(
                     "{entries} entries are lost, of numbers {first} to {last}: restore it from a backup"
                 );
-                let problem = about(&segment, "the segment is missing", means);
+                // Its directory may be there; then this is more exact.
+                report.problems.retain(|problem| problem.path != log);
+                let problem = about(&log, "the segment is not there", means);
                 report.damage(Problem { entries_lost: entries, ..problem });
             }
             Difference::Facts => {
