@@ -262,3 +262,9 @@ pub const JOBS_SORTED_AT_ONCE: usize = 4_096;
 
 /// Memory that sled may take for the state database.
 pub const STATE_CACHE_BYTES: u64 = 8 * 1024 * 1024;
+
+/// Bytes that backup and restore copy at once.
+pub const TOOL_COPY_BYTES: usize = 1024 * 1024;
+
+/// Problems that `store verify` lists one by one; beyond them they are only counted.
+pub const VERIFY_PROBLEMS_MAX: usize = 10_000;

@@ -8,6 +8,7 @@ use crate::api::client::ClientError;
 use crate::api::socket::SocketError;
 use crate::config::ConfigError;
 use crate::store::StoreError;
+use crate::store::tools::ToolError;
 
 /// An exit code. Scripts rely on the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,11 +44,15 @@ impl Exit {
         if cause.is::<ConfigError>() {
             return Some(Self::Usage);
         }
-        if let Some(error) = cause.downcast_ref::<StoreError>() {
+        if let Some(error) = cause.downcast_ref() {
+            return Some(Self::of_store(error));
+        }
+        if let Some(error) = cause.downcast_ref() {
             return Some(match error {
-                StoreError::Version { .. } | StoreError::Corrupt { .. } => Self::Corrupt,
-                StoreError::Locked { .. } => Self::TempFail,
-                _ => Self::Failed,
+                ToolError::Store(error) => Self::of_store(error),
+                ToolError::Damaged { .. } => Self::Corrupt,
+                ToolError::NoSpace { .. } => Self::Failed,
+                _ => Self::Usage,
             });
         }
         if let Some(error) = cause.downcast_ref::<SocketError>() {
@@ -71,6 +76,16 @@ impl Exit {
                 _ => Self::Failed,
             },
         })
+    }
+}
+
+impl Exit {
+    fn of_store(error: &StoreError) -> Self {
+        match error {
+            StoreError::Version { .. } | StoreError::Corrupt { .. } => Self::Corrupt,
+            StoreError::Locked { .. } => Self::TempFail,
+            _ => Self::Failed,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ mod jobs;
 mod logs;
 mod nested;
 mod output;
+mod progress;
 mod serve;
 mod status;
 mod store;
@@ -50,6 +51,7 @@ Examples:
   saltcellar jobs list --since 2h            what ran lately
   saltcellar jobs show 20261121054728123456  one job in full
   saltcellar events list --tag 'salt/auth*'  the last events of a kind
+  saltcellar store backup /backup/saltcellar a copy, while the daemon runs
   saltcellar check                           what the daemon would run on
 
 Exit codes:
@@ -101,7 +103,7 @@ enum Verb {
     /// How the daemon is
     #[command(after_long_help = status::EXAMPLES)]
     Status,
-    /// What the store keeps, and for how long
+    /// What the store keeps and for how long; verify, rebuild, salvage, back up, restore
     #[command(subcommand)]
     Store(store::Store),
     /// Measure the program on this machine

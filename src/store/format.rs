@@ -58,6 +58,14 @@ pub fn segment_name(first_seq: SeqNo) -> String {
     format!("{:020}", first_seq.0)
 }
 
+/// The name of a segment's directory until its log is there.
+pub fn new_name(first_seq: SeqNo) -> String {
+    segment_name(first_seq) + NEW
+}
+
+/// Ends the name of a segment's directory until its log is there.
+pub const NEW: &str = ".new";
+
 /// The first sequence number in a segment's directory name.
 pub fn segment_seq(name: &str) -> Option<SeqNo> {
     (name.len() == 20).then(|| name.parse().ok().map(SeqNo))?

@@ -56,7 +56,8 @@ const FRAME_MAGIC: &[u8; 4] = b"SCB1";
 const BLOCK_VERSION: u16 = 2;
 /// Bytes before a payload of version 1.
 const FRAME_HEADER_LEN_V1: usize = 32;
-const ALIGN: usize = 16;
+/// Every frame, and each part of it, begins at a multiple of so many bytes.
+pub(super) const ALIGN: usize = 16;
 /// Where the class's name stands in the file's header.
 const NAME_AT: usize = 32;
 const _: () = assert!(NAME_AT + CLASS_NAME_BYTES_MAX == FILE_HEADER_LEN - 4);
@@ -216,13 +217,50 @@ pub struct LogFile {
 }
 
 /// A frame that was read.
-struct Frame {
-    view: BlockView,
+pub(super) struct Frame {
+    pub(super) view: BlockView,
     /// Bytes of the frame, header and padding included.
-    len: usize,
-    head_len: usize,
+    pub(super) len: usize,
+    pub(super) head_len: usize,
     /// Of the store that wrote it; none before format 2.
-    stamp: Option<u64>,
+    pub(super) stamp: Option<u64>,
+}
+
+/// What the header of a file says, if its checksum holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Header {
+    bytes: [u8; FILE_HEADER_LEN],
+}
+
+impl Header {
+    /// The version of the format that wrote it.
+    pub(super) fn version(&self) -> u32 {
+        u32_at(&self.bytes, 8)
+    }
+
+    pub(super) fn first_seq(&self) -> SeqNo {
+        SeqNo(u64_at(&self.bytes, 16))
+    }
+
+    fn created(&self) -> Micros {
+        Micros(u64_at(&self.bytes, 24).cast_signed())
+    }
+
+    /// Is it of that class?
+    pub(super) fn names_class(&self, class_name: &str) -> bool {
+        names_class(&self.bytes, class_name)
+    }
+
+    /// The class that it names; format 1 knew two, by number.
+    pub(super) fn class_name(&self) -> Option<&str> {
+        let name = self.bytes.get(NAME_AT..NAME_AT + CLASS_NAME_BYTES_MAX)?.split(|b| *b == 0).next()?;
+        match (std::str::from_utf8(name).ok()?, self.bytes.get(12)?) {
+            ("", 0) => Some("jobs"),
+            ("", 1) => Some("events"),
+            ("", _) => None,
+            (name, _) => Some(name),
+        }
+    }
 }
 
 /// What a walk over a file found.
@@ -245,28 +283,39 @@ impl LogFile {
         class_name: &str,
         first_seq: SeqNo,
     ) -> Result<Self, StoreError> {
-        let file = medium.open(path).map_err(io_at("open", path))?;
-        let mut header = [0_u8; FILE_HEADER_LEN];
-        let whole = match file.read_exact_at(&mut header, 0) {
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => false,
-            read => read.map(|()| true).map_err(io_at("read the header of", path))?,
-        };
-        let crc_holds = crc32fast::hash(header.get(..60).unwrap_or_default()) == u32_at(&header, 60);
-        if !whole || header.get(..8) != Some(FILE_MAGIC) || !crc_holds {
+        let log = Self::bare(medium, path)?;
+        let Some(header) = log.header()? else {
             tracing::error!(path = %path.display(), offset = 0, "the header of a log is damaged; its frames are read all the same");
-            return Ok(Self { path: path.to_owned(), file, created: Micros::default() });
-        }
-        let found = u32_at(&header, 8);
+            return Ok(log);
+        };
+        let found = header.version();
         if !(1..=FORMAT_VERSION).contains(&found) {
             let path = path.to_owned();
             return Err(StoreError::Version { path, found: found.to_string(), expected: FORMAT_VERSION });
         }
-        if !names_class(&header, class_name) || u64_at(&header, 16) != first_seq.0 {
+        if !header.names_class(class_name) || header.first_seq() != first_seq {
             let what = "the header names another segment: was a directory renamed?".to_owned();
             return Err(StoreError::Corrupt { path: path.to_owned(), offset: 0, what });
         }
-        let created = Micros(u64_at(&header, 24).cast_signed());
-        Ok(Self { path: path.to_owned(), file, created })
+        Ok(Self { created: header.created(), ..log })
+    }
+
+    /// Opens a file whatever it is.
+    pub(super) fn bare(medium: &dyn Medium, path: &Path) -> Result<Self, StoreError> {
+        Ok(Self::of(path, medium.open(path).map_err(io_at("open", path))?))
+    }
+
+    /// A file that is open already.
+    pub(super) fn of(path: &Path, file: Box<dyn MediumFile>) -> Self {
+        Self { path: path.to_owned(), file, created: Micros::default() }
+    }
+
+    /// The file's header; `None` if it is damaged or this is no log.
+    pub(super) fn header(&self) -> Result<Option<Header>, StoreError> {
+        let mut bytes = [0_u8; FILE_HEADER_LEN];
+        let whole = self.read(&mut bytes, 0)?;
+        let crc_holds = crc32fast::hash(bytes.get(..60).unwrap_or_default()) == u32_at(&bytes, 60);
+        Ok((whole && bytes.starts_with(FILE_MAGIC) && crc_holds).then_some(Header { bytes }))
     }
 
     /// The file's path.
@@ -313,7 +362,12 @@ impl LogFile {
 
     /// The frame at an offset of a file that ends at `size`, or `None` if none was wholly written there. Bytes whose
     /// checksum holds were written as they are: if this release cannot read them, that is an error.
-    fn frame_at(&self, offset: u64, size: u64, with_bodies: bool) -> Result<Option<Frame>, StoreError> {
+    pub(super) fn frame_at(
+        &self,
+        offset: u64,
+        size: u64,
+        with_bodies: bool,
+    ) -> Result<Option<Frame>, StoreError> {
         let mut header = [0_u8; FRAME_HEADER_LEN];
         let (front, back) = header.split_at_mut(FRAME_HEADER_LEN_V1);
         if !self.read(front, offset)? || front.get(..4) != Some(FRAME_MAGIC) {
@@ -382,7 +436,7 @@ impl LogFile {
     }
 
     /// Fills `buffer` from `offset`; false if the file ends before.
-    fn read(&self, buffer: &mut [u8], offset: u64) -> Result<bool, StoreError> {
+    pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<bool, StoreError> {
         match self.file.read_exact_at(buffer, offset) {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
@@ -425,7 +479,7 @@ impl LogFile {
     }
 
     /// The next aligned place where a frame may begin; `size` if there is none.
-    fn next_magic(&self, mut from: u64, size: u64) -> Result<u64, StoreError> {
+    pub(super) fn next_magic(&self, mut from: u64, size: u64) -> Result<u64, StoreError> {
         let mut chunk = vec![0_u8; 1 << 20];
         while from < size {
             let want = usize::try_from(size - from).unwrap_or(usize::MAX).min(chunk.len());

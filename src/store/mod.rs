@@ -39,6 +39,7 @@ pub mod segment;
 pub mod sleds;
 pub mod state;
 pub mod stats;
+pub mod tools;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -243,7 +244,12 @@ impl Store {
         for class in shared.classes.all() {
             let name = shared.classes.name(class);
             let grows = shared.classes.is_configured(class);
-            let found = segments_on_disk(&**medium, dir, &name)?;
+            let found = segments_on_disk(&**medium, dir, &name, |first_seq| {
+                // One of the catalogue is told of below.
+                if !known.contains_key(&(name.to_string(), first_seq)) {
+                    tell_missing(dir, &name, first_seq, &options.metrics);
+                }
+            })?;
             let newest = found.last().copied();
             for first_seq in found {
                 next_seq = next_seq.max(first_seq);
@@ -288,9 +294,7 @@ impl Store {
             }
         }
         for (name, first_seq) in known.into_keys() {
-            let dir = format::class_dir(dir, &name).join(format::segment_name(first_seq));
-            tracing::error!(dir = %dir.display(), "a segment of the catalogue is not on disk: what was in it is lost");
-            options.metrics.segments_missing.add(1);
+            tell_missing(dir, &name, first_seq, &options.metrics);
         }
         let mut active = Vec::new();
         for class in shared.classes.configured() {
@@ -359,20 +363,36 @@ fn all_classes(dir: &Path, configured: &Classes) -> Result<Classes, StoreError> 
     Ok(classes)
 }
 
-fn segments_on_disk(medium: &dyn Medium, dir: &Path, class_name: &str) -> Result<Vec<SeqNo>, StoreError> {
+fn tell_missing(dir: &Path, class_name: &str, first_seq: SeqNo, metrics: &Metrics) {
+    let path = format::class_dir(dir, class_name).join(format::segment_name(first_seq)).join("log");
+    tracing::error!(path = %path.display(), offset = 0, "the log of a segment is not there: what was in it is lost");
+    metrics.segments_missing.add(1);
+}
+
+/// The segments that have a log. One without is told to `missing`, and left where it is: perhaps there is a backup.
+fn segments_on_disk(
+    medium: &dyn Medium,
+    dir: &Path,
+    class_name: &str,
+    mut missing: impl FnMut(SeqNo),
+) -> Result<Vec<SeqNo>, StoreError> {
     let class_dir = format::class_dir(dir, class_name);
     format::make_dir(medium, &class_dir)?;
     rewrite::recover(medium, &class_dir)?;
     let mut found = Vec::new();
     for item in std::fs::read_dir(&class_dir).map_err(error::io_at("list", &class_dir))? {
         let item = item.map_err(error::io_at("list", &class_dir))?;
-        let Some(seq) = item.file_name().to_str().and_then(format::segment_seq) else { continue };
-        // A crash between making the directory and its log leaves one without; it holds nothing.
-        if item.path().join("log").is_file() {
+        let (name, path) = (item.file_name(), item.path());
+        if name.to_str().is_some_and(|name| name.ends_with(format::NEW)) {
+            // What a crash left of a segment in the making holds nothing.
+            medium.remove_dir_all(&path).map_err(error::io_at("remove", &path))?;
+            continue;
+        }
+        let Some(seq) = name.to_str().and_then(format::segment_seq) else { continue };
+        if path.join("log").is_file() {
             found.push(seq);
         } else {
-            let path = item.path();
-            medium.remove_dir_all(&path).map_err(error::io_at("remove", &path))?;
+            missing(seq);
         }
     }
     found.sort_unstable();

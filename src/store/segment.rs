@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLo
 use super::class::Class;
 use super::error::StoreError;
 use super::extent::Extent;
-use super::format::{class_dir, make_dir, segment_name, sync_dir};
+use super::format::{class_dir, make_dir, new_name, segment_name, sync_dir};
 use super::index::sealed;
 use super::index::{Blocks, Facts, MemIndex, SealedIndex, Sums};
 use super::log::{LogFile, Walked};
@@ -281,7 +281,8 @@ impl Ready<'_> {
     }
 }
 
-/// Makes the directory and the empty log of a new segment. Durable when it returns.
+/// Makes the directory and the empty log of a new segment, under another name until both are there: a segment without its
+/// log has lost it. Durable when it returns.
 pub fn create(
     medium: &dyn Medium,
     state_dir: &Path,
@@ -289,11 +290,14 @@ pub fn create(
     first_seq: SeqNo,
     now: crate::clock::Micros,
 ) -> Result<(), StoreError> {
-    let dir = class_dir(state_dir, class_name).join(segment_name(first_seq));
-    make_dir(medium, &dir)?;
-    let path = dir.join("log");
+    let class_dir = class_dir(state_dir, class_name);
+    let (new, dir) = (class_dir.join(new_name(first_seq)), class_dir.join(segment_name(first_seq)));
+    make_dir(medium, &new)?;
+    let path = new.join("log");
     let header = super::log::file_header(class_name, first_seq, now);
-    medium.write_whole(&path, &header).map_err(super::error::io_at("write", &path))
+    medium.write_whole(&path, &header).map_err(super::error::io_at("write", &path))?;
+    medium.rename(&new, &dir).map_err(super::error::io_at("rename to", &dir))?;
+    sync_dir(medium, &class_dir)
 }
 
 /// Sums of an index in memory.

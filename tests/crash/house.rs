@@ -103,6 +103,14 @@ impl House {
         assert!(odd.is_none(), "seed {}: {odd:?}\n{log}", self.seed);
     }
 
+    /// What `store verify` says of the store that nobody has open.
+    pub(crate) fn verify(&self) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_saltcellar"));
+        command.args(["store", "verify", "--output", "json", "--state-dir"]).arg(self.state_dir());
+        let output = command.output().unwrap();
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+    }
+
     /// False if it ended by itself.
     pub(crate) fn came_up(&mut self) -> bool {
         let socket = self.socket();

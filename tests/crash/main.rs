@@ -35,6 +35,11 @@ fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number: {text}")))
 }
 
+/// The long form is asked for by saying how many crashes there are to be.
+fn is_long() -> bool {
+    setting("CRASHES").is_some()
+}
+
 /// The seed asked for, or a new one, said aloud.
 fn seed() -> u64 {
     let any = || std::hash::RandomState::new().build_hasher().finish() % 1_000_000;

@@ -32,5 +32,8 @@ mod bus_door;
 /// The files under systemd/.
 mod systemd_files;
 
+/// Verify, rebuild, salvage, backup, restore.
+mod store_tools;
+
 /// Stores written by earlier releases, and how they are made.
 mod old_stores;

@@ -1,8 +1,14 @@
-//! `saltcellar store ...`: the store itself: what it keeps, and for how long.
+//! `saltcellar store ...`: the store itself: what it keeps, for how long, and whether it is whole.
 
+mod backup;
 mod hold;
 mod prune;
+mod rebuild;
+mod restore;
+mod salvage;
 mod stats;
+mod tool;
+mod verify;
 
 use serde_json::Value as Json;
 
@@ -20,6 +26,21 @@ pub(super) enum Store {
     /// Hold a job: its entries stay, whatever the bounds say
     #[command(after_long_help = hold::EXAMPLES)]
     Hold(hold::Args),
+    /// Check everything on disk against its checksums and against each other
+    #[command(after_long_help = verify::EXAMPLES)]
+    Verify(verify::Args),
+    /// Throw the indexes away and make them again from the log
+    #[command(after_long_help = rebuild::EXAMPLES)]
+    Rebuild(rebuild::Args),
+    /// Make a new store out of what can be read of a damaged one
+    #[command(after_long_help = salvage::EXAMPLES)]
+    Salvage(salvage::Args),
+    /// Copy the store, also while the daemon runs; the next time only what is new
+    #[command(after_long_help = backup::EXAMPLES)]
+    Backup(backup::Args),
+    /// Make a store out of a backup
+    #[command(after_long_help = restore::EXAMPLES)]
+    Restore(restore::Args),
 }
 
 pub(super) fn run(global: &Global, store: Store) -> anyhow::Result<()> {
@@ -27,6 +48,11 @@ pub(super) fn run(global: &Global, store: Store) -> anyhow::Result<()> {
         Store::Stats => stats::run(global),
         Store::Prune(args) => prune::run(global, &args),
         Store::Hold(args) => hold::run(global, args),
+        Store::Verify(args) => verify::run(global, &args),
+        Store::Rebuild(args) => rebuild::run(global, &args),
+        Store::Salvage(args) => salvage::run(global, &args),
+        Store::Backup(args) => backup::run(global, &args),
+        Store::Restore(args) => restore::run(global, &args),
     }
 }
 

@@ -220,6 +220,18 @@ impl SealedIndex {
         Ok(rows)
     }
 
+    /// Every job, ascending by key: its row and the places of its entries.
+    pub fn each_job(&self, mut each: impl FnMut(JidKey, JobRow, Vec<Place>)) -> Result<(), StoreError> {
+        for page in self.job.all()? {
+            let mut decoder = Decoder::new(&page);
+            while let Some((record, places)) = decoder.next(|_| true).ok_or_else(|| self.job.broken())? {
+                let places = places.iter().filter_map(|&n| self.blocks.place(n)).collect();
+                each(record.key, record.row().ok_or_else(|| self.job.broken())?, places);
+            }
+        }
+        Ok(())
+    }
+
     /// Every block that has an entry of a minion that is `wanted`.
     pub fn blocks_with(&self, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<bool>, StoreError> {
         minion::blocks_with(&self.minion, self.blocks.metas().len(), wanted)

@@ -1,0 +1,76 @@
+//! What the tools that work on a directory share: where it is, and how their findings are laid out.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use super::super::Global;
+use super::super::output::{Output, OutputError, plain};
+use crate::config::{Config, Surroundings};
+
+/// The configuration that a daemon would run on.
+pub(super) fn config(global: &Global) -> anyhow::Result<Config> {
+    Config::load(&global.given(), &Surroundings::of_process()).context("read the configuration")
+}
+
+pub(super) fn state_dir(global: &Global) -> anyhow::Result<PathBuf> {
+    Ok(config(global)?.state_dir)
+}
+
+/// Columns of text that is not on a terminal.
+const COLUMNS: usize = 80;
+
+/// A name and what is said under it, in lines that fit.
+pub(super) fn field(out: &mut Output, name: &str, text: &str) -> Result<(), OutputError> {
+    const NAME_CHARS: usize = 11;
+    let width = out.width.unwrap_or(COLUMNS).max(40);
+    let mut name = name;
+    for line in wrapped(text, width - NAME_CHARS) {
+        out.line(format!("{name:<NAME_CHARS$}{line}").trim_end())?;
+        name = "";
+    }
+    Ok(())
+}
+
+/// Text in lines of so many characters; a longer word has a line of its own.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in plain(text).split(' ') {
+        let Some(line) = lines.last_mut() else { break };
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+/// `1 entry`, `2 entries`, `1,234 segments`
+pub(super) fn count(n: u64, one: &str, many: &str) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    format!("{text} {}", if n == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_wrapped_at_words() {
+        assert_eq!(wrapped("a bc def /a/long/path g", 6), ["a bc", "def", "/a/long/path", "g"]);
+        assert_eq!(wrapped("", 6), [""]);
+        assert_eq!(count(1, "entry", "entries"), "1 entry");
+        assert_eq!(count(1_234_567, "entry", "entries"), "1,234,567 entries");
+    }
+}

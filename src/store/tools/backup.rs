@@ -1,0 +1,329 @@
+//! `backup`: a copy of the logs that is consistent, also beside a running daemon, and takes only what is new.
+//!
+//! ```text
+//! backup/
+//!   MANIFEST                           what belongs to it (see `manifest`)
+//!   log/<class>/<first-seq>-<n>        copies of logs; n tells copies of one segment apart
+//!   <name>-<n>                         copies of small files
+//! ```
+//!
+//! # Invariant
+//!
+//! A file that the manifest names is never touched. New copies get new names; the new manifest takes the place of the old
+//! one when they are synced, and what no manifest names is removed after that. So an interrupted backup leaves the
+//! one before as it was.
+//!
+//! Everything that was answered as stored before the backup began is in it: growing logs are opened and measured
+//! first, and copied up to the last whole frame below that.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::files;
+use super::layout::{self, Place};
+use super::manifest::{Log, Manifest, Small, Stamp, State};
+use super::scan::{self, Scanned};
+use super::{ToolError, Watch};
+use crate::clock::Micros;
+use crate::store::error::io_at;
+use crate::store::log::LogFile;
+use crate::store::{StoreError, format};
+
+/// How to.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// Remove from the backup what retention has removed from the store.
+    pub delete: bool,
+    /// Link finished segments, if the backup is on the same file system, and copy them if not.
+    pub link: bool,
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Segments in the backup now.
+    pub segments: u64,
+    /// Bytes of it.
+    pub bytes: u64,
+    /// Segments copied or linked this time.
+    pub segments_copied: u64,
+    /// Bytes copied this time.
+    pub bytes_copied: u64,
+    /// Segments that are in the backup and no longer in the store.
+    pub segments_dropped: u64,
+    /// Segments removed from the backup.
+    pub segments_deleted: u64,
+    /// Stretches of the store's logs that are damaged: copied as they are.
+    pub damaged: Vec<(PathBuf, u64, u64)>,
+}
+
+/// A log of the store, opened while everything in it was measured.
+struct Source {
+    place: Place,
+    /// Kept open if it may grow: it may be replaced meanwhile.
+    file: Option<File>,
+    stamp: Stamp,
+}
+
+/// Makes a backup in `to`, or brings the one there up to date.
+pub fn backup(
+    from: &Path,
+    to: &Path,
+    options: Options,
+    now: Micros,
+    watch: &mut dyn Watch,
+) -> Result<Report, ToolError> {
+    let to = &std::path::absolute(to).map_err(io_at("find", to))?;
+    let format = layout::check_store(from)?;
+    let store_format = format.version;
+    files::check_apart(from, to)?;
+    if to.exists() && !to.is_dir() {
+        let why = "it is a file".to_owned();
+        return Err(ToolError::NotOne { path: to.to_owned(), wanted: "directory for a backup", why });
+    }
+    let before = Manifest::read(to)?;
+    if before.is_none() && !is_only_leftovers(to)? {
+        return Err(ToolError::NotEmpty { path: to.to_owned() });
+    }
+    let before = before.unwrap_or(Manifest {
+        store_format,
+        made: 0,
+        sequence: 0,
+        logs: Vec::new(),
+        smalls: Vec::new(),
+    });
+    let sources = measure(from)?;
+    // After the logs were measured: whatever is in them was given out below this.
+    let sequence =
+        files::text(&from.join("SEQUENCE"))?.and_then(|text| text.trim_end().parse().ok()).unwrap_or(0);
+    let known = |source: &Source| {
+        before.logs.iter().find(|log| is_of(log, &source.place) && is_unchanged(log, source)).cloned()
+    };
+    let new: u64 = sources.iter().filter(|s| known(s).is_none()).map(|s| s.stamp.size).sum();
+    files::check_room(to, new)?;
+    files::make_dir(to)?;
+    let mut report = Report::default();
+    let mut manifest = Manifest { store_format, made: now.0, sequence, logs: Vec::new(), smalls: Vec::new() };
+    let mut done = 0;
+    for source in sources {
+        if let Some(log) = known(&source).filter(|log| to.join(&log.file).is_file()) {
+            manifest.logs.push(log);
+            continue;
+        }
+        let name = source.place.name();
+        watch.step(done, new, &name);
+        let size = source.stamp.size;
+        let mut each = |bytes: u64| watch.step(done + bytes, new, &name);
+        if let Some(log) = take((source, format.stamp), to, &before, options, &mut each, &mut report)? {
+            report.segments_copied += 1;
+            manifest.logs.push(log);
+        }
+        done += size;
+    }
+    watch.step(new, new, "");
+    for old in &before.logs {
+        if manifest.logs.iter().any(|log| log.class_name == old.class_name && log.first_seq == old.first_seq)
+        {
+            continue;
+        }
+        if options.delete {
+            report.segments_deleted += 1;
+        } else {
+            report.segments_dropped += 1;
+            manifest.logs.push(Log { state: State::Dropped, ..old.clone() });
+        }
+    }
+    manifest.logs.sort_by(|a, b| (&a.class_name, a.first_seq).cmp(&(&b.class_name, b.first_seq)));
+    for name in layout::SMALL_FILES {
+        manifest.smalls.extend(small(from, to, name, &before)?);
+    }
+    for dir in dirs(to)? {
+        files::sync_dir(&dir)?;
+    }
+    manifest.write(to)?;
+    remove_unnamed(to, &manifest)?;
+    report.segments = manifest.logs.len() as u64;
+    report.bytes = manifest.logs.iter().map(|log| log.bytes).sum();
+    Ok(report)
+}
+
+fn is_of(log: &Log, place: &Place) -> bool {
+    log.class_name == place.class_name && log.first_seq == place.first_seq
+}
+
+fn is_unchanged(log: &Log, source: &Source) -> bool {
+    log.stamp == source.stamp && (log.state == State::Sealed) == source.place.is_sealed
+}
+
+/// May a backup be made there: is it empty, but for what an interrupted first one left?
+fn is_only_leftovers(to: &Path) -> Result<bool, StoreError> {
+    let is_leftover = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name == "MANIFEST.tmp" || name == UNFINISHED
+    };
+    let items = files::list(to)?;
+    Ok(items.is_empty() || items.iter().any(is_leftover))
+}
+
+/// There until the first manifest is: a directory with it and without a manifest is a backup that was interrupted.
+const UNFINISHED: &str = "UNFINISHED";
+
+/// Opens what may grow and measures everything, before anything is copied.
+fn measure(from: &Path) -> Result<Vec<Source>, ToolError> {
+    let mut sources = Vec::new();
+    for place in layout::segments(from)? {
+        let path = place.log();
+        let file = match File::open(&path) {
+            // Retention has dropped it since.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+            file => file.map_err(io_at("open", &path))?,
+        };
+        let stamp = stamp(&file, &path)?;
+        let file = (!place.is_sealed).then_some(file);
+        sources.push(Source { place, file, stamp });
+    }
+    Ok(sources)
+}
+
+fn stamp(file: &File, path: &Path) -> Result<Stamp, StoreError> {
+    let meta = file.metadata().map_err(io_at("look at", path))?;
+    let mtime_ns = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
+    Ok(Stamp { size: meta.len(), mtime_ns, inode: meta.ino() })
+}
+
+/// Copies one log; none if retention has dropped it since.
+fn take(
+    (source, stamp_of_store): (Source, Option<u64>),
+    to: &Path,
+    before: &Manifest,
+    options: Options,
+    each: &mut dyn FnMut(u64),
+    report: &mut Report,
+) -> Result<Option<Log>, ToolError> {
+    let Source { place, file, mut stamp } = source;
+    let path = place.log();
+    let mut file = match file.map_or_else(|| File::open(&path), Ok) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(io_at("open", &path))?,
+    };
+    if place.is_sealed {
+        // Opened anew: it may be another file than the one measured, as whole as that one.
+        stamp = self::stamp(&file, &path)?;
+    }
+    let same = Box::new(file.try_clone().map_err(io_at("open", &path))?);
+    let log = LogFile::of(&path, same);
+    let scanned = frames(&log, &place, stamp.size, stamp_of_store)?;
+    report.damaged.extend(scanned.damaged.iter().map(|bad| (path.clone(), bad.offset, bad.bytes)));
+    let mut bytes = stamp.size;
+    if place.is_sealed {
+        report.damaged.extend(scanned.tail.iter().map(|bad| (path.clone(), bad.offset, bad.bytes)));
+    } else {
+        // What lies behind the last whole frame is being written, or was never finished.
+        bytes = scanned.end;
+    }
+    let name =
+        new_name(to, &format!("log/{}/{}", place.class_name, format::segment_name(place.first_seq)), before);
+    let target = to.join(&name);
+    if let Some(dir) = target.parent() {
+        if before.made == 0 {
+            mark_unfinished(to)?;
+        }
+        files::make_dir(dir)?;
+    }
+    let linked = options.link && place.is_sealed && fs::hard_link(&path, &target).is_ok();
+    let mut copied = 0;
+    let hash = if linked {
+        let mut file = File::open(&target).map_err(io_at("open", &target))?;
+        files::hashed(&mut file, &target, bytes, |_| Ok(()))?
+    } else {
+        use std::io::Seek as _;
+        file.rewind().map_err(io_at("read", &path))?;
+        files::copy(&mut file, &path, &target, bytes, |part| {
+            copied += part;
+            each(copied);
+        })?
+    };
+    report.bytes_copied += copied;
+    let state = if place.is_sealed { State::Sealed } else { State::Growing };
+    let Place { class_name, first_seq, .. } = place;
+    Ok(Some(Log { class_name, first_seq, file: name, bytes, hash, stamp, state }))
+}
+
+fn frames(log: &LogFile, place: &Place, size: u64, stamp: Option<u64>) -> Result<Scanned, StoreError> {
+    let (from, first_seq) = (scan::FRAMES_FROM.min(size), place.first_seq);
+    scan::scan(log, scan::Expected { from, size, first_seq, stamp }, true, |_, _| None)
+}
+
+/// A name that neither the manifest nor the directory has.
+fn new_name(to: &Path, base: &str, before: &Manifest) -> String {
+    let mut names = (0_u64..).map(|n| format!("{base}-{n}"));
+    let is_free = |name: &String| {
+        let named =
+            before.logs.iter().map(|log| &log.file).chain(before.smalls.iter().map(|small| &small.file));
+        !named.into_iter().any(|known| known == name) && !to.join(name).exists()
+    };
+    names.find(is_free).unwrap_or_default()
+}
+
+fn mark_unfinished(to: &Path) -> Result<(), StoreError> {
+    let path = to.join(UNFINISHED);
+    if path.exists() {
+        return Ok(());
+    }
+    files::write_small(&path, "a backup that was interrupted; the next one goes on\n")
+}
+
+fn small(from: &Path, to: &Path, name: &str, before: &Manifest) -> Result<Option<Small>, ToolError> {
+    let path = from.join(name);
+    let Some(text) = files::text(&path)? else { return Ok(None) };
+    let hash = xxhash_rust::xxh3::xxh3_128(text.as_bytes());
+    let known = before.smalls.iter().find(|small| small.name == name && small.hash == hash);
+    if let Some(known) = known.filter(|small| to.join(&small.file).is_file()) {
+        return Ok(Some(known.clone()));
+    }
+    let file = new_name(to, name, before);
+    files::write_small(&to.join(&file), &text)?;
+    Ok(Some(Small { name: name.to_owned(), file, bytes: text.len() as u64, hash }))
+}
+
+/// The directories of a backup.
+fn dirs(to: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let mut dirs = vec![to.to_owned()];
+    for class_dir in files::list(&to.join("log"))? {
+        dirs.push(class_dir);
+    }
+    if dirs.len() > 1 {
+        dirs.push(to.join("log"));
+    }
+    Ok(dirs)
+}
+
+/// Removes what the manifest does not name: copies of an interrupted backup, and those that newer ones replace.
+fn remove_unnamed(to: &Path, manifest: &Manifest) -> Result<(), ToolError> {
+    let named: HashSet<PathBuf> = manifest
+        .logs
+        .iter()
+        .map(|log| to.join(&log.file))
+        .chain(manifest.smalls.iter().map(|small| to.join(&small.file)))
+        .collect();
+    let is_copy = |path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some((base, n)) = name.rsplit_once('-') else { return name == UNFINISHED };
+        let ours = format::segment_seq(base).is_some() || layout::SMALL_FILES.contains(&base);
+        ours && n.bytes().all(|b| b.is_ascii_digit())
+    };
+    for dir in dirs(to)? {
+        for path in files::list(&dir)? {
+            if path.is_file() && is_copy(&path) && !named.contains(&path) {
+                fs::remove_file(&path).map_err(io_at("remove", &path))?;
+            }
+        }
+        // Refuses if there is still something in it.
+        if dir.parent() == Some(&to.join("log")) {
+            let _ = fs::remove_dir(&dir);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! Copying and writing files that last, and asking whether there is room.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::ToolError;
+use crate::limits::TOOL_COPY_BYTES;
+use crate::store::error::io_at;
+use crate::store::medium::{Disk, Medium as _};
+use crate::store::{StoreError, format};
+
+/// Free space that copying leaves, so that it does not fill a file system to the last byte.
+const SPARE_BYTES: u64 = 1024 * 1024;
+
+/// A hash of a file's content.
+pub type Hash = u128;
+
+/// Copies the first `len` bytes of an open file into a new one, synced, and says their hash.
+pub fn copy(
+    from: &mut File,
+    source: &Path,
+    to: &Path,
+    len: u64,
+    mut each: impl FnMut(u64),
+) -> Result<Hash, StoreError> {
+    let mut out = File::create_new(to).map_err(io_at("create", to))?;
+    let hash = hashed(from, source, len, |part| {
+        each(part.len() as u64);
+        out.write_all(part).map_err(io_at("write", to))
+    })?;
+    out.sync_all().map_err(io_at("sync", to))?;
+    Ok(hash)
+}
+
+/// The hash of the first `len` bytes of a file that is read from where it is; each part goes to `each`.
+pub fn hashed(
+    from: &mut File,
+    source: &Path,
+    len: u64,
+    mut each: impl FnMut(&[u8]) -> Result<(), StoreError>,
+) -> Result<Hash, StoreError> {
+    let mut hash = Xxh3::new();
+    let mut buffer = vec![0; TOOL_COPY_BYTES];
+    let mut left = len;
+    while left > 0 {
+        let want = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let Some(part) = buffer.get_mut(..want) else { break };
+        let read = match from.read(part) {
+            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than it was")),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            read => read,
+        };
+        let read = read.map_err(io_at("read", source))?;
+        let Some(part) = buffer.get(..read) else { break };
+        hash.update(part);
+        each(part)?;
+        left -= read as u64;
+    }
+    Ok(hash.digest128())
+}
+
+/// Refuses if the file system of `to` has no room for so many bytes.
+pub fn check_room(to: &Path, bytes: u64) -> Result<(), ToolError> {
+    let absolute = std::path::absolute(to).map_err(io_at("find", to))?;
+    let there = absolute.ancestors().find(|path| path.exists()).unwrap_or(to);
+    let space = Disk.space(there).map_err(io_at("ask the free space of", there))?;
+    let (free, needed) = (space.available, bytes.saturating_add(SPARE_BYTES));
+    if free < needed {
+        return Err(ToolError::NoSpace { path: to.to_owned(), needed, free });
+    }
+    Ok(())
+}
+
+/// Refuses if one directory lies within the other, or is it.
+pub fn check_apart(a: &Path, b: &Path) -> Result<(), ToolError> {
+    let (a_real, b_real) = (real(a)?, real(b)?);
+    for ((inner, real_inner), (outer, real_outer)) in
+        [((a, &a_real), (b, &b_real)), ((b, &b_real), (a, &a_real))]
+    {
+        if real_inner.starts_with(real_outer) {
+            return Err(ToolError::Nested { inner: inner.to_owned(), outer: outer.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// The path without links; of one that is not there yet, that of what is there of it, and the rest.
+fn real(path: &Path) -> Result<PathBuf, StoreError> {
+    let path = std::path::absolute(path).map_err(io_at("find", path))?;
+    for there in path.ancestors() {
+        if let Ok(real) = there.canonicalize() {
+            return Ok(real.join(path.strip_prefix(there).unwrap_or(Path::new(""))));
+        }
+    }
+    Ok(path)
+}
+
+/// Makes a directory, or takes an empty one; refuses anything else.
+pub fn make_empty(path: &Path) -> Result<(), ToolError> {
+    match fs::read_dir(path) {
+        Ok(mut items) => {
+            if items.next().is_some() {
+                return Err(ToolError::NotEmpty { path: path.to_owned() });
+            }
+            Ok(())
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(make_dir(path)?),
+        Err(why) => Err(StoreError::Io { action: "list", path: path.to_owned(), why }.into()),
+    }
+}
+
+/// Creates a directory and those above it. Its name is durable when it returns.
+pub fn make_dir(path: &Path) -> Result<(), StoreError> {
+    format::make_dir(&Disk, path)
+}
+
+/// Makes durable which names a directory holds.
+pub fn sync_dir(path: &Path) -> Result<(), StoreError> {
+    format::sync_dir(&Disk, path)
+}
+
+/// Writes a small file so that either the old one or the new one is there whole, also after a power cut.
+pub fn write_small(path: &Path, text: &str) -> Result<(), StoreError> {
+    Disk.write_whole(path, text.as_bytes()).map_err(io_at("write", path))
+}
+
+/// Gives everything in a directory to whom the directory belongs: root works for a daemon that is somebody else.
+pub fn belong(dir: &Path) -> Result<(), StoreError> {
+    use std::os::unix::fs::{MetadataExt as _, lchown};
+    let owner = fs::metadata(dir).map_err(io_at("look at", dir))?;
+    let mut waiting = vec![dir.to_owned()];
+    while let Some(dir) = waiting.pop() {
+        for path in list(&dir)? {
+            let meta = fs::symlink_metadata(&path).map_err(io_at("look at", &path))?;
+            if (meta.uid(), meta.gid()) != (owner.uid(), owner.gid()) {
+                lchown(&path, Some(owner.uid()), Some(owner.gid())).map_err(io_at("give away", &path))?;
+            }
+            if meta.is_dir() {
+                waiting.push(path);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The files and directories directly in a directory, sorted; none if it is not there.
+pub fn list(path: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let items = match fs::read_dir(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        items => items.map_err(io_at("list", path))?,
+    };
+    let mut found = Vec::new();
+    for item in items {
+        found.push(item.map_err(io_at("list", path))?.path());
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// A small text file, if it is there.
+pub fn text(path: &Path) -> Result<Option<String>, StoreError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(why) => Err(StoreError::Io { action: "read", path: path.to_owned(), why }),
+    }
+}

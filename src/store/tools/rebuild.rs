@@ -1,0 +1,102 @@
+//! `rebuild`: indexes and state are thrown away and made again from the logs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::layout::{self, Place};
+use super::{ToolError, Watch};
+use crate::store::error::io_at;
+use crate::store::{Opened, Options, Store, StoreError, format};
+
+/// Which segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Which {
+    /// As `class/number`, or the number alone.
+    pub name: String,
+}
+
+impl Which {
+    fn is(&self, place: &Place) -> bool {
+        let name = self.name.trim_end_matches('/');
+        let (class, number) = name.rsplit_once('/').unwrap_or(("", name));
+        let number = format::segment_seq(number).map(|seq| seq.0).or_else(|| number.parse().ok());
+        number == Some(place.first_seq.0) && (class.is_empty() || class == place.class_name)
+    }
+}
+
+/// What was done.
+#[derive(Debug)]
+pub struct Report {
+    /// Segments whose index was thrown away and made again.
+    pub segments: u64,
+    /// Entries of the store.
+    pub entries: u64,
+    /// Jobs, events and so on: entries and segments by class.
+    pub classes: Vec<(String, u64, u64)>,
+}
+
+/// Throws indexes away, and makes them again by opening the store. No daemon may have it.
+pub fn rebuild(options: &Options, which: Option<&Which>, watch: &mut dyn Watch) -> Result<Report, ToolError> {
+    let dir = &options.dir;
+    layout::check_store(dir)?;
+    let lock = format::Lock::take(dir, &options.holder)?;
+    let places: Vec<_> = layout::segments(dir)?
+        .into_iter()
+        .filter(|place| which.is_none_or(|which| which.is(place)))
+        .collect();
+    if let Some(which) = which.filter(|_| places.is_empty()) {
+        return Err(ToolError::NoSegment { name: which.name.clone(), path: dir.clone() });
+    }
+    if which.is_none() {
+        remove(&dir.join("state"))?;
+    }
+    let sealed: Vec<_> = places.iter().filter(|place| place.is_sealed).collect();
+    for place in &sealed {
+        remove(&place.dir.join("index"))?;
+    }
+    drop(lock);
+    let indexes = sealed.iter().map(|place| (place.name(), place.dir.join("index"))).collect::<Vec<_>>();
+    let opened = open_watched(options, &indexes, watch)?;
+    let mut report = Report { segments: sealed.len() as u64, entries: 0, classes: Vec::new() };
+    for class in opened.store.classes()? {
+        report.entries += class.sums.entries;
+        report.classes.push((class.name.to_string(), class.segments as u64, class.sums.entries));
+    }
+    Ok(report)
+}
+
+/// Opens a store, which makes what is missing, and tells by what is there how far it is.
+pub fn open_watched(
+    options: &Options,
+    indexes: &[(String, PathBuf)],
+    watch: &mut dyn Watch,
+) -> Result<Opened, StoreError> {
+    let total = indexes.len() as u64;
+    std::thread::scope(|scope| {
+        let opening = std::thread::Builder::new()
+            .name("sc-rebuild".to_owned())
+            .spawn_scoped(scope, || Store::open(options))
+            .map_err(io_at("start a thread for", &options.dir))?;
+        while !opening.is_finished() {
+            let done = indexes.iter().filter(|(_, index)| index.is_dir()).count() as u64;
+            let next = indexes.iter().find(|(_, index)| !index.is_dir());
+            watch.step(done, total, next.map_or("the newest segments", |(name, _)| name.as_str()));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        watch.step(total, total, "");
+        let opened = opening
+            .join()
+            .unwrap_or_else(|_| Err(StoreError::Failed("open the store: it panicked".to_owned())));
+        super::files::belong(&options.dir)?;
+        opened
+    })
+}
+
+fn remove(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_dir_all(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(StoreError::Io { action: "remove", path: path.to_owned(), why: e })
+        }
+        _ => Ok(()),
+    }
+}

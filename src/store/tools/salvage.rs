@@ -1,0 +1,469 @@
+//! `salvage`: what can be read of a damaged directory becomes a new store.
+//!
+//! Every file is searched for frames, whatever its name; good ones are copied as they are, under the numbers they
+//! have. Of entries that are there twice, say in a segment and in what was to replace it, the first found counts. A
+//! block of which a part is known already, or whose numbers lie among those of another, is made anew.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::scan::{self, Stretch};
+use super::seqs::SeqSet;
+use super::{ToolError, Watch, files, layout};
+use crate::clock::Micros;
+use crate::limits::{SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
+use crate::model::{Entry, SeqNo, is_class_name};
+use crate::store::block::BlockView;
+use crate::store::builder::{BlockBuilder, Packer};
+use crate::store::error::io_at;
+use crate::store::log::{BlockMeta, Header, LogFile, file_header, write_frame};
+use crate::store::medium::Disk;
+use crate::store::{StoreError, format};
+
+/// What was lost of a file.
+#[derive(Debug, Clone)]
+pub struct Loss {
+    /// The file.
+    pub path: PathBuf,
+    /// The bytes that could not be read.
+    pub stretch: Stretch,
+    /// Entries lost with them, at most.
+    pub entries: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Files looked at.
+    pub files: u64,
+    /// Entries in the new store, by class.
+    pub classes: Vec<(String, u64)>,
+    /// Entries found more than once.
+    pub doubles: u64,
+    /// What could not be read.
+    pub losses: Vec<Loss>,
+    /// Files without anything in them that saltcellar wrote.
+    pub foreign: Vec<PathBuf>,
+}
+
+impl Report {
+    /// Entries saved.
+    pub fn entries(&self) -> u64 {
+        self.classes.iter().map(|(_, entries)| entries).sum()
+    }
+
+    /// Entries lost, at most.
+    pub fn entries_lost(&self) -> u64 {
+        self.losses.iter().map(|loss| loss.entries).sum()
+    }
+}
+
+/// A good frame.
+struct Found {
+    file: usize,
+    meta: BlockMeta,
+    /// Numbers of its entries that were found before, ascending.
+    known: Vec<SeqNo>,
+}
+
+/// A file that may have frames, the better ones first.
+struct Source {
+    rank: u8,
+    path: PathBuf,
+    class: Option<String>,
+    /// The segment's number, by its directory.
+    first_seq: Option<SeqNo>,
+}
+
+/// Makes a store in `to` out of what can be read in `from`. `now` is when the new files are made.
+pub fn salvage(from: &Path, to: &Path, now: Micros, watch: &mut dyn Watch) -> Result<Report, ToolError> {
+    let to = &std::path::absolute(to).map_err(io_at("find", to))?;
+    if !from.is_dir() {
+        let why = if from.exists() { "it is no directory" } else { "there is no such directory" };
+        return Err(ToolError::NotOne {
+            path: from.to_owned(),
+            wanted: "directory to salvage",
+            why: why.to_owned(),
+        });
+    }
+    files::check_apart(from, to)?;
+    if let Some(holder) = layout::holder(from)? {
+        return Err(StoreError::Locked { path: from.to_owned(), holder }.into());
+    }
+    files::make_empty(to)?;
+    let mut sources = Vec::new();
+    collect(from, from, &mut sources)?;
+    sources.sort_by(|a, b| (a.rank, &a.path).cmp(&(b.rank, &b.path)));
+    let mut sizes = Vec::new();
+    for source in &sources {
+        sizes.push(std::fs::metadata(&source.path).map_err(io_at("look at", &source.path))?.len());
+    }
+    let total = sizes.iter().sum::<u64>();
+    files::check_room(to, total)?;
+    let stamp = small(from, "FORMAT")?.and_then(|text| layout::read_format(&text)?.stamp);
+    let mut work =
+        Work { stamp, sources, seqs: SeqSet::default(), by_class: Vec::new(), report: Report::default() };
+    let mut done = 0;
+    for (file, size) in sizes.iter().enumerate() {
+        work.read(file, *size, (done, total * 2), watch)?;
+        done += size;
+    }
+    work.count_losses();
+    let mut by_class = std::mem::take(&mut work.by_class);
+    by_class.sort_by(|a, b| a.0.cmp(&b.0));
+    let mut made = total;
+    let stamp = work.stamp.unwrap_or_else(crate::model::secret_seed);
+    for (class_name, found) in by_class {
+        let entries =
+            work.write(Writer::new(to, &class_name, stamp, now)?, found, (&mut made, total * 2), watch)?;
+        work.report.classes.push((class_name, entries));
+    }
+    finish(from, to, work.seqs.last().unwrap_or_default(), stamp)?;
+    files::belong(to)?;
+    watch.step(total * 2, total * 2, "");
+    Ok(work.report)
+}
+
+/// Is it a small file of a store or a backup?
+fn is_small(name: &str) -> bool {
+    let name = name.split(['-', '.']).next().unwrap_or_default();
+    ["LOCK", "SEQUENCE", "MANIFEST", "UNFINISHED"].contains(&name) || layout::SMALL_FILES.contains(&name)
+}
+
+/// A small file of a store, or of a backup, where it has a number behind its name.
+fn small(from: &Path, name: &str) -> Result<Option<String>, StoreError> {
+    if let Some(text) = files::text(&from.join(name))? {
+        return Ok(Some(text));
+    }
+    let is_copy = |path: &PathBuf| {
+        let found =
+            path.file_name().and_then(|name| name.to_str()).and_then(|found| found.strip_prefix(name));
+        found.is_some_and(|end| end.starts_with('-'))
+    };
+    files::list(from)?.iter().rfind(|path| is_copy(path)).map_or(Ok(None), |path| files::text(path))
+}
+
+/// Every file but those of sled, and what retention has thrown away.
+fn collect(root: &Path, dir: &Path, found: &mut Vec<Source>) -> Result<(), StoreError> {
+    for path in files::list(dir)? {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let kind = std::fs::symlink_metadata(&path).map_err(io_at("look at", &path))?.file_type();
+        if kind.is_dir() {
+            let is_sled = matches!(name, "index" | "index.tmp")
+                || path.join("conf").is_file() && path.join("db").is_file();
+            if !is_sled && name != "trash" {
+                collect(root, &path, found)?;
+            }
+            continue;
+        }
+        if !kind.is_file() || dir == root && is_small(name) {
+            continue;
+        }
+        let inside: Vec<_> =
+            path.strip_prefix(root).unwrap_or(&path).iter().filter_map(|part| part.to_str()).collect();
+        let (rank, class) = match inside.as_slice() {
+            ["log", class, segment, "log"] if format::segment_seq(segment).is_some() => (0, Some(class)),
+            ["log", class, segment, "log"] if segment.ends_with(".sealed") => (1, Some(class)),
+            ["log", class, ..] => (2, Some(class)),
+            _ => (3, None),
+        };
+        let class = class.filter(|class| is_class_name(class)).map(|class| (*class).to_owned());
+        let first_seq =
+            inside.get(2).and_then(|name| format::segment_seq(name.split('.').next().unwrap_or_default()));
+        found.push(Source { rank, path, class, first_seq });
+    }
+    Ok(())
+}
+
+struct Work {
+    stamp: Option<u64>,
+    sources: Vec<Source>,
+    seqs: SeqSet,
+    by_class: Vec<(String, Vec<Found>)>,
+    report: Report,
+}
+
+impl Work {
+    fn read(
+        &mut self,
+        file: usize,
+        size: u64,
+        at: (u64, u64),
+        watch: &mut dyn Watch,
+    ) -> Result<(), StoreError> {
+        let Some(source) = self.sources.get(file) else { return Ok(()) };
+        let path = source.path.clone();
+        let log = LogFile::bare(&Disk, &path)?;
+        let header = log.header()?;
+        let first_seq = header.as_ref().map(Header::first_seq).or(source.first_seq).unwrap_or_default();
+        let of_class = |other: &&Source| other.rank == 0 && other.class == source.class;
+        let later = self.sources.iter().filter(of_class).filter_map(|other| other.first_seq);
+        let next = later.filter(|seq| *seq > first_seq).min().filter(|_| source.rank == 0);
+        let class = header.as_ref().and_then(|header| header.class_name()).filter(|name| is_class_name(name));
+        let class = class.map(str::to_owned).or_else(|| source.class.clone());
+        // What was cut off a log has no header, and a damaged one may be no header any more.
+        let from = if header.is_some() { scan::FRAMES_FROM } else { 0 };
+        let name = path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+        let (mut found, mut doubles) = (Vec::new(), 0);
+        let (seqs, stamp) = (&mut self.seqs, self.stamp);
+        let mut class_of_rows = None;
+        let mut scanned =
+            scan::scan(&log, scan::Expected { from, size, first_seq, stamp }, true, |meta, view| {
+                watch.step(at.0 + meta.end(), at.1, &name);
+                let rows = view.rows();
+                if let Err(what) = rows.body(0) {
+                    return Some(what);
+                }
+                class_of_rows.get_or_insert_with(|| if rows.jid(0).is_empty() { "events" } else { "jobs" });
+                let known: Vec<_> =
+                    (0..rows.len()).map(|at| rows.seq(at)).filter(|seq| !seqs.insert(*seq)).collect();
+                doubles += known.len() as u64;
+                if known.len() < rows.len() {
+                    found.push(Found { file, meta: *meta, known });
+                }
+                None
+            })?;
+        // Of a directory without FORMAT, the first log tells the stamp.
+        self.stamp = stamp.or(scanned.stamp.filter(|_| header.is_some()));
+        self.report.files += 1;
+        self.report.doubles += doubles;
+        let is_log = header.is_some() || scanned.frames > 0 || !scanned.damaged.is_empty();
+        if !is_log && self.sources.get(file).is_some_and(|source| source.rank > 1) {
+            self.report.foreign.push(path);
+            return Ok(());
+        }
+        if let Some(tail) = &mut scanned.tail {
+            tail.before = next;
+        }
+        // The header is the first stretch of a file whose header is damaged: nothing of an entry.
+        let stretches = scanned.damaged.into_iter().chain(scanned.tail);
+        let is_header =
+            |stretch: &Stretch| header.is_none() && stretch.offset == 0 && stretch.bytes <= scan::FRAMES_FROM;
+        let lost = stretches.filter(|stretch| !is_header(stretch));
+        self.report.losses.extend(lost.map(|stretch| Loss { path: path.clone(), stretch, entries: 0 }));
+        let class = class.or(class_of_rows.map(str::to_owned)).unwrap_or_default();
+        match self.by_class.iter_mut().find(|(known, _)| *known == class) {
+            Some((_, all)) => all.append(&mut found),
+            None if found.is_empty() => {}
+            None => self.by_class.push((class, found)),
+        }
+        Ok(())
+    }
+
+    /// A number that turned up elsewhere is not lost.
+    fn count_losses(&mut self) {
+        for loss in &mut self.report.losses {
+            let stretch = &loss.stretch;
+            loss.entries = match (stretch.entries, stretch.before) {
+                (Some((first, last, count)), _) => {
+                    let missing = self.seqs.missing_between(SeqNo(first.0.saturating_sub(1)), last.next());
+                    missing.min(count)
+                }
+                (None, Some(before)) => self.seqs.missing_between(stretch.after, before),
+                (None, None) => 0,
+            };
+        }
+        self.report.losses.retain(|loss| loss.entries > 0 || loss.stretch.entries.is_none());
+    }
+
+    /// Writes the segments of a class; how many entries.
+    fn write(
+        &self,
+        mut writer: Writer,
+        mut found: Vec<Found>,
+        (done, total): (&mut u64, u64),
+        watch: &mut dyn Watch,
+    ) -> Result<u64, StoreError> {
+        found.sort_by_key(|found| found.meta.first_seq);
+        let mut rest = found.as_slice();
+        while let Some(first) = rest.first() {
+            // Blocks whose numbers lie among each other are written as one run.
+            let mut last_seq = first.meta.last_seq;
+            let mut count = 1;
+            while let Some(next) = rest.get(count).filter(|next| next.meta.first_seq <= last_seq) {
+                last_seq = last_seq.max(next.meta.last_seq);
+                count += 1;
+            }
+            let (group, others) = rest.split_at(count);
+            rest = others;
+            for found in group {
+                *done += u64::from(found.meta.len);
+            }
+            watch.step((*done).min(total), total, &writer.class_name);
+            if count == 1 && first.known.is_empty() {
+                let log = self.log(first)?;
+                let mut bytes = vec![0; first.meta.len as usize];
+                // The padding of the last frame of a file may be cut off.
+                let there =
+                    usize::try_from(log.size()?.saturating_sub(first.meta.offset)).unwrap_or(usize::MAX);
+                let len = bytes.len().min(there);
+                log.read(bytes.get_mut(..len).unwrap_or_default(), first.meta.offset)?;
+                writer.frame(&bytes, &first.meta)?;
+            } else {
+                self.merge(group, &mut writer)?;
+            }
+        }
+        writer.finish()
+    }
+
+    /// Writes the entries of several blocks in the order of their numbers, each once.
+    fn merge(&self, group: &[Found], writer: &mut Writer) -> Result<(), StoreError> {
+        let mut views = Vec::new();
+        for found in group {
+            views.push(self.log(found)?.block(&found.meta)?);
+        }
+        let mut places: Vec<(SeqNo, usize, usize)> = Vec::new();
+        for (n, (view, found)) in views.iter().zip(group).enumerate() {
+            let rows = view.rows();
+            let all = (0..rows.len()).map(|at| (rows.seq(at), n, at));
+            places.extend(all.filter(|(seq, ..)| found.known.binary_search(seq).is_err()));
+        }
+        places.sort_unstable();
+        for (seq, n, at) in places {
+            if let Some(view) = views.get(n) {
+                writer.entry(seq, view, at)?;
+            }
+        }
+        writer.flush_block()
+    }
+
+    fn log(&self, found: &Found) -> Result<LogFile, StoreError> {
+        let path = self.sources.get(found.file).map_or(Path::new(""), |source| source.path.as_path());
+        LogFile::bare(&Disk, path)
+    }
+}
+
+/// Segments of a class in the making.
+struct Writer {
+    to: PathBuf,
+    class_name: String,
+    stamp: u64,
+    now: Micros,
+    out: Option<(PathBuf, BufWriter<File>)>,
+    bytes: u64,
+    in_segment: u64,
+    entries: u64,
+    builder: BlockBuilder,
+    block_first: SeqNo,
+    packer: Packer,
+}
+
+impl Writer {
+    fn new(to: &Path, class_name: &str, stamp: u64, now: Micros) -> Result<Self, StoreError> {
+        let packer = Packer::new().map_err(io_at("start zstd for", to))?;
+        Ok(Self {
+            to: to.to_owned(),
+            class_name: class_name.to_owned(),
+            stamp,
+            now,
+            out: None,
+            bytes: 0,
+            in_segment: 0,
+            entries: 0,
+            builder: BlockBuilder::default(),
+            block_first: SeqNo::default(),
+            packer,
+        })
+    }
+
+    fn frame(&mut self, bytes: &[u8], meta: &BlockMeta) -> Result<(), StoreError> {
+        self.put(bytes, meta.first_seq, u64::from(meta.count))
+    }
+
+    fn put(&mut self, bytes: &[u8], first_seq: SeqNo, count: u64) -> Result<(), StoreError> {
+        if self.bytes >= SEGMENT_BYTES || self.in_segment >= SEGMENT_ENTRIES_MAX {
+            self.close()?;
+        }
+        if self.out.is_none() {
+            let dir = format::class_dir(&self.to, &self.class_name).join(format::segment_name(first_seq));
+            files::make_dir(&dir)?;
+            let path = dir.join("log");
+            let file = File::create_new(&path).map_err(io_at("create", &path))?;
+            let mut out = BufWriter::with_capacity(1 << 20, file);
+            let header = file_header(&self.class_name, first_seq, self.now);
+            out.write_all(&header).map_err(io_at("write", &path))?;
+            self.out = Some((path, out));
+        }
+        if let Some((path, out)) = &mut self.out {
+            out.write_all(bytes).map_err(io_at("write", path))?;
+        }
+        self.bytes += bytes.len() as u64;
+        self.in_segment += count;
+        self.entries += count;
+        Ok(())
+    }
+
+    fn entry(&mut self, seq: SeqNo, view: &BlockView, at: usize) -> Result<(), StoreError> {
+        let rows = view.rows();
+        let (tag, jid) = (rows.tag(at), rows.jid(at));
+        let body =
+            rows.body(at).map_err(|what| StoreError::Failed(format!("read entry {}: {what}", seq.0)))?;
+        let entry = Entry {
+            kind: rows.kind(at),
+            source: rows.source(at),
+            flags: rows.flags(at),
+            at: rows.at(at),
+            tag: &tag,
+            jid: &jid,
+            minion: rows.minion(at),
+            fun: rows.fun(at),
+            retcode: rows.retcode(at),
+            body,
+        };
+        if self.builder.is_full_for(&entry) {
+            self.flush_block()?;
+        }
+        if self.builder.is_empty() {
+            self.block_first = seq;
+        }
+        self.builder.push(seq, &entry);
+        Ok(())
+    }
+
+    fn flush_block(&mut self) -> Result<(), StoreError> {
+        if self.builder.is_empty() {
+            return Ok(());
+        }
+        let (first_seq, count) = (self.block_first, self.builder.len());
+        let mut frame = Vec::new();
+        let packed = self
+            .builder
+            .finish(&mut self.packer)
+            .map_err(|e| StoreError::Failed(format!("pack a block: {e}")))?;
+        write_frame(&mut frame, &packed, first_seq, count, self.stamp);
+        drop(packed);
+        self.builder.clear();
+        self.put(&frame, first_seq, count as u64)
+    }
+
+    fn close(&mut self) -> Result<(), StoreError> {
+        if let Some((path, out)) = self.out.take() {
+            let file = out.into_inner().map_err(|e| io_at("write", &path)(e.into_error()))?;
+            file.sync_all().map_err(io_at("sync", &path))?;
+            path.parent().map_or(Ok(()), files::sync_dir)?;
+        }
+        (self.bytes, self.in_segment) = (0, 0);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<u64, StoreError> {
+        self.flush_block()?;
+        self.close()?;
+        Ok(self.entries)
+    }
+}
+
+/// The small files; `FORMAT` last, for without it this is no store.
+fn finish(from: &Path, to: &Path, last: SeqNo, stamp: u64) -> Result<(), StoreError> {
+    let set_aside = files::text(&from.join("SEQUENCE"))?.and_then(|text| text.trim_end().parse::<u64>().ok());
+    let next = set_aside.unwrap_or(0).max(last.next().0);
+    files::write_small(&to.join("SEQUENCE"), &format!("{next}\n"))?;
+    for name in layout::SMALL_FILES.into_iter().filter(|name| *name != "FORMAT") {
+        if let Some(text) = small(from, name)? {
+            files::write_small(&to.join(name), &text)?;
+        }
+    }
+    let words = format!("saltcellar store, format {}\nstamp {stamp:016x}\n", format::FORMAT_VERSION);
+    files::write_small(&to.join("FORMAT"), &words)
+}

@@ -1,0 +1,542 @@
+//! The tools on small stores: made, damaged, checked, saved, copied.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use super::backup::{self, backup};
+use super::rebuild::{Which, rebuild};
+use super::restore::restore;
+use super::salvage::salvage;
+use super::verify::{self, Indexes, verify};
+use super::{ToolError, layout};
+use crate::clock::{Clock, Micros};
+use crate::limits::BLOCK_RAW_BYTES;
+use crate::metrics::Metrics;
+use crate::model::{Batch, EventFilter, Source};
+use crate::store::*;
+use crate::wire::msgpack::Writer;
+use crate::wire::salt_event::event_entry;
+
+fn options(dir: &Path) -> Options {
+    let limits = Limits { segment_bytes_max: 6000, ..Limits::default() };
+    Options {
+        dir: dir.to_owned(),
+        holder: "the test".to_owned(),
+        clock: Clock::hand_wound(Micros(1_000_000)),
+        metrics: Arc::<Metrics>::default(),
+        limits,
+        classes: Classes::default(),
+        free: FreeSpace::default(),
+        medium: Arc::new(medium::Disk),
+    }
+}
+
+/// Runs something beside an open store, whose threads end with it.
+fn with_store<T>(dir: &Path, work: impl FnOnce(&Store, &Intake) -> T) -> T {
+    let Opened { store, intake, appender, committer, sealer, retainer } = Store::open(&options(dir)).unwrap();
+    let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
+    let threads = [
+        thread(Box::new(|| appender.run())),
+        thread(Box::new(|| committer.run())),
+        thread(Box::new(|| sealer.run())),
+        thread(Box::new(|| retainer.run())),
+    ];
+    let done = work(&store, &intake);
+    drop((store, intake));
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    done
+}
+
+/// An event of class `events` if its number is divisible by three, else of `jobs`.
+fn event(n: u64) -> (String, Vec<u8>) {
+    let jid = format!("20261121030955{:06}", n / 10);
+    let mut w = Writer::new();
+    w.map(5).str("id").str(&format!("web{n}")).str("jid").str(&jid).str("return").uint(n);
+    // Does not pack well, so that bodies are worth damaging.
+    let noise: Vec<u8> =
+        (0..20_u64).flat_map(|i| (n * 31 + i).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
+    w.str("noise").bin(&noise);
+    // Large enough for sealing to leave its block alone.
+    w.str("pad").bin(&vec![b'x'; BLOCK_RAW_BYTES / 2]);
+    let tag = if n.is_multiple_of(3) { format!("beacon/{n}") } else { format!("salt/job/{jid}/ret/web{n}") };
+    (tag, w.into_bytes())
+}
+
+fn put(intake: &Intake, numbers: std::ops::Range<u64>) {
+    // Small commits make small blocks: enough of them to lose one.
+    for n in numbers {
+        let mut batch = Batch::default();
+        let (tag, data) = event(n);
+        batch.push(&event_entry(tag.as_bytes(), &data, Source::Bus, Micros(5)), None);
+        let (tx, rx) = sync_channel(1);
+        intake.submit(batch, Some(Box::new(move |outcome| tx.send(outcome).unwrap()))).unwrap();
+        rx.recv().unwrap().unwrap();
+    }
+}
+
+/// A store with events numbered so, in several segments, and growing ones.
+fn make(dir: &Path, numbers: std::ops::Range<u64>) {
+    with_store(dir, |_, intake| put(intake, numbers));
+}
+
+/// Everything in a store: number of the event by sequence number.
+fn content(dir: &Path) -> BTreeMap<u64, String> {
+    with_store(dir, |store, _| {
+        let found =
+            store.events_before(&EventFilter::default(), SeqNo(u64::MAX), usize::MAX, usize::MAX).unwrap();
+        let each = |entry: StoredEntry| {
+            let tag = String::from_utf8(entry.tag).unwrap();
+            let n = tag.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+            assert_eq!(event(n), (tag.clone(), entry.body), "garbage");
+            (entry.seq.0, tag)
+        };
+        found.into_iter().map(each).collect()
+    })
+}
+
+fn check(dir: &Path) -> verify::Report {
+    verify(dir, verify::Options::default(), &mut ()).unwrap()
+}
+
+fn assert_clean(dir: &Path) {
+    let report = check(dir);
+    assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:#?}");
+}
+
+fn logs(dir: &Path, class: &str) -> Vec<PathBuf> {
+    let of_class = layout::segments(dir).unwrap().into_iter().filter(|place| place.class_name == class);
+    of_class.map(|place| place.log()).collect()
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 0x10;
+    fs::write(path, bytes).unwrap();
+}
+
+/// Offsets of the frames of a log.
+fn frames(path: &Path) -> Vec<usize> {
+    let bytes = fs::read(path).unwrap();
+    (64..bytes.len()).step_by(16).filter(|at| bytes[*at..].starts_with(b"SCB1")).collect()
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for path in super::files::list(from).unwrap() {
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() { copy(&path, &target) } else { fs::copy(&path, &target).map(drop).unwrap() }
+    }
+}
+
+fn a_store() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    make(&state, 1..200);
+    (dir, state)
+}
+
+#[test]
+fn a_store_without_damage_verifies() {
+    let (_dir, state) = a_store();
+    let report = check(&state);
+    assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:#?}");
+    assert_eq!((report.entries, report.frames, &report.holder), (199, 199, &None));
+    let sealed = layout::segments(&state).unwrap().iter().filter(|place| place.is_sealed).count() as u64;
+    assert!(sealed >= 4, "{sealed}");
+    assert_eq!(report.indexes, Indexes::Compared(sealed));
+    let quick = verify(&state, verify::Options { quick: true }, &mut ()).unwrap();
+    assert_eq!((quick.entries, quick.problems.len()), (199, 0));
+    assert!(matches!(quick.indexes, Indexes::Skipped(_)));
+}
+
+#[test]
+fn beside_a_daemon_everything_is_verified_but_its_indexes() {
+    let (_dir, state) = a_store();
+    with_store(&state, |_, intake| {
+        put(intake, 200..230);
+        let report = check(&state);
+        assert!(report.problems.is_empty(), "{report:#?}");
+        assert_eq!((report.entries, report.holder.as_deref()), (229, Some("the test")));
+        let Indexes::Skipped(why) = report.indexes else { panic!() };
+        assert!(why.contains("the test"), "{why}");
+    });
+}
+
+/// What is damaged and how; then the offset reported, the entries lost at most, and words of the report.
+type Case<'a> = (&'a str, &'a dyn Fn(&Path), u64, u64, &'a str);
+
+#[test]
+fn every_kind_of_damage_to_a_log_is_found_with_file_offset_and_cost() {
+    let (dir, state) = a_store();
+    let sealed = logs(&state, "jobs").remove(1);
+    let at = frames(&sealed);
+    let (first, third) = (at[0], at[2]);
+    let size = fs::metadata(&sealed).unwrap().len();
+    let cases: [Case<'_>; 7] = [
+        ("a header", &|log| flip(log, 20), 0, 0, "header of the log is damaged"),
+        ("a frame's header", &|log| flip(log, third + 9), third as u64, 1, "no frame can be read"),
+        ("a head", &|log| flip(log, third + 60), third as u64, 1, "no frame can be read"),
+        ("bodies", &|log| flip(log, at[3] - 20), third as u64, 1, "bodies do not match"),
+        ("the first frame", &|log| flip(log, first), first as u64, 1, "no frame can be read"),
+        ("the magic", &|log| flip(log, third), third as u64, 1, "no frame can be read"),
+        (
+            "the end",
+            &|log| fs::OpenOptions::new().write(true).open(log).unwrap().set_len(size - 20).unwrap(),
+            *at.last().unwrap() as u64,
+            1,
+            "no whole frame can be read",
+        ),
+    ];
+    for (what, damage, offset, lost_max, words) in cases {
+        let hurt = dir.path().join("hurt");
+        copy(&state, &hurt);
+        let log = hurt.join(sealed.strip_prefix(&state).unwrap());
+        damage(&log);
+        let report = check(&hurt);
+        let found: Vec<_> = report.problems.iter().filter(|problem| problem.path == log).collect();
+        assert_eq!(found.len(), 1, "{what}: {report:#?}");
+        assert_eq!(found[0].offset, Some(offset), "{what}: {found:#?}");
+        assert!(found[0].what.contains(words), "{what}: {found:#?}");
+        let lost = 199 - report.entries;
+        assert!(
+            lost <= found[0].entries_lost && found[0].entries_lost <= lost_max,
+            "{what}: {lost} {found:#?}"
+        );
+        fs::remove_dir_all(&hurt).unwrap();
+    }
+}
+
+#[test]
+fn an_unfinished_write_is_no_damage_and_a_number_given_twice_is() {
+    let (_dir, state) = a_store();
+    let growing = layout::segments(&state).unwrap().into_iter().find(layout::Place::grows).unwrap().log();
+    let bytes = fs::read(&growing).unwrap();
+    let last = *frames(&growing).last().unwrap();
+    fs::write(&growing, [&bytes[..], &bytes[last..bytes.len() - 30]].concat()).unwrap();
+    let report = check(&state);
+    assert!(report.problems.is_empty(), "{report:#?}");
+    assert_eq!(report.notes[0].offset, Some(bytes.len() as u64));
+    fs::write(&growing, [&bytes[..], &bytes[last..]].concat()).unwrap();
+    let report = check(&state);
+    assert!(report.problems[0].what.contains("came before it"), "{report:#?}");
+}
+
+#[test]
+fn an_index_that_disagrees_with_its_log_is_found_and_made_again() {
+    let (_dir, state) = a_store();
+    let places: Vec<_> =
+        layout::segments(&state).unwrap().into_iter().filter(|place| place.is_sealed).collect();
+    let (one, two) = (&places[0], &places[1]);
+    assert_eq!(one.class_name, two.class_name);
+    // A whole index, of another segment.
+    fs::remove_dir_all(one.dir.join("index")).unwrap();
+    copy(&two.dir.join("index"), &one.dir.join("index"));
+    let report = check(&state);
+    assert_eq!(report.problems.len(), 1, "{report:#?}");
+    assert_eq!(report.problems[0].path, one.dir.join("index"));
+    assert_eq!(report.problems[0].entries_lost, 0);
+    let before = report.entries;
+    let which = Which { name: one.name() };
+    assert_eq!(rebuild(&options(&state), Some(&which), &mut ()).unwrap().segments, 1);
+    assert_clean(&state);
+    let report = rebuild(&options(&state), None, &mut ()).unwrap();
+    assert_eq!((report.segments, report.entries), (places.len() as u64, before));
+    assert_clean(&state);
+    assert_eq!(content(&state).len(), 199);
+    let error = rebuild(&options(&state), Some(&Which { name: "jobs/7777".into() }), &mut ()).unwrap_err();
+    assert!(error.to_string().contains("no segment jobs/7777"), "{error}");
+}
+
+#[test]
+fn a_segment_that_is_gone_is_missed() {
+    let (_dir, state) = a_store();
+    let places: Vec<_> =
+        layout::segments(&state).unwrap().into_iter().filter(|place| place.is_sealed).collect();
+    fs::remove_file(places[1].log()).unwrap();
+    let before = check(&state);
+    assert_eq!(before.problems.len(), 1, "{before:#?}");
+    fs::remove_dir_all(&places[1].dir).unwrap();
+    let report = check(&state);
+    assert_eq!(report.problems, before.problems);
+    assert_eq!(report.problems[0].path, places[1].log());
+    assert_eq!(report.entries_lost(), 199 - report.entries);
+}
+
+#[test]
+fn rebuild_and_salvage_refuse_while_somebody_has_the_store() {
+    let (dir, state) = a_store();
+    with_store(&state, |_, _| {
+        let error = rebuild(&options(&state), None, &mut ()).unwrap_err().to_string();
+        assert!(error.contains("in use by the test"), "{error}");
+        let error = salvage(&state, &dir.path().join("new"), Micros(0), &mut ()).unwrap_err().to_string();
+        assert!(error.contains("in use by the test"), "{error}");
+    });
+    assert!(state.join("state").is_dir());
+}
+
+#[test]
+fn what_is_no_store_is_refused_in_words_that_help() {
+    let dir = tempfile::tempdir().unwrap();
+    let says = |path: &Path, words: &str| {
+        let error = verify(path, verify::Options::default(), &mut ()).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+        let error = backup(path, &dir.path().join("b"), backup::Options::default(), Micros(0), &mut ());
+        assert!(error.unwrap_err().to_string().contains(words));
+    };
+    says(&dir.path().join("nowhere"), "there is no such directory");
+    says(dir.path(), "it has no file FORMAT");
+    fs::create_dir(dir.path().join("log")).unwrap();
+    says(dir.path(), "`saltcellar store salvage`");
+    fs::write(dir.path().join("FORMAT"), "saltcellar store, format 99\n").unwrap();
+    says(dir.path(), "has format 99");
+    fs::write(dir.path().join("FORMAT"), "nonsense").unwrap();
+    says(dir.path(), "FORMAT is damaged");
+}
+
+#[test]
+fn salvage_brings_everything_whole_into_a_new_store() {
+    let (dir, state) = a_store();
+    let before = content(&state);
+    let new = dir.path().join("new");
+    let report = salvage(&state, &new, Micros(7), &mut ()).unwrap();
+    assert!(report.losses.is_empty() && report.foreign.is_empty(), "{report:#?}");
+    assert_eq!(report.classes, [("events".to_owned(), 66), ("jobs".to_owned(), 133)]);
+    assert_eq!(report.doubles, 0);
+    assert_clean(&new);
+    assert_eq!(content(&new), before);
+    // It goes on behind what it has.
+    make(&new, 200..210);
+    assert_eq!(content(&new).len(), 209);
+    let error = salvage(&state, &new, Micros(7), &mut ()).unwrap_err().to_string();
+    assert!(error.contains("is not empty"), "{error}");
+    let error = salvage(&state, &state.join("new"), Micros(7), &mut ()).unwrap_err().to_string();
+    assert!(error.contains("lies within"), "{error}");
+}
+
+#[test]
+fn salvage_reads_what_can_be_read_and_says_what_cannot() {
+    let (dir, state) = a_store();
+    let before = content(&state);
+    let (jobs, events) = (logs(&state, "jobs"), logs(&state, "events"));
+    // Everything at once: no FORMAT, a header cut out, a torn and a flipped frame, an unknown class, a foreign file,
+    // what a start had cut off, and a copy of a segment under another name.
+    fs::remove_file(state.join("FORMAT")).unwrap();
+    flip(&jobs[0], 3);
+    let at = frames(&jobs[1]);
+    flip(&jobs[1], at[1] + 5);
+    flip(&jobs[1], at[3] - 20);
+    let at = frames(&events[0]);
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&events[0])
+        .unwrap()
+        .set_len(at[at.len() - 1] as u64 + 50)
+        .unwrap();
+    let class = state.join("log/strange");
+    fs::create_dir(&class).unwrap();
+    fs::rename(events[1].parent().unwrap(), class.join(events[1].parent().unwrap().file_name().unwrap()))
+        .unwrap();
+    fs::write(state.join("log/jobs/notes.txt"), "nothing of saltcellar's").unwrap();
+    let last = fs::read(&jobs[2]).unwrap();
+    let cut = *frames(&jobs[2]).last().unwrap();
+    fs::write(&jobs[2], &last[..cut]).unwrap();
+    fs::write(jobs[2].with_file_name(format!("log.cut-{cut}")), &last[cut..]).unwrap();
+    copy(jobs[3].parent().unwrap(), &state.join("log/jobs/copy of it"));
+    let damaged: BTreeMap<_, _> = walk(&state);
+    let new = dir.path().join("new");
+    let report = salvage(&state, &new, Micros(7), &mut ()).unwrap();
+    assert_eq!(walk(&state), damaged, "the damaged directory was changed");
+    assert_eq!(report.entries_lost(), 3, "{report:#?}");
+    let lost: Vec<_> = report.losses.iter().map(|loss| (loss.path.clone(), loss.stretch.offset)).collect();
+    let frames_of_jobs = frames(&jobs[1]);
+    let expected = [
+        (events[0].clone(), *frames(&events[0]).last().unwrap() as u64),
+        (jobs[1].clone(), at_of(&jobs[1], 1)),
+        (jobs[1].clone(), frames_of_jobs[1] as u64),
+    ];
+    for place in &expected {
+        assert!(lost.contains(place), "{place:?} in {lost:#?}");
+    }
+    assert_eq!(report.foreign, [state.join("log/jobs/notes.txt")]);
+    assert!(report.doubles > 0);
+    assert_clean(&new);
+    let after = content(&new);
+    assert_eq!(after.len(), before.len() - 3);
+    assert!(after.iter().all(|(seq, tag)| before.get(seq) == Some(tag)), "numbers are kept");
+}
+
+/// Where frame `n` of a log whose frame `n` lost its magic began: behind the one before.
+fn at_of(path: &Path, n: usize) -> u64 {
+    let log = crate::store::log::LogFile::bare(&medium::Disk, path).unwrap();
+    let before = frames(path)[n - 1] as u64;
+    let frame = log.frame_at(before, log.size().unwrap(), true).unwrap().unwrap();
+    before + frame.len as u64
+}
+
+/// Every file and its content.
+fn walk(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for path in super::files::list(dir).unwrap() {
+        if path.is_dir() {
+            found.extend(walk(&path));
+        } else {
+            found.insert(path.clone(), fs::read(&path).unwrap());
+        }
+    }
+    found
+}
+
+fn back_up(state: &Path, to: &Path, delete: bool) -> Result<backup::Report, ToolError> {
+    backup(state, to, backup::Options { delete, link: false }, Micros(9), &mut ())
+}
+
+#[test]
+fn a_backup_is_restored_and_the_next_one_copies_only_what_is_new() {
+    let (dir, state) = a_store();
+    let (to, new) = (dir.path().join("backup"), dir.path().join("new"));
+    let first = back_up(&state, &to, false).unwrap();
+    let segments = layout::segments(&state).unwrap().len() as u64;
+    assert_eq!((first.segments, first.segments_copied), (segments, segments));
+    assert_eq!(back_up(&state, &to, false).unwrap().segments_copied, 0);
+    restore(&to, &new, &mut ()).unwrap();
+    assert_clean(&new);
+    assert_eq!(content(&new), content(&state));
+    let error = restore(&to, &new, &mut ()).unwrap_err().to_string();
+    assert!(error.contains("is not empty"), "{error}");
+
+    make(&state, 200..260);
+    let second = back_up(&state, &to, false).unwrap();
+    assert!(
+        second.segments > segments && second.segments_copied <= second.segments - segments + 2,
+        "{second:?}"
+    );
+    // Nothing is left of copies that newer ones replace.
+    let files = walk(&to).into_keys().filter(|path| path.starts_with(to.join("log"))).count() as u64;
+    assert_eq!(files, second.segments);
+    let newer = dir.path().join("newer");
+    restore(&to, &newer, &mut ()).unwrap();
+    assert_eq!(content(&newer), content(&state));
+}
+
+#[test]
+fn a_backup_beside_a_daemon_has_everything_answered_before() {
+    let (dir, state) = a_store();
+    let (to, new) = (dir.path().join("backup"), dir.path().join("new"));
+    with_store(&state, |_, intake| {
+        put(intake, 200..230);
+        std::thread::scope(|scope| {
+            let intake = intake.clone();
+            std::thread::Builder::new().spawn_scoped(scope, move || put(&intake, 230..300)).unwrap();
+            back_up(&state, &to, false).unwrap();
+        });
+    });
+    restore(&to, &new, &mut ()).unwrap();
+    assert_clean(&new);
+    assert!(content(&new).len() >= 229);
+}
+
+#[test]
+fn what_retention_dropped_stays_in_a_backup_unless_told_otherwise() {
+    let (dir, state) = a_store();
+    let to = dir.path().join("backup");
+    let all = back_up(&state, &to, false).unwrap().segments;
+    fs::remove_dir_all(logs(&state, "events")[0].parent().unwrap()).unwrap();
+    let kept = back_up(&state, &to, false).unwrap();
+    assert_eq!((kept.segments, kept.segments_dropped), (all, 1));
+    assert_eq!(back_up(&state, &to, false).unwrap().segments, all);
+    let deleted = back_up(&state, &to, true).unwrap();
+    assert_eq!((deleted.segments, deleted.segments_deleted), (all - 1, 1));
+    assert_eq!(walk(&to.join("log")).len() as u64, all - 1);
+}
+
+/// Fails at a step.
+struct Stops(u32);
+impl super::Watch for Stops {
+    fn step(&mut self, _: u64, _: u64, _: &str) {
+        self.0 -= 1;
+        assert!(self.0 > 0, "interrupted");
+    }
+}
+
+#[test]
+fn an_interrupted_backup_leaves_the_one_before_as_it_was() {
+    let (dir, state) = a_store();
+    let (to, new) = (dir.path().join("backup"), dir.path().join("new"));
+    back_up(&state, &to, false).unwrap();
+    let before = content(&state);
+    let old = walk(&to);
+    make(&state, 200..260);
+    for steps in 1..6 {
+        let attempt = std::panic::catch_unwind(|| {
+            backup(&state, &to, backup::Options::default(), Micros(9), &mut Stops(steps)).map(drop)
+        });
+        assert!(attempt.is_err());
+        let now = walk(&to);
+        assert!(old.iter().all(|(path, content)| now.get(path) == Some(content)));
+    }
+    restore(&to, &new, &mut ()).unwrap();
+    assert_eq!(content(&new), before);
+    // And the next one clears up.
+    let last = back_up(&state, &to, false).unwrap();
+    assert_eq!(walk(&to.join("log")).len() as u64, last.segments);
+    // So does one after a first one that was interrupted.
+    let fresh = dir.path().join("fresh");
+    let attempt = std::panic::catch_unwind(|| {
+        backup(&state, &fresh, backup::Options::default(), Micros(9), &mut Stops(3)).map(drop)
+    });
+    assert!(attempt.is_err() && !fresh.join("MANIFEST").exists());
+    assert!(restore(&fresh, &dir.path().join("x"), &mut ()).unwrap_err().to_string().contains("no MANIFEST"));
+    back_up(&state, &fresh, false).unwrap();
+    assert_eq!(walk(&fresh.join("log")).len() as u64, last.segments);
+    assert!(!fresh.join("UNFINISHED").exists());
+}
+
+#[test]
+fn a_backup_goes_into_no_directory_with_other_things_in_it() {
+    let (dir, state) = a_store();
+    fs::write(dir.path().join("mine"), "precious").unwrap();
+    for to in [dir.path().to_owned(), state.join("backup"), dir.path().join("mine")] {
+        let error = back_up(&state, &to, true).unwrap_err().to_string();
+        let words = ["is not empty", "lies within", "is no directory for a backup"];
+        assert!(words.iter().any(|words| error.contains(words)), "{error}");
+    }
+}
+
+#[test]
+fn a_damaged_backup_is_refused_with_the_file_that_is() {
+    let (dir, state) = a_store();
+    let to = dir.path().join("backup");
+    back_up(&state, &to, false).unwrap();
+    let file = walk(&to.join("log")).into_keys().nth(2).unwrap();
+    flip(&file, 100);
+    let error = restore(&to, &dir.path().join("a"), &mut ()).unwrap_err().to_string();
+    assert!(error.contains(file.to_str().unwrap()) && error.contains("damaged"), "{error}");
+    fs::remove_file(&file).unwrap();
+    assert!(restore(&to, &dir.path().join("b"), &mut ()).is_err());
+    assert!(!dir.path().join("b").exists());
+    // What is whole of it can be had all the same.
+    let report = salvage(&to, &dir.path().join("c"), Micros(7), &mut ()).unwrap();
+    assert!(report.entries() > 100 && report.foreign.is_empty(), "{report:#?}");
+    flip(&to.join("MANIFEST"), 40);
+    let error = restore(&to, &dir.path().join("d"), &mut ()).unwrap_err().to_string();
+    assert!(error.contains("MANIFEST") && error.contains("damaged"), "{error}");
+}
+
+#[test]
+fn a_damaged_store_is_backed_up_as_it_is_and_said() {
+    let (dir, state) = a_store();
+    let log = logs(&state, "jobs").remove(0);
+    let at = frames(&log)[1];
+    flip(&log, at + 9);
+    let to = dir.path().join("backup");
+    let report = back_up(&state, &to, false).unwrap();
+    assert_eq!(report.damaged.len(), 1);
+    assert_eq!((&report.damaged[0].0, report.damaged[0].1), (&log, at as u64));
+    restore(&to, &dir.path().join("new"), &mut ()).unwrap();
+    assert_eq!(check(&dir.path().join("new")).problems.len(), 1);
+}

@@ -1,0 +1,151 @@
+//! `saltcellar store ...`, as an operator runs it: exit codes, what is printed, what is refused.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use rmpv::Value;
+use serde_json::Value as Json;
+
+use crate::fake_daemon::{program, stderr, stdout};
+use crate::harness::{Cellar, map, wait_for};
+
+fn store(args: &[&str], paths: &[&Path]) -> Output {
+    program().arg("store").args(args).args(paths).output().unwrap()
+}
+
+fn json(output: &Output) -> Json {
+    serde_json::from_str(&stdout(output))
+        .unwrap_or_else(|e| panic!("{e}: {}{}", stdout(output), stderr(output)))
+}
+
+/// Segments of 1 MiB, filled twice; entries that do not pack.
+fn filled() -> (Cellar, u64) {
+    let config = tempfile::NamedTempFile::new().unwrap();
+    fs::write(config.path(), "store:\n  segment_bytes_max: 1MiB\n").unwrap();
+    let cellar = Cellar::start_with(&["--config", config.path().to_str().unwrap()]);
+    let mut noise = 7_u64;
+    let mut event = |n: u64| {
+        let mut bytes = Vec::new();
+        while bytes.len() < 50_000 {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            bytes.extend_from_slice(&(noise >> 16).to_le_bytes()[..6]);
+        }
+        let tag = if n.is_multiple_of(2) {
+            format!("beacon/{n}")
+        } else {
+            format!("salt/job/{}/ret/web1", 4711 + n)
+        };
+        map(vec![("tag", tag.into()), ("data", map(vec![("blob", Value::Binary(bytes))]))])
+    };
+    for n in 0..80 {
+        cellar.ask("event_return", vec![("events", Value::Array(vec![event(n)]))]);
+    }
+    wait_for("a sealed segment", || (cellar.counter("segments_sealed") >= 2).then_some(()));
+    (cellar, 80)
+}
+
+fn a_log(state: &Path) -> PathBuf {
+    let mut segments: Vec<_> =
+        fs::read_dir(state.join("log/jobs")).unwrap().map(|item| item.unwrap().path()).collect();
+    segments.sort();
+    segments.remove(0).join("log")
+}
+
+#[test]
+fn a_store_is_verified_and_backed_up_while_it_is_used_and_restored() {
+    let (mut cellar, entries) = filled();
+    let state = cellar.state_dir();
+    let (to, new) = (cellar.dir.path().join("backup"), cellar.dir.path().join("new"));
+    let flag = ["--state-dir", state.to_str().unwrap(), "--output", "json"];
+
+    let verified = store(&["verify"], &[]);
+    assert_eq!(
+        verified.status.code(),
+        Some(64),
+        "there is no store in the default place: {}",
+        stderr(&verified)
+    );
+    let verified = program().args(["store", "verify"]).args(flag).output().unwrap();
+    assert_eq!(verified.status.code(), Some(0), "{}", stderr(&verified));
+    let report = json(&verified);
+    assert_eq!(report["entries"], entries);
+    assert!(report["indexes"]["skipped"].as_str().unwrap().contains("stop it first"), "{report}");
+
+    let rebuilt = program().args(["store", "rebuild"]).args(flag).output().unwrap();
+    assert_eq!(rebuilt.status.code(), Some(75));
+    assert!(
+        stderr(&rebuilt).contains(&format!("in use by pid {}", cellar.child.id())),
+        "{}",
+        stderr(&rebuilt)
+    );
+
+    let backed_up = program().args(["store", "backup"]).args(flag).arg(&to).output().unwrap();
+    assert_eq!(backed_up.status.code(), Some(0), "{}", stderr(&backed_up));
+    let first = json(&backed_up)["segments_copied"].as_u64().unwrap();
+    assert!(first >= 4);
+    let again = program().args(["store", "backup"]).args(flag).arg(&to).output().unwrap();
+    assert_eq!(json(&again)["segments_copied"], 0);
+
+    let restored = store(&["restore"], &[&to, &new]);
+    assert_eq!(restored.status.code(), Some(0), "{}", stderr(&restored));
+    let verified = store(&["verify", "--state-dir"], &[&new]);
+    assert_eq!(verified.status.code(), Some(0), "{}{}", stdout(&verified), stderr(&verified));
+    assert!(stdout(&verified).contains("damage     none"), "{}", stdout(&verified));
+    assert!(stdout(&verified).lines().all(|line| line.contains("/tmp") || line.chars().count() <= 80));
+    let refused = store(&["restore"], &[&to, &new]);
+    assert_eq!(refused.status.code(), Some(64));
+
+    assert!(cellar.terminate());
+    let rebuilt = program().args(["store", "rebuild"]).args(flag).output().unwrap();
+    assert_eq!(rebuilt.status.code(), Some(0), "{}", stderr(&rebuilt));
+    assert!(json(&rebuilt)["segments_rebuilt"].as_u64().unwrap() >= 2);
+    let verified = program().args(["store", "verify"]).args(flag).output().unwrap();
+    assert!(json(&verified)["indexes"]["compared"].as_u64().unwrap() >= 2);
+}
+
+#[test]
+fn damage_is_told_by_file_and_offset_and_the_rest_is_salvaged() {
+    let (mut cellar, entries) = filled();
+    cellar.kill();
+    let (state, new) = (cellar.state_dir(), cellar.dir.path().join("new"));
+    let log = a_log(&state);
+    let mut bytes = fs::read(&log).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(&log, bytes).unwrap();
+
+    let verified =
+        program().args(["store", "verify", "--output", "json", "--state-dir"]).arg(&state).output().unwrap();
+    assert_eq!(verified.status.code(), Some(1));
+    assert!(
+        stderr(&verified).starts_with("saltcellar: failed to verify the store: "),
+        "{}",
+        stderr(&verified)
+    );
+    let problem = &json(&verified)["problems"][0];
+    assert_eq!(problem["path"], log.to_str().unwrap());
+    let offset = problem["offset"].as_u64().unwrap();
+    assert!((offset..offset + problem["bytes"].as_u64().unwrap()).contains(&(at as u64)), "{problem}");
+    let lost = problem["entries_lost"].as_u64().unwrap();
+    assert!((1..=5).contains(&lost), "{problem}");
+
+    let salvaged =
+        program().args(["store", "salvage", "--output", "json"]).args([&state, &new]).output().unwrap();
+    assert_eq!(salvaged.status.code(), Some(1), "{}", stderr(&salvaged));
+    let report = json(&salvaged);
+    assert_eq!((&report["entries"], &report["entries_lost"]), (&(entries - lost).into(), &lost.into()));
+    assert_eq!(report["losses"][0]["offset"], offset);
+    let verified = store(&["verify", "--state-dir"], &[&new]);
+    assert_eq!(verified.status.code(), Some(0), "{}{}", stdout(&verified), stderr(&verified));
+}
+
+#[test]
+fn every_tool_has_help_with_examples() {
+    for tool in ["verify", "rebuild", "salvage", "backup", "restore"] {
+        let output = program().args(["store", tool, "--help"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        let help = stdout(&output);
+        assert!(help.contains("Examples:") && help.contains(&format!("saltcellar store {tool}")), "{help}");
+    }
+}
