@@ -134,6 +134,21 @@ fn half_a_frame_is_never_read() {
 }
 
 #[test]
+fn a_commit_torn_in_any_way_is_as_if_it_had_not_been() {
+    for seed in 0..100 {
+        let mut house = House::new(ROOMY);
+        assert!(house.put(&mixture(1, 8)).is_empty());
+        // The power goes after one log was written to, or two, and before any is synced.
+        house.disk.let_power_go_after(1 + seed % 2);
+        assert_eq!(house.put(&mixture(1, 60)).len(), 60);
+        house.cut(Left::Some, seed);
+        house.open();
+        house.check();
+        house.close();
+    }
+}
+
+#[test]
 fn after_a_failed_sync_a_log_is_never_written_again() {
     let mut house = House::new(ROOMY);
     let beacons = |count: usize| vec![vec![Shape { what: 0, job: 0, minion: 1, size: 50 }; count]];

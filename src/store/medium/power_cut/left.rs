@@ -89,15 +89,16 @@ pub(super) fn content_left(synced: &[u8], unsynced: &[Write], left: Left, dice: 
             apply(&mut content, write, |_| true);
             continue;
         }
-        // All of it, the sectors up to a place, or any of them.
+        // All of it, the sectors up to a place, all but one, or any of them.
         let sectors = match write {
             Write::Bytes { offset, bytes } => offset / SECTOR..(offset + bytes.len()).div_ceil(SECTOR),
             Write::Size(_) => 0..1,
         };
-        let (torn_at, how) = (sectors.start + dice.below(sectors.len() + 1), dice.below(3));
+        let (torn_at, how) = (sectors.start + dice.below(sectors.len() + 1), dice.below(4));
         apply(&mut content, write, |sector| match how {
             0 => true,
             1 => sector < torn_at,
+            2 => sector != torn_at,
             _ => dice.coin(),
         });
         // Room may have been made for all of it; what was not written reads as zeros.
