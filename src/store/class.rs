@@ -333,8 +333,15 @@ mod tests {
     #[test]
     fn the_first_class_that_takes_an_entry_has_it() {
         let first = class("first", vec![rule("", "salt/job/*/ret/db*"), rule("test.ping", "")]);
-        let second =
-            class("second", vec![rule("test.*", ""), rule("cmd.*", "*/ret/web1"), rule("", "salt/auth")]);
+        let second = class(
+            "second",
+            vec![
+                rule("test.*", ""),
+                rule("cmd.*", "*/ret/web1"),
+                rule("", "salt/auth"),
+                rule("", "salt/job/4/*"),
+            ],
+        );
         check(
             &[first, class("events", vec![]), second],
             &[
@@ -343,6 +350,7 @@ mod tests {
                 (Kind::Return, "salt/job/2/ret/web1", "2", "test.ping", "first"),
                 (Kind::Return, "salt/job/3/ret/web1", "3", "cmd.run", "second"),
                 (Kind::Return, "salt/job/3/ret/web2", "3", "cmd.run", "jobs"),
+                (Kind::Return, "salt/job/4/ret/web1", "4", "test.ping", "first"),
                 (Kind::Event, "salt/auth", "", "", "second"),
                 (Kind::Event, "salt/authx", "", "", "events"),
             ],

@@ -352,14 +352,18 @@ impl Shared {
                     continue;
                 }
                 let extent = segment.whole_extent();
-                match self.going(segment.clone(), extent, Reason::Space) {
-                    Ok(planned) => done.extend(self.carry_out(vec![planned])),
-                    Err(error) => tracing::error!(%error, "could not tell whether a segment may go"),
-                }
-                let last = done.last().filter(|going| going.segment == segment.first_seq);
-                if let Some(Going { fate: Fate::Gone, extent, .. }) = last {
+                // Nobody here keeps the segment: its open file would keep its bytes on the disk.
+                let went = match self.going(segment, extent, Reason::Space) {
+                    Ok(planned) => self.carry_out(vec![planned]),
+                    Err(error) => {
+                        tracing::error!(%error, "could not tell whether a segment may go");
+                        continue;
+                    }
+                };
+                if went.iter().any(|going| going.fate == Fate::Gone) {
                     expected = expected.saturating_add(extent.disk_bytes);
                 }
+                done.extend(went);
                 if self.guard.look().free.max(expected) >= look.low {
                     return done;
                 }
@@ -378,7 +382,7 @@ impl Shared {
     }
 
     /// Takes a segment away from readers and puts its directory into the trash; `None` if somebody works on it.
-    fn drop_segment(&self, segment: &Arc<Segment>) -> Result<Option<PathBuf>, StoreError> {
+    pub(super) fn drop_segment(&self, segment: &Arc<Segment>) -> Result<Option<PathBuf>, StoreError> {
         let Ok(mut gone) = segment.work.try_lock() else { return Ok(None) };
         if *gone {
             return Ok(None);
@@ -401,7 +405,7 @@ impl Shared {
         Ok(Some(place))
     }
 
-    fn remove_trash(&self, path: &Path) {
+    pub(super) fn remove_trash(&self, path: &Path) {
         if let Err(error) = self.medium.remove_dir_all(path) {
             tracing::error!(path = %path.display(), %error, "could not empty the trash; the next start tries again");
         }

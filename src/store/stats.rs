@@ -129,10 +129,11 @@ mod tests {
         let rates = Rates::default();
         assert_eq!(rates.rates(Micros(5), &[7]), [0.0]);
         for n in 0..2 * RATE_SAMPLES as u64 {
-            rates.sample(Micros(i64::try_from(n).unwrap() * 5_000_000), vec![n * 10, 0]);
+            let written = n.saturating_sub(RATE_SAMPLES as u64) * 10;
+            rates.sample(Micros(i64::try_from(n).unwrap() * 5_000_000), vec![written, 0]);
         }
         let last = 2 * RATE_SAMPLES as u64;
         let now = Micros(i64::try_from(last).unwrap() * 5_000_000);
-        assert_eq!(rates.rates(now, &[last * 10, 0]), [2.0, 0.0]);
+        assert_eq!(rates.rates(now, &[last * 5, 0]), [2.0, 0.0]);
     }
 }
