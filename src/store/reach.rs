@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError};
 use super::Shared;
 use super::block::BlockView;
 use super::error::{StoreError, io_at};
+use super::index::sealed::OF_FORMAT_1;
 use super::index::{Facts, LatestJob, LatestRow, MemIndex, SealedIndex};
 use super::segment::{Index, Ready, Segment};
 use super::state::State;
@@ -202,7 +203,9 @@ impl Shared {
         let index = match segment.open_index()? {
             (Index::Open(index), _) => index,
             (_, damage) => {
-                if let Some(error) = damage {
+                if matches!(&damage, Some(StoreError::Index { what, .. }) if what == OF_FORMAT_1) {
+                    tracing::info!(dir = %segment.dir().display(), "an index of format 1 is made again from the log");
+                } else if let Some(error) = damage {
                     tracing::warn!(dir = %segment.dir().display(), %error, "an index was damaged; it is made again from the log");
                     self.metrics.indexes_rebuilt.add(1);
                 }

@@ -46,10 +46,12 @@ pub type Known = (String, SeqNo, Facts);
 impl State {
     /// Opens or creates it, and adds it up.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let db = open_sled(dir, STATE_CACHE_BYTES)?;
+        let mut db = open_sled(dir, STATE_CACHE_BYTES)?;
         if guarded(dir, || Ok(db.tree_names()))?.iter().any(|name| name == b"job") {
-            let what = "it was written by format 1".to_owned();
-            return Err(StoreError::Index { path: dir.to_owned(), what });
+            tracing::info!(dir = %dir.display(), "the state database is of format 1; it is made again from the log");
+            drop(db);
+            std::fs::remove_dir_all(dir).map_err(io_at("remove", dir))?;
+            db = open_sled(dir, STATE_CACHE_BYTES)?;
         }
         let tree = |name: &str| CheckedTree::open(&db, dir, name);
         let (segments, latest) = (tree("segments")?, Pages(tree("latest")?));

@@ -122,3 +122,55 @@ fn what_an_index_costs() {
     one_load("mix", &load::mix(1, 0.2), Jobs::Interleaved);
     one_load("jobs of two returns", &load::jobs(1, 2), Jobs::Of(3));
 }
+
+#[test]
+#[ignore = "a measure, and slow"]
+fn what_a_search_costs() {
+    use crate::model::{EventFilter, Glob};
+    use crate::store::{Limits, Opened, Options, Store};
+    const STORED: u64 = 600_000;
+    let dir = tempfile::tempdir().unwrap();
+    let options = |limits| Options {
+        dir: dir.path().to_owned(),
+        holder: "the measure".to_owned(),
+        clock: Clock::real(),
+        metrics: std::sync::Arc::default(),
+        limits,
+        medium: std::sync::Arc::new(crate::store::medium::Disk),
+        classes: crate::store::Classes::default(),
+    };
+    let pool = Pool::new(&load::jobs(1, 2), Wrap::EventReturn, Jobs::Of(3), 1);
+    let open = |limits| {
+        let Opened { store, intake, appender, committer, sealer, .. } = Store::open(&options(limits)).unwrap();
+        let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
+        let threads = [
+            thread(Box::new(|| appender.run())),
+            thread(Box::new(|| committer.run())),
+            thread(Box::new(|| sealer.run())),
+        ];
+        (store, intake, threads)
+    };
+    let limits = Limits { segment_entries_max: STORED / 2, ..Limits::default() };
+    let (store, intake, threads) = open(limits);
+    let now = Clock::real().now();
+    for start in (0..STORED).step_by(usize::try_from(BATCH).unwrap()) {
+        intake.submit(batch(&pool, start..start + BATCH, now), None).unwrap();
+    }
+    drop((store, intake));
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    println!("on disk: {:.1} B an entry", disk(dir.path()) as f64 / STORED as f64);
+    let (store, intake, threads) = open(limits);
+    for pattern in ["*/ret/nobody-*", "salt/job/19991231*/ret/*", "*/ret/web1234?", "*"] {
+        let filter = EventFilter { tag: Some(Glob::new(pattern)), ..EventFilter::default() };
+        let rounds = if pattern == "*" { 1 } else { 20 };
+        let begun = cpu();
+        let mut found = 0;
+        for _ in 0..rounds {
+            found = store.events_before(&filter, SeqNo(u64::MAX), usize::MAX, usize::MAX).unwrap().len();
+        }
+        let each = cpu().saturating_sub(begun).as_secs_f64() / f64::from(rounds);
+        println!("{pattern}: {found} found, {:.1} M entries a CPU second", STORED as f64 / each / 1e6);
+    }
+    drop((store, intake));
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
