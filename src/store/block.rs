@@ -275,12 +275,17 @@ impl<'a> Rows<'a> {
         JidKey::from_time(Micros(time), pid).text().unwrap_or_default()
     }
 
-    /// The distinct jids: for each whether it is made of time.
-    pub fn jids_of_time(&self) -> Vec<bool> {
+    /// The times of the distinct jids, microseconds; negative for one that is not made of time.
+    pub fn jid_times(&self) -> Vec<i64> {
         let count = self.block.jids.to_native() as usize;
         let mut times = Vec::with_capacity(count);
         self.block.jid_time.unpack(count, &mut times);
-        times.into_iter().map(|time| time >= 0).collect()
+        times
+    }
+
+    /// Has this jid a pid behind its time?
+    pub fn jid_has_pid(&self, at: usize) -> bool {
+        self.block.jid_pid.get(at) > 0
     }
 
     /// Per entry its tag's shape, its minion and its jid: a place among the texts, 1 + such a place or 0, and 1 + a place
@@ -353,7 +358,7 @@ impl<'a> Rows<'a> {
         super::builder::distinct(&tags)
             .into_iter()
             .map(|at| self.text(at).to_vec())
-            .chain(self.jids_of_time().contains(&false).then(|| FREE_JID.to_vec()))
+            .chain(self.jid_times().iter().any(|&time| time < 0).then(|| FREE_JID.to_vec()))
             .collect()
     }
 
