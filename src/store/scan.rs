@@ -130,7 +130,7 @@ impl<'a> Search<'a> {
             let from = at.checked_sub(1).and_then(|n| ends.get(n)).copied().unwrap_or(0);
             ends.get(at).and_then(|&end| texts.get(from..end)).unwrap_or_default()
         };
-        let [tags, minions, jids] = rows.columns();
+        let tags = rows.tags();
         let mut verdicts: Vec<Verdict> = Vec::new();
         if self.filter.tag.is_some() {
             let mut possible = false;
@@ -153,6 +153,7 @@ impl<'a> Search<'a> {
             }
         }
         let filter = self.filter;
+        let (minions, jids) = (rows.minions(), rows.jids());
         let passes = |at: usize, tag: i64, minion: i64, jid: i64| {
             let verdict = match &filter.tag {
                 Some(_) => usize::try_from(tag).ok().and_then(|tag| verdicts.get(tag)),

@@ -136,17 +136,20 @@ fn what_a_search_costs() {
         clock: Clock::real(),
         metrics: std::sync::Arc::default(),
         limits,
+        free: crate::store::FreeSpace { low: Some(0), min: Some(0) },
         medium: std::sync::Arc::new(crate::store::medium::Disk),
         classes: crate::store::Classes::default(),
     };
     let pool = Pool::new(&load::jobs(1, 2), Wrap::EventReturn, Jobs::Of(3), 1);
     let open = |limits| {
-        let Opened { store, intake, appender, committer, sealer, .. } = Store::open(&options(limits)).unwrap();
+        let Opened { store, intake, appender, committer, sealer, retainer } =
+            Store::open(&options(limits)).unwrap();
         let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
         let threads = [
             thread(Box::new(|| appender.run())),
             thread(Box::new(|| committer.run())),
             thread(Box::new(|| sealer.run())),
+            thread(Box::new(|| retainer.run())),
         ];
         (store, intake, threads)
     };
@@ -157,12 +160,20 @@ fn what_a_search_costs() {
         intake.submit(batch(&pool, start..start + BATCH, now), None).unwrap();
     }
     drop((store, intake));
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
     println!("on disk: {:.1} B an entry", disk(dir.path()) as f64 / STORED as f64);
     let (store, intake, threads) = open(limits);
     for pattern in ["*/ret/nobody-*", "salt/job/19991231*/ret/*", "*/ret/web1234?", "*"] {
         let filter = EventFilter { tag: Some(Glob::new(pattern)), ..EventFilter::default() };
-        let rounds = if pattern == "*" { 1 } else { 20 };
+        let rounds = if pattern == "*" {
+            1
+        } else if pattern.contains("1999") {
+            400
+        } else {
+            20
+        };
         let begun = cpu();
         let mut found = 0;
         for _ in 0..rounds {
@@ -172,5 +183,39 @@ fn what_a_search_costs() {
         println!("{pattern}: {found} found, {:.1} M entries a CPU second", STORED as f64 / each / 1e6);
     }
     drop((store, intake));
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+/// Writes the bodies of full blocks into `$DUMP/<load>/<number>`, for whoever wants to try a packer on them.
+#[test]
+#[ignore = "needs DUMP"]
+fn bodies_of_full_blocks() {
+    use super::corpus;
+    let Some(to) = std::env::var_os("DUMP").map(std::path::PathBuf::from) else { return };
+    let dump = |name: &str, forms: &[Form], jobs: Jobs| {
+        std::fs::create_dir_all(to.join(name)).unwrap();
+        let pool = Pool::new(forms, Wrap::EventReturn, jobs, 1);
+        let mut block = Vec::new();
+        let (mut blocks, mut n) = (0, 0);
+        while blocks < 64 {
+            for (entry, _) in batch(&pool, n..n + 50, Micros(0)).entries() {
+                block.extend_from_slice(entry.body);
+            }
+            n += 50;
+            if block.len() > 230_000 {
+                std::fs::write(to.join(name).join(format!("{blocks:03}")), &block).unwrap();
+                block.clear();
+                blocks += 1;
+            }
+        }
+    };
+    dump("small", &load::small(1, 1.0), Jobs::Interleaved);
+    dump("mix", &load::mix(1, 1.0), Jobs::Interleaved);
+    for recording in ["3006.28", "3007.15", "3008.3"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/{recording}.sbus"));
+        let corpus = corpus::read(&path).unwrap();
+        dump(recording, &corpus.forms, Jobs::Replayed(corpus.jobs));
+    }
 }
