@@ -66,6 +66,36 @@ pub fn stamped_jid(at: Micros) -> String {
     )
 }
 
+/// Spells many jids: those of one second differ in six digits.
+#[derive(Debug)]
+pub struct JidSpeller {
+    second: Option<i64>,
+    digits: [u8; 20],
+}
+
+impl Default for JidSpeller {
+    fn default() -> Self {
+        Self { second: None, digits: [b'0'; 20] }
+    }
+}
+
+impl JidSpeller {
+    /// The twenty digits of an instant.
+    pub fn spell(&mut self, at: Micros) -> &[u8; 20] {
+        let second = at.0.div_euclid(1_000_000);
+        if self.second != Some(second) {
+            self.second = Some(second);
+            self.digits.iter_mut().zip(stamped_jid(at).bytes()).for_each(|(to, from)| *to = from);
+        }
+        let mut rest = at.0.rem_euclid(1_000_000).unsigned_abs();
+        for digit in self.digits.iter_mut().rev().take(6) {
+            *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+            rest /= 10;
+        }
+        &self.digits
+    }
+}
+
 /// Salt's spelling of a jid's time (`jid_to_time`): `2026, Nov 21 03:10:37.359479`, empty for a jid of
 /// another form.
 pub fn start_time(jid: &str) -> String {
@@ -113,6 +143,14 @@ mod tests {
     fn a_jid_of_time_spells_itself_back() {
         for jid in ["20261121030955505683", "20261121030955505683_4711", "19700101000000000000"] {
             assert_eq!(JidKey::of(jid).text().as_deref(), Some(jid), "{jid}");
+        }
+    }
+
+    #[test]
+    fn many_jids_are_spelled_like_each() {
+        let mut speller = JidSpeller::default();
+        for at in [0, 1, 999_999, 1_000_000, 1_795_230_637_359_479, 1_795_230_637_000_001, 5] {
+            assert_eq!(speller.spell(Micros(at)).as_slice(), stamped_jid(Micros(at)).as_bytes());
         }
     }
 

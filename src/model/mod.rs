@@ -15,5 +15,5 @@ pub use entry::{Batch, Drafts, Entry, Flags, Kind, Loose, Prints, Source};
 pub use filter::EventFilter;
 pub use glob::{Glob, Literal};
 pub use hashing::{FastHasher, FastMap, chained, secret_seed};
-pub use jid::{JidKey, stamped_jid, start_time};
+pub use jid::{JidKey, JidSpeller, stamped_jid, start_time};
 pub use seqno::SeqNo;

@@ -16,7 +16,7 @@ use rkyv::rancor::Error;
 use rkyv::util::AlignedVec;
 use rkyv::{Archive, Serialize};
 
-use super::column::Column;
+use super::column::{ArchivedColumn, Column};
 use crate::clock::Micros;
 use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX};
 use crate::model::{Flags, JidKey, Kind, SeqNo, Source};
@@ -275,22 +275,38 @@ impl<'a> Rows<'a> {
         JidKey::from_time(Micros(time), pid).text().unwrap_or_default()
     }
 
-    /// The distinct jids: for each whether it is made of time.
-    pub fn jids_of_time(&self) -> Vec<bool> {
+    /// The times of the distinct jids, microseconds; negative for one that is not made of time.
+    pub fn jid_times(&self) -> Vec<i64> {
         let count = self.block.jids.to_native() as usize;
         let mut times = Vec::with_capacity(count);
         self.block.jid_time.unpack(count, &mut times);
-        times.into_iter().map(|time| time >= 0).collect()
+        times
     }
 
-    /// Per entry its tag's shape, its minion and its jid: a place among the texts, 1 + such a place or 0, and 1 + a place
-    /// among the jids or 0.
-    pub fn columns(&self) -> [Vec<i64>; 3] {
-        [&self.block.tag, &self.block.minion, &self.block.jid].map(|column| {
-            let mut values = Vec::with_capacity(self.len());
-            column.unpack(self.len(), &mut values);
-            values
-        })
+    /// Has this jid a pid behind its time?
+    pub fn jid_has_pid(&self, at: usize) -> bool {
+        self.block.jid_pid.get(at) > 0
+    }
+
+    /// Per entry its tag's shape, a place among the texts.
+    pub fn tags(&self) -> Vec<i64> {
+        self.column(&self.block.tag)
+    }
+
+    /// Per entry 1 + the place of its minion among the texts, or 0.
+    pub fn minions(&self) -> Vec<i64> {
+        self.column(&self.block.minion)
+    }
+
+    /// Per entry 1 + the place of its jid among the jids, or 0.
+    pub fn jids(&self) -> Vec<i64> {
+        self.column(&self.block.jid)
+    }
+
+    fn column(&self, column: &ArchivedColumn) -> Vec<i64> {
+        let mut values = Vec::with_capacity(self.len());
+        column.unpack(self.len(), &mut values);
+        values
     }
 
     /// All texts one after the other, and where each ends.
@@ -348,12 +364,10 @@ impl<'a> Rows<'a> {
 
     /// The distinct shapes of its tags, and [`FREE_JID`] if a jid is not made of time.
     pub fn shapes(&self) -> Vec<Vec<u8>> {
-        let mut tags = Vec::with_capacity(self.len());
-        self.block.tag.unpack(self.len(), &mut tags);
-        super::builder::distinct(&tags)
+        super::builder::distinct(&self.tags())
             .into_iter()
             .map(|at| self.text(at).to_vec())
-            .chain(self.jids_of_time().contains(&false).then(|| FREE_JID.to_vec()))
+            .chain(self.jid_times().iter().any(|&time| time < 0).then(|| FREE_JID.to_vec()))
             .collect()
     }
 

@@ -18,7 +18,8 @@ use super::index::{Blocks, Shapes};
 use super::pattern::{Asks, Need, asks};
 use super::read::{StoredEntry, stored};
 use super::segment::Segment;
-use crate::model::{EventFilter, SeqNo};
+use crate::clock::Micros;
+use crate::model::{EventFilter, JidSpeller, SeqNo};
 
 /// A search: what is looked for, and what has been found out about shapes.
 pub(super) struct Search<'a> {
@@ -129,7 +130,7 @@ impl<'a> Search<'a> {
             let from = at.checked_sub(1).and_then(|n| ends.get(n)).copied().unwrap_or(0);
             ends.get(at).and_then(|&end| texts.get(from..end)).unwrap_or_default()
         };
-        let [tags, minions, jids] = rows.columns();
+        let tags = rows.tags();
         let mut verdicts: Vec<Verdict> = Vec::new();
         if self.filter.tag.is_some() {
             let mut possible = false;
@@ -152,6 +153,7 @@ impl<'a> Search<'a> {
             }
         }
         let filter = self.filter;
+        let (minions, jids) = (rows.minions(), rows.jids());
         let passes = |at: usize, tag: i64, minion: i64, jid: i64| {
             let verdict = match &filter.tag {
                 Some(_) => usize::try_from(tag).ok().and_then(|tag| verdicts.get(tag)),
@@ -183,14 +185,15 @@ fn verdict(needs: &[Need], rows: Rows<'_>, texts: &[u8], ends: &[usize]) -> Verd
         let digits = need.jid.iter().any(super::pattern::Test::fits_digits);
         let mut jids = Vec::new();
         if !need.jid.is_empty() {
-            let holds = |(at, of_time): (usize, &bool)| {
-                let may = digits || !of_time;
-                may && {
-                    let jid = rows.jid_text(at);
-                    need.jid.iter().any(|test| test.holds(jid.as_bytes()))
+            let mut speller = JidSpeller::default();
+            let any = |jid: &[u8]| need.jid.iter().any(|test| test.holds(jid));
+            let holds = |(at, time): (usize, i64)| {
+                if time < 0 || (digits && rows.jid_has_pid(at)) {
+                    return any(rows.jid_text(at).as_bytes());
                 }
+                digits && any(speller.spell(Micros(time)))
             };
-            jids = rows.jids_of_time().iter().enumerate().map(holds).collect();
+            jids = rows.jid_times().into_iter().enumerate().map(holds).collect();
         }
         if !minions.contains(&true) && !jids.contains(&true) {
             return Verdict::Never;

@@ -122,3 +122,100 @@ fn what_an_index_costs() {
     one_load("mix", &load::mix(1, 0.2), Jobs::Interleaved);
     one_load("jobs of two returns", &load::jobs(1, 2), Jobs::Of(3));
 }
+
+#[test]
+#[ignore = "a measure, and slow"]
+fn what_a_search_costs() {
+    use crate::model::{EventFilter, Glob};
+    use crate::store::{Limits, Opened, Options, Store};
+    const STORED: u64 = 600_000;
+    let dir = tempfile::tempdir().unwrap();
+    let options = |limits| Options {
+        dir: dir.path().to_owned(),
+        holder: "the measure".to_owned(),
+        clock: Clock::real(),
+        metrics: std::sync::Arc::default(),
+        limits,
+        free: crate::store::FreeSpace { low: Some(0), min: Some(0) },
+        medium: std::sync::Arc::new(crate::store::medium::Disk),
+        classes: crate::store::Classes::default(),
+    };
+    let pool = Pool::new(&load::jobs(1, 2), Wrap::EventReturn, Jobs::Of(3), 1);
+    let open = |limits| {
+        let Opened { store, intake, appender, committer, sealer, retainer } =
+            Store::open(&options(limits)).unwrap();
+        let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
+        let threads = [
+            thread(Box::new(|| appender.run())),
+            thread(Box::new(|| committer.run())),
+            thread(Box::new(|| sealer.run())),
+            thread(Box::new(|| retainer.run())),
+        ];
+        (store, intake, threads)
+    };
+    let limits = Limits { segment_entries_max: STORED / 2, ..Limits::default() };
+    let (store, intake, threads) = open(limits);
+    let now = Clock::real().now();
+    for start in (0..STORED).step_by(usize::try_from(BATCH).unwrap()) {
+        intake.submit(batch(&pool, start..start + BATCH, now), None).unwrap();
+    }
+    drop((store, intake));
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    println!("on disk: {:.1} B an entry", disk(dir.path()) as f64 / STORED as f64);
+    let (store, intake, threads) = open(limits);
+    for pattern in ["*/ret/nobody-*", "salt/job/19991231*/ret/*", "*/ret/web1234?", "*"] {
+        let filter = EventFilter { tag: Some(Glob::new(pattern)), ..EventFilter::default() };
+        let rounds = if pattern == "*" {
+            1
+        } else if pattern.contains("1999") {
+            400
+        } else {
+            20
+        };
+        let begun = cpu();
+        let mut found = 0;
+        for _ in 0..rounds {
+            found = store.events_before(&filter, SeqNo(u64::MAX), usize::MAX, usize::MAX).unwrap().len();
+        }
+        let each = cpu().saturating_sub(begun).as_secs_f64() / f64::from(rounds);
+        println!("{pattern}: {found} found, {:.1} M entries a CPU second", STORED as f64 / each / 1e6);
+    }
+    drop((store, intake));
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+/// Writes the bodies of full blocks into `$DUMP/<load>/<number>`, for whoever wants to try a packer on them.
+#[test]
+#[ignore = "needs DUMP"]
+fn bodies_of_full_blocks() {
+    use super::corpus;
+    let Some(to) = std::env::var_os("DUMP").map(std::path::PathBuf::from) else { return };
+    let dump = |name: &str, forms: &[Form], jobs: Jobs| {
+        std::fs::create_dir_all(to.join(name)).unwrap();
+        let pool = Pool::new(forms, Wrap::EventReturn, jobs, 1);
+        let mut block = Vec::new();
+        let (mut blocks, mut n) = (0, 0);
+        while blocks < 64 {
+            for (entry, _) in batch(&pool, n..n + 50, Micros(0)).entries() {
+                block.extend_from_slice(entry.body);
+            }
+            n += 50;
+            if block.len() > 230_000 {
+                std::fs::write(to.join(name).join(format!("{blocks:03}")), &block).unwrap();
+                block.clear();
+                blocks += 1;
+            }
+        }
+    };
+    dump("small", &load::small(1, 1.0), Jobs::Interleaved);
+    dump("mix", &load::mix(1, 1.0), Jobs::Interleaved);
+    for recording in ["3006.28", "3007.15", "3008.3"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/{recording}.sbus"));
+        let corpus = corpus::read(&path).unwrap();
+        dump(recording, &corpus.forms, Jobs::Replayed(corpus.jobs));
+    }
+}

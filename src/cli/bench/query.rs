@@ -68,6 +68,16 @@ impl Times {
     }
 }
 
+/// A minion of the load, and a time before which half of the events arrived.
+fn in_the_middle(client: &mut Client, entries: u64) -> anyhow::Result<(String, i64)> {
+    let (before, limit) = (Value::from(entries / 2 + 60), Value::from(60));
+    let answer = client.call("events_list", call_args([("before", before), ("limit", limit)]))?;
+    let events = answer["events"].as_array().context("read the answer of events_list")?;
+    let minion = events.iter().find_map(|event| event["minion"].as_str()).context("find a minion")?;
+    let time = events.first().and_then(|event| event["time"].as_i64()).context("find a time")?;
+    Ok((minion.to_owned(), time))
+}
+
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let scratch = Scratch::new(args.common.dir.as_deref(), args.common.keep)?;
     let subject = Subject::daemon(&scratch, global.config.as_deref())?;
@@ -91,6 +101,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     subject.wait_until_idle()?;
 
     let mut client = Client::connect_within(subject.socket(), PATIENCE)?;
+    let (minion, until) = in_the_middle(&mut client, entries)?;
+    let of_that = [("minion", Value::from(minion.as_str())), ("limit", Value::from(50))];
+    let found = client.call("events_list", call_args(of_that))?["events"].as_array().map_or(0, Vec::len);
+    let newest_events = usize::try_from(entries.min(50)).unwrap_or(50);
     let mut ask = |question: &'static str, times: u64, call: &dyn Fn(u64) -> (&'static str, Value, usize)| {
         let mut nanos = Vec::new();
         for n in 0..times {
@@ -124,12 +138,32 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         ("events_list", call_args([("tag", Value::from("*/ret/nobody-*")), ("limit", Value::from(50))]), 0)
     })?;
     scan.scanned = Some(entries);
+    // Only the jid could match, and no summary knows jids: the head of every block is read.
+    let mut heads = ask("tag search through every head", SCANS, &|_| {
+        (
+            "events_list",
+            call_args([("tag", Value::from("salt/job/19991231*/ret/*")), ("limit", Value::from(50))]),
+            0,
+        )
+    })?;
+    heads.scanned = Some(entries);
+    let of_minion = ask("newest 50 of a minion", LISTS, &|_| {
+        (
+            "events_list",
+            call_args([("minion", Value::from(minion.as_str())), ("limit", Value::from(50))]),
+            found,
+        )
+    })?;
+    let of_time = ask("newest 50 before a time", LISTS, &|_| {
+        let (until, limit) = (Value::from(until), Value::from(50));
+        ("events_list", call_args([("until", until), ("limit", limit)]), newest_events)
+    })?;
     progress.done();
     let rss = subject.rss_peak_mb();
     let cost = subject.stop()?;
 
     let mut out = Output::new(global.output);
-    let all = [list, one, scan];
+    let all = [list, one, scan, heads, of_minion, of_time];
     if out.format == Format::Table {
         let mut table = Table::new([
             Column::left("QUESTION"),
@@ -157,13 +191,16 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             cost.disk_bytes as f64 / entries as f64
         ))?;
     } else {
-        let [list, one, scan] = all.each_ref().map(Times::json);
+        let [list, one, scan, heads, of_minion, of_time] = all.each_ref().map(Times::json);
         out.json(&json!({
             "jobs": args.jobs,
             "entries": entries,
             "jobs_list_50": list,
             "get_jid": one,
             "tag_scan": scan,
+            "tag_scan_heads": heads,
+            "minion_search": of_minion,
+            "time_search": of_time,
             "rss_peak_mb": rounded(rss, 1),
             "disk_bytes_per_entry": rounded(cost.disk_bytes as f64 / entries as f64, 1),
         }))?;
