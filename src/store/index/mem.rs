@@ -8,13 +8,14 @@ use std::collections::BinaryHeap;
 
 use super::super::log::BlockMeta;
 use super::super::row::{self, JobRow};
+use super::arena::Arena;
 use super::facts::Facts;
 use super::job::Record;
 use super::names::{Names, Table, hash};
 use super::summary::{Blocks, Shapes};
 use super::{Place, Sums};
 use crate::limits::JOBS_SORTED_AT_ONCE;
-use crate::model::{Entry, JidKey, Kind, SeqNo};
+use crate::model::{Entry, FastMap, JidKey, Kind, SeqNo};
 
 /// No job, no entry, no text.
 const NONE: u32 = u32::MAX;
@@ -29,12 +30,11 @@ struct MemJob {
     count: u32,
     /// Number of the row's values.
     load: u32,
-    /// Number of the jid's text, if it is not made of time.
-    text: u32,
     /// Number of the end time's text.
     endtime: u32,
-    load_seq: u64,
-    endtime_seq: u64,
+    /// Numbers in the log, less the segment's first.
+    load_seq: u32,
+    endtime_seq: u32,
     first_at: i64,
     rank: u8,
     nocache: bool,
@@ -84,9 +84,11 @@ pub struct MemIndex {
     blocks: Blocks,
     shapes: Shapes,
     /// Per entry the next one of its job. Shorter than the entries if the last ones belong to none.
-    next: Vec<u32>,
-    jobs: Vec<MemJob>,
+    next: Arena<u32>,
+    jobs: Arena<MemJob>,
     job_table: Table,
+    /// Numbers of jids' texts, by job, for those that are not made of time.
+    free: FastMap<u32, u32>,
     /// Numbers of jobs, sorted by key in stretches of `JOBS_SORTED_AT_ONCE`.
     sorted: Vec<u32>,
     /// Values of rows, jids that are not made of time, end times.
@@ -96,11 +98,11 @@ pub struct MemIndex {
     /// Per name 1 + the last block that it was noted for as minion.
     noted: Vec<u32>,
     /// Per block its minions.
-    minions: Vec<u32>,
+    minions: Arena<u32>,
     minion_ends: Vec<u32>,
     /// Per block the bytes that its entries brought along.
     raws: Vec<u32>,
-    latest: Vec<MemLatest>,
+    latest: Arena<MemLatest>,
     latest_table: Table,
     register: Option<SeqNo>,
     sums: Sums,
@@ -156,10 +158,12 @@ impl MemIndex {
         let at = self.job_of(entry, number);
         let Some(job) = self.jobs.get_mut(at as usize) else { return };
         let rank = row::rank(entry.kind);
+        // Of numbers beyond 32 bits only the order counts, and that they keep.
+        let since = u32::try_from(seq.0.saturating_sub(self.sums.first_seq.0)).unwrap_or(NONE - 1);
         match entry.kind {
             Kind::Endtime => {
                 let text = crate::wire::msgpack::as_text(body()).unwrap_or_default();
-                (job.endtime_seq, job.endtime) = (seq.0, self.texts.number(text.as_bytes()));
+                (job.endtime_seq, job.endtime) = (since, self.texts.number(text.as_bytes()));
             }
             Kind::NoCache => job.nocache = true,
             kind if rank > job.rank => {
@@ -167,7 +171,7 @@ impl MemIndex {
                 row.take_load(row::load_of(kind, body()), crate::limits::ROW_VALUE_BYTES_MAX);
                 values.clear();
                 row.write_values(values);
-                (job.rank, job.load_seq, job.load) = (rank, seq.0, self.texts.number(values));
+                (job.rank, job.load_seq, job.load) = (rank, since, self.texts.number(values));
             }
             _ => {}
         }
@@ -201,8 +205,8 @@ impl MemIndex {
 
     /// The job of an entry, which is appended to its places.
     fn job_of(&mut self, entry: &Entry<'_>, number: u32) -> u32 {
-        if self.next.len() <= number as usize {
-            self.next.resize(number as usize + 1, NONE);
+        while self.next.len() <= number as usize {
+            self.next.push(NONE);
         }
         let slot = slot_of(entry.jid);
         let known = self.last_jids.get(slot).filter(|(jid, _)| jid == entry.jid).map(|(_, at)| *at);
@@ -237,7 +241,10 @@ impl MemIndex {
             return at;
         }
         let at = u32::try_from(self.jobs.len()).unwrap_or(NONE);
-        let text = if key.time().is_none() { self.texts.number(entry.jid.as_bytes()) } else { NONE };
+        if key.time().is_none() {
+            let text = self.texts.number(entry.jid.as_bytes());
+            self.free.insert(at, text);
+        }
         let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
         self.jobs.push(MemJob {
             key: [half(key.0 >> 64), half(key.0)],
@@ -245,10 +252,9 @@ impl MemIndex {
             last: number,
             count: 0,
             load: NONE,
-            text,
             endtime: NONE,
             load_seq: 0,
-            endtime_seq: 0,
+            endtime_seq: NONE,
             first_at: entry.at.0,
             rank: 0,
             nocache: false,
@@ -261,9 +267,8 @@ impl MemIndex {
         at
     }
 
-    fn find(&self, key: JidKey) -> Option<&MemJob> {
-        let at = self.find_hashed(key, hash(&key.0.to_le_bytes()))?;
-        self.jobs.get(at as usize)
+    fn find(&self, key: JidKey) -> Option<u32> {
+        self.find_hashed(key, hash(&key.0.to_le_bytes()))
     }
 
     fn find_hashed(&self, key: JidKey, hash: u64) -> Option<u32> {
@@ -312,7 +317,8 @@ impl MemIndex {
 
     /// The places of a job's entries, in order.
     pub fn places(&self, key: JidKey) -> Vec<Place> {
-        let Some(job) = self.find(key) else { return Vec::new() };
+        let job = self.find(key).and_then(|at| self.jobs.get(at as usize));
+        let Some(job) = job else { return Vec::new() };
         self.entries(job).filter_map(|entry| self.blocks.place(entry)).collect()
     }
 
@@ -326,11 +332,14 @@ impl MemIndex {
         })
     }
 
-    fn record(&self, job: &MemJob) -> Record<'_> {
+    fn record(&self, at: u32, job: &MemJob) -> Record<'_> {
         let text = |n: u32| if n == NONE { &[][..] } else { self.texts.get(n) };
-        let MemJob { first_at, rank, load_seq, nocache, endtime_seq, count, first, .. } = *job;
+        let MemJob { first_at, rank, nocache, count, first, .. } = *job;
         let (load, endtime) = (text(job.load), text(job.endtime));
-        let text = text(job.text);
+        let seq = |since: u32| self.sums.first_seq.0.saturating_add(u64::from(since));
+        let load_seq = if rank > 0 { seq(job.load_seq) } else { 0 };
+        let endtime_seq = if job.endtime_seq == NONE { 0 } else { seq(job.endtime_seq) };
+        let text = self.free_jid(at);
         Record {
             key: job.key(),
             text,
@@ -346,9 +355,15 @@ impl MemIndex {
         }
     }
 
+    /// The text of a job's jid, if that is not made of time.
+    fn free_jid(&self, job: u32) -> &[u8] {
+        self.free.get(&job).map_or(&[], |&text| self.texts.get(text))
+    }
+
     /// A job's row.
     pub fn row(&self, key: JidKey) -> Option<JobRow> {
-        self.record(self.find(key)?).row()
+        let at = self.find(key)?;
+        self.record(at, self.jobs.get(at as usize)?).row()
     }
 
     /// Up to `limit` rows of keys below `before`, the latest first.
@@ -367,7 +382,7 @@ impl MemIndex {
             && let Some((key, stretch)) = heap.pop()
         {
             let Some((at, rest)) = stretch.split_last() else { continue };
-            if let Some(row) = self.jobs.get(*at as usize).and_then(|job| self.record(job).row()) {
+            if let Some(row) = self.jobs.get(*at as usize).and_then(|job| self.record(*at, job).row()) {
                 rows.push((key, row));
             }
             self.offer(&mut heap, rest);
@@ -398,7 +413,7 @@ impl MemIndex {
         let job = self.jobs.get(latest.job as usize)?;
         let jid = match job.key().text() {
             Some(text) => text,
-            None => String::from_utf8(self.texts.get(job.text).to_vec()).ok()?,
+            None => String::from_utf8(self.free_jid(latest.job).to_vec()).ok()?,
         };
         let (fun, minion) = (self.names.get(latest.fun), self.names.get(latest.minion));
         Some(LatestRow { fun, minion, seq: latest.seq, jid })
@@ -409,9 +424,9 @@ impl MemIndex {
         let names: Vec<bool> = (0..self.names.len()).map(|name| wanted(self.names.get(name))).collect();
         let mut from = 0;
         let has = |end: &u32| {
-            let minions = self.minions.get(from..*end as usize).unwrap_or_default();
+            let mut minions = self.minions.range(from..*end as usize);
             from = *end as usize;
-            minions.iter().any(|&name| names.get(name as usize).copied().unwrap_or(false))
+            minions.any(|&name| names.get(name as usize).copied().unwrap_or(false))
         };
         self.minion_ends.iter().map(has).collect()
     }
@@ -421,7 +436,7 @@ impl MemIndex {
         let mut blocks: Vec<Vec<u32>> = vec![Vec::new(); self.names.len() as usize];
         let mut from = 0;
         for (block, &end) in (0_u32..).zip(&self.minion_ends) {
-            for &name in self.minions.get(from..end as usize).unwrap_or_default() {
+            for &name in self.minions.range(from..end as usize) {
                 if let Some(list) = blocks.get_mut(name as usize) {
                     list.push(block);
                 }
@@ -460,12 +475,14 @@ impl MemIndex {
 
     /// Bytes in memory, about.
     pub fn memory(&self) -> usize {
-        let numbers = [&self.next, &self.sorted, &self.noted, &self.minions, &self.minion_ends, &self.raws];
+        let numbers = [&self.sorted, &self.noted, &self.minion_ends, &self.raws];
         numbers.iter().map(|list| list.capacity() * 4).sum::<usize>()
+            + self.next.memory()
+            + self.minions.memory()
             + self.blocks.memory()
             + self.shapes.memory()
-            + self.jobs.capacity() * size_of::<MemJob>()
-            + self.latest.capacity() * size_of::<MemLatest>()
+            + self.jobs.memory()
+            + self.latest.memory()
             + self.job_table.memory()
             + self.latest_table.memory()
             + self.texts.memory()
@@ -480,13 +497,13 @@ impl MemIndex {
         format!(
             "blocks {} next {} jobs {} table {} texts {} names {} minions {} latest {} + {}",
             self.blocks.memory(),
-            self.next.capacity() * 4,
-            self.jobs.capacity() * size_of::<MemJob>(),
+            self.next.memory(),
+            self.jobs.memory(),
             self.job_table.memory(),
             self.texts.memory(),
             self.names.memory(),
-            self.minions.capacity() * 4,
-            self.latest.capacity() * size_of::<MemLatest>(),
+            self.minions.memory(),
+            self.latest.memory(),
             self.latest_table.memory(),
         )
     }
@@ -517,7 +534,8 @@ impl<'a> Jobs<'a> {
     /// A job, the number of its row's values, and its places after the first.
     pub fn get(&self, n: usize) -> Option<(Record<'a>, u32, impl Iterator<Item = u32>)> {
         let index = self.index;
-        let job = index.jobs.get(*self.order.get(n)? as usize)?;
-        Some((index.record(job), job.load, index.entries(job).skip(1)))
+        let at = *self.order.get(n)?;
+        let job = index.jobs.get(at as usize)?;
+        Some((index.record(at, job), job.load, index.entries(job).skip(1)))
     }
 }

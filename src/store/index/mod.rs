@@ -4,6 +4,7 @@
 //! When the segment is sealed it is written to sled in one go, in pages ([`sealed`]): sled then never sees a write
 //! per event, and the hot path never waits for it. Both answer the same questions.
 
+pub mod arena;
 pub mod code;
 pub mod facts;
 pub mod job;
