@@ -130,7 +130,8 @@ pub fn write(writer: &mut PageWriter, rows: &[LatestRow<'_>]) -> std::io::Result
     })
 }
 
-fn read(page: &[u8]) -> Option<Vec<LatestJob>> {
+/// The rows of a page; `None` if it is broken.
+pub fn read(page: &[u8]) -> Option<Vec<LatestJob>> {
     let (mut reader, mut before, mut rows) = (Reader(page), Before::default(), Vec::new());
     while !reader.is_empty() {
         rows.push(before.read(&mut reader)?);

@@ -51,7 +51,7 @@ fn write_record(out: &mut Vec<u8>, before: &[u8], minion: &[u8], blocks: &[u32])
 }
 
 /// Reads a record; `minion` holds the name before and takes the next. Tells each block if `each` is there.
-fn read_record(r: &mut Reader<'_>, minion: &mut Vec<u8>) -> Option<Vec<u32>> {
+pub fn read_record(r: &mut Reader<'_>, minion: &mut Vec<u8>) -> Option<Vec<u32>> {
     let shared = usize::try_from(r.number()?).ok()?;
     minion.get(..shared)?;
     minion.truncate(shared);

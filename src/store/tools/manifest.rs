@@ -112,10 +112,15 @@ impl Manifest {
     pub fn read(dir: &Path) -> Result<Option<Self>, ToolError> {
         let path = dir.join("MANIFEST");
         let Some(text) = files::text(&path)? else { return Ok(None) };
-        match parse(&text) {
+        match Self::parse(&text) {
             Ok(manifest) => Ok(Some(manifest)),
             Err(what) => Err(ToolError::Damaged { path, what }),
         }
+    }
+
+    /// Reads its text; says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        parse(text)
     }
 
     /// Puts it into its place. From then on it is what the backup is.
