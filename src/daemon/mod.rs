@@ -186,11 +186,20 @@ fn newest_jid(store: &Store, now: Micros) -> anyhow::Result<Micros> {
 /// Runs the daemon until it is asked to stop.
 pub fn run(config: &Config) -> anyhow::Result<()> {
     raise_file_limit();
+    take_small_pages();
     let daemon = Daemon::start(config)?;
     watchdog::ready(config);
     let outcome = daemon.wait_for_signal();
     daemon.stop();
     outcome
+}
+
+/// Tables and buffers come and go here, and a huge page stays resident as long as any byte of it is used: that cost 55 MB
+/// and gained nothing (docs/DECISIONS.md).
+fn take_small_pages() {
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "transparent huge pages stay on");
+    }
 }
 
 /// Each peer takes a file descriptor; the soft limit of 1,024 is for programs that use select(2).
