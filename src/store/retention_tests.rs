@@ -96,7 +96,9 @@ fn fill(rig: &Rig, numbers: std::ops::Range<u64>) {
 }
 
 fn settle(rig: &Rig) {
-    let unsealed = |s: &Arc<segment::Segment>| s.is_finished() && s.facts().is_none();
+    let unsealed = |s: &Arc<segment::Segment>| {
+        s.is_finished() && (s.facts().is_none() || s.work.try_lock().is_err())
+    };
     while rig.store.0.all_segments().iter().any(unsealed) {
         std::thread::yield_now();
     }
