@@ -122,6 +122,16 @@ pub const FREE_BYTES_LOW: (u64, u64) = (10, 3 * 1024 * 1024 * 1024);
 /// How often the guard asks for free space while entries are written, and how often it looks whether there is room again.
 pub const GUARD_LOOK: Duration = Duration::from_millis(200);
 
+/// How often the guard asks for free space while nothing is written: others may fill the disk.
+pub const GUARD_LOOK_IDLE: Duration = Duration::from_secs(1);
+
+/// How often it says that free space is low or was: at the bound each segment that is written makes room go and come.
+pub const GUARD_SAYS: Duration = Duration::from_secs(60);
+
+/// With less free space than this above the lower bound the guard looks after each commit: a fast writer fills it in less
+/// than a second.
+pub const GUARD_NEAR: u64 = 1024 * 1024 * 1024;
+
 /// How often bounds are looked at. A segment goes at most so late.
 pub const RETENTION_ROUND: Duration = Duration::from_secs(5);
 

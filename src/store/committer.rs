@@ -221,7 +221,7 @@ impl Committer {
             let entries: usize = part.blocks.iter().map(|block| block.entries.len()).sum();
             self.shared.count_written(part.class, entries as u64);
         }
-        self.shared.guard.look_in_time();
+        self.shared.look_for_room();
         let (metrics, tally) = (&self.shared.metrics, &commit.tally);
         metrics.commits.add(1);
         metrics.entries_stored.add(tally.stored);

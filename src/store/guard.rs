@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 
 use super::medium::Medium;
 use crate::clock::Clock;
-use crate::limits::{FREE_BYTES_LOW, FREE_BYTES_MIN, GUARD_LOOK};
+use crate::limits::{FREE_BYTES_LOW, FREE_BYTES_MIN, GUARD_LOOK, GUARD_NEAR, GUARD_SAYS};
 
 /// The free space that the configuration asks for; `None` leaves it to us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -75,6 +75,8 @@ pub struct Guard {
     free: AtomicU64,
     total: AtomicU64,
     looked: AtomicI64,
+    /// When it last said something.
+    said: AtomicI64,
 }
 
 impl Guard {
@@ -89,13 +91,19 @@ impl Guard {
             free: AtomicU64::new(u64::MAX),
             total: AtomicU64::new(u64::MAX),
             looked: AtomicI64::new(0),
+            said: AtomicI64::new(i64::MIN),
         };
         guard.look();
         guard
     }
 
-    /// Looks again if the last look is [`GUARD_LOOK`] ago. The room there is.
+    /// Looks again if the last look is [`GUARD_LOOK`] ago, or if there was so little room that one commit may change what
+    /// follows from it. The room there is.
     pub fn look_in_time(&self) -> Room {
+        let Look { free, low, .. } = self.last();
+        if free < low.saturating_add(GUARD_NEAR) {
+            return self.look().room;
+        }
         let now = self.clock.now().0;
         let due = i64::try_from(GUARD_LOOK.as_micros()).unwrap_or(i64::MAX);
         let last = self.looked.load(Ordering::Relaxed);
@@ -128,8 +136,15 @@ impl Guard {
         };
         self.room.store(room as u8, Ordering::Release);
         let (dir, free, low, min) = (self.dir.display(), look.free, look.low, look.min);
+        let now = self.clock.now().0;
+        let quiet = i64::try_from(GUARD_SAYS.as_micros()).unwrap_or(i64::MAX);
+        let said = self.said.load(Ordering::Relaxed);
+        let weighty = before == Room::Full || room == Room::Full;
+        if before == room || (!weighty && (said..said.saturating_add(quiet)).contains(&now)) {
+            return Look { room, ..look };
+        }
+        self.said.store(now, Ordering::Relaxed);
         match (before, room) {
-            (before, room) if before == room => {}
             (_, Room::Full) => {
                 tracing::error!(%dir, free, min, "the disk is full: nothing is taken until there is room");
             }

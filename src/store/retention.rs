@@ -33,8 +33,8 @@ use super::segment::Segment;
 use super::{Shared, Store};
 use crate::clock::Micros;
 use crate::limits::{
-    GUARD_LOOK, RETENTION_ROUND, SALT_WORD_LASTS, SEGMENT_AGE_MAX, SEGMENT_AGE_MIN, SEGMENT_BYTES_MIN,
-    SEGMENT_ENTRIES_MIN, SEGMENTS_PER_BOUND,
+    GUARD_LOOK, GUARD_LOOK_IDLE, RETENTION_ROUND, SALT_WORD_LASTS, SEGMENT_AGE_MAX, SEGMENT_AGE_MIN,
+    SEGMENT_BYTES_MIN, SEGMENT_ENTRIES_MIN, SEGMENTS_PER_BOUND,
 };
 use crate::model::{Age, JidKey, Keep, SeqNo};
 
@@ -192,7 +192,8 @@ impl Retainer {
         let mut last = Instant::now();
         loop {
             let pause = RETENTION_ROUND.saturating_sub(last.elapsed());
-            let pause = if shared.guard.room() == Room::Ample { pause } else { pause.min(GUARD_LOOK) };
+            let look = if shared.guard.room() == Room::Ample { GUARD_LOOK_IDLE } else { GUARD_LOOK };
+            let pause = pause.min(look);
             let woken = shared.retention.wait(pause);
             if woken == Woken::ToEnd {
                 return;
@@ -335,6 +336,14 @@ impl Shared {
             self.remove_trash(&path);
         }
         done
+    }
+
+    /// Asks the guard after a commit; the retainer, which may be asleep, hears of it if there is little room.
+    pub(super) fn look_for_room(&self) {
+        let before = self.guard.room();
+        if self.guard.look_in_time() != Room::Ample && before == Room::Ample {
+            self.retention.nudge();
+        }
     }
 
     /// While the disk is nearly full: segments go in the order in which the classes are given up.

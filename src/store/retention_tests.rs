@@ -96,7 +96,8 @@ fn fill(rig: &Rig, numbers: std::ops::Range<u64>) {
 }
 
 fn settle(rig: &Rig) {
-    let unsealed = |s: &Arc<segment::Segment>| s.is_finished() && s.facts().is_none();
+    let unsealed =
+        |s: &Arc<segment::Segment>| s.is_finished() && (s.facts().is_none() || s.work.try_lock().is_err());
     while rig.store.0.all_segments().iter().any(unsealed) {
         std::thread::yield_now();
     }
@@ -510,16 +511,22 @@ fn the_guard_looks_once_in_a_while() {
     let (medium, options) = guarded(dir.path(), &[]);
     let guard = guard::Guard::new(dir.path(), medium.clone(), options.clock.clone(), options.free);
     medium.available.store(0, Ordering::Relaxed);
+    assert_eq!(guard.look_in_time(), Room::Full, "near the bound it looks each time");
+    let roomy = |bytes| medium.available.store(bytes, Ordering::Relaxed);
+    roomy(1 << 40);
+    assert_eq!(guard.look_in_time(), Room::Ample);
+    roomy(1_000_000);
     options.clock.wind(199_000);
     assert_eq!(guard.look_in_time(), Room::Ample);
     options.clock.wind(1_000);
-    assert_eq!(guard.look_in_time(), Room::Full);
-    medium.available.store(1_000_000, Ordering::Relaxed);
-    assert_eq!(guard.look_in_time(), Room::Full);
+    assert_eq!(guard.look_in_time(), Room::Low);
+    roomy(1 << 40);
+    guard.look();
+    roomy(999_999);
     options.clock.wind(-3_600_000_000);
-    assert_eq!(guard.look_in_time(), Room::Low, "a clock that was set back does not blind it");
+    assert_eq!(guard.look_in_time(), Room::Full, "a clock that was set back does not blind it");
     // Left to us: a part of the file system, within bounds.
-    let auto = guard::Guard::new(dir.path(), medium, options.clock, FreeSpace::default()).last();
+    let auto = guard::Guard::new(dir.path(), medium.clone(), options.clock, FreeSpace::default()).last();
     assert_eq!((auto.low, auto.min), (3 << 30, 1 << 30));
 }
 
@@ -530,8 +537,7 @@ fn a_full_disk_refuses_in_words_reads_on_and_recovers_by_itself() {
     let rig = Rig::open_with(&options);
     rig.put(batch_of(0..30)).unwrap();
     medium.available.store(999_999, Ordering::Relaxed);
-    options.clock.wind(1_000_000);
-    // The look after this commit finds the disk full.
+    // The look after this commit finds the disk full, and wakes the retainer.
     rig.put(batch_of(30..32)).unwrap();
     while rig.store.0.guard.room() != Room::Full {
         std::thread::yield_now();
@@ -546,9 +552,11 @@ fn a_full_disk_refuses_in_words_reads_on_and_recovers_by_itself() {
     check_all(&rig, 0..32);
     rig.put(crate::model::Batch::default()).unwrap();
     medium.available.store(1_500_000, Ordering::Relaxed);
+    let began = std::time::Instant::now();
     while rig.put(batch_of(32..35)).is_err() {
         std::thread::yield_now();
     }
+    assert!(began.elapsed() < Duration::from_secs(4), "it does not wait for the next round");
     check_all(&rig, 0..35);
     assert_eq!(rig.store.0.guard.room(), Room::Low);
     rig.close();

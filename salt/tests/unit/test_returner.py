@@ -236,7 +236,8 @@ def test_keep_jobs_is_passed_on_as_this_release_of_salt_reads_it(daemon, opts):
     assert daemon.named("clean_old_jobs") == [{"keep_jobs_seconds": salt.utils.job.get_keep_jobs_seconds(opts)}]
 
 
-def test_keep_jobs_seconds_that_is_no_number_leaves_it_to_the_daemon(daemon, opts):
-    opts["keep_jobs_seconds"] = "a day"
+@pytest.mark.parametrize("unusable", ["a day", None, -1])
+def test_keep_jobs_seconds_that_is_no_number_leaves_it_to_the_daemon(daemon, opts, unusable):
+    opts["keep_jobs_seconds"] = unusable
     saltcellar.clean_old_jobs()
     assert daemon.named("clean_old_jobs") == [{"keep_jobs_seconds": None}]

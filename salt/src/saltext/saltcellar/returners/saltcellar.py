@@ -34,6 +34,9 @@ map ``saltcellar:`` without the prefix, and on a minion they may come from pilla
     # How many bytes may wait there. What does not fit is counted and logged, and lost.
     saltcellar.spool_bytes_max: 268435456
 
+How long jobs are kept is Salt's own setting, ``keep_jobs_seconds`` (24 hours; 0 is for ever): the master's maintenance
+passes it on. The daemon's configuration may say otherwise, by function if need be (``store.classes``).
+
 While the daemon is away jobs are sent and run as always: jids are made here, and what there is to
 store waits in the spool until the daemon is back.
 

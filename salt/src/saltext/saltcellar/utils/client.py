@@ -217,6 +217,8 @@ class Client:
         try:
             # Salt's own reading of its two options: 3006 and 3007 still honour ``keep_jobs``, 3008 does not.
             keep_jobs_seconds = int(salt.utils.job.get_keep_jobs_seconds(opts))
+            if keep_jobs_seconds < 0:
+                raise ValueError(f"{keep_jobs_seconds} is negative")
         except Exception as exc:  # pylint: disable=broad-except
             complain("keep_jobs", "saltcellar: keep_jobs_seconds is not usable, leaving it to the daemon: %s", exc)
             keep_jobs_seconds = None
