@@ -163,8 +163,8 @@ pub const HOLDS_MAX: usize = 1000;
 /// See [`HOLDS_MAX`].
 pub const HOLD_REASON_BYTES_MAX: usize = 1000;
 
-/// Finished segments waiting to be sealed. Full: the appender waits.
-pub const SEALS_WAITING: usize = 16;
+/// Finished segments waiting to be sealed. Full: the committer waits, for the index of each lies in memory.
+pub const SEALS_WAITING: usize = 2;
 
 /// Event fingerprints remembered to recognise what comes in by a second door: at least this many, at most
 /// twice as many, 24 bytes each. Salt's EventReturn may lag behind the bus by so many events.

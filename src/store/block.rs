@@ -19,7 +19,7 @@ use rkyv::{Archive, Serialize};
 use super::column::{ArchivedColumn, Column};
 use crate::clock::Micros;
 use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX};
-use crate::model::{Flags, JidKey, Kind, SeqNo, Source};
+use crate::model::{Flags, JidKey, JidSpeller, Kind, SeqNo, Source};
 
 /// Stands for the jid in a tag's shape.
 pub(super) const JID_MARK: u8 = 1;
@@ -339,6 +339,32 @@ impl<'a> Rows<'a> {
             }
         }
         tag
+    }
+
+    /// Bytes of the tag, whose entry has this jid.
+    pub fn tag_len(&self, i: usize, jid: &str) -> usize {
+        let shape = self.text(self.block.tag.index(i));
+        if shape.first() == Some(&LITERAL) {
+            return shape.len() - 1;
+        }
+        let lens = shape.iter().map(|&b| match b {
+            JID_MARK => jid.len(),
+            MINION_MARK => self.minion(i).len(),
+            _ => 1,
+        });
+        lens.sum()
+    }
+
+    /// The texts of all distinct jids.
+    pub fn jid_texts(&self) -> Vec<String> {
+        let mut speller = JidSpeller::default();
+        let spelled = |(at, time): (usize, i64)| {
+            if time < 0 || self.jid_has_pid(at) {
+                return self.jid_text(at);
+            }
+            String::from_utf8_lossy(speller.spell(Micros(time))).into_owned()
+        };
+        self.jid_times().into_iter().enumerate().map(spelled).collect()
     }
 
     /// The body's bytes as received; says what is wrong if they cannot be unpacked.

@@ -155,21 +155,24 @@ impl Segment {
         let walked = self.log.walk(|meta, view| {
             let rows = view.rows();
             index.add_block(meta, &rows.shapes());
+            let names = rows.jid_texts();
+            let jids = rows.jids();
             for at in 0..view.len() {
-                let (tag, jid) = (rows.tag(at), rows.jid(at));
+                let jid = jids.get(at).and_then(|&n| usize::try_from(n - 1).ok()).and_then(|n| names.get(n));
+                let jid = jid.map_or("", String::as_str);
                 let entry = Entry {
                     kind: rows.kind(at),
                     source: rows.source(at),
                     flags: rows.flags(at),
                     at: rows.at(at),
-                    tag: &tag,
-                    jid: &jid,
+                    tag: &[],
+                    jid,
                     minion: rows.minion(at),
                     fun: rows.fun(at),
                     retcode: rows.retcode(at),
                     body: &[],
                 };
-                let raw = tag.len() + rows.body_len(at);
+                let raw = rows.tag_len(at, jid) + rows.body_len(at);
                 // A body that cannot be unpacked behind a good checksum: the row stays empty, readers report it.
                 index.add(at, rows.seq(at), &entry, raw, || rows.body(at).unwrap_or_default());
             }

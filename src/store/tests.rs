@@ -144,9 +144,11 @@ fn what_was_acknowledged_is_there_after_reopening() {
     }
     check_all(&rig, 0..200);
     let last = rig.store.durable();
+    let sums = rig.store.classes().unwrap();
     rig.close();
     let rig = Rig::open(dir.path(), Limits::default());
     check_all(&rig, 0..200);
+    assert_eq!(rig.store.classes().unwrap(), sums);
     assert_eq!(rig.store.durable(), last);
     rig.put(batch_of(200..230)).unwrap();
     check_all(&rig, 0..230);

@@ -65,6 +65,16 @@ struct MemLatest {
     seq: SeqNo,
 }
 
+/// What was noted last of a minion.
+#[derive(Debug, Clone, Copy, Default)]
+struct Noted {
+    /// 1 + the block; 0 for none.
+    block: u32,
+    /// 1 + the function of its last return, and the place among the latest.
+    fun: u32,
+    latest: u32,
+}
+
 /// The last job that ran a function on a minion.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LatestRow<'a> {
@@ -95,8 +105,8 @@ pub struct MemIndex {
     texts: Names,
     /// Minions and functions.
     names: Names,
-    /// Per name 1 + the last block that it was noted for as minion.
-    noted: Vec<u32>,
+    /// Per name what was noted last of it as a minion.
+    noted: Vec<Noted>,
     /// Per block its minions.
     minions: Arena<u32>,
     minion_ends: Vec<u32>,
@@ -189,12 +199,12 @@ impl MemIndex {
         let name = self.names.number(minion);
         let block = u32::try_from(self.blocks.metas().len()).unwrap_or(NONE);
         if self.noted.len() <= name as usize {
-            self.noted.resize(name as usize + 1, 0);
+            self.noted.resize(name as usize + 1, Noted::default());
         }
         if let Some(noted) = self.noted.get_mut(name as usize)
-            && *noted != block
+            && noted.block != block
         {
-            *noted = block;
+            noted.block = block;
             self.minions.push(name);
             if let Some(end) = self.minion_ends.last_mut() {
                 *end = u32::try_from(self.minions.len()).unwrap_or(NONE);
@@ -288,15 +298,26 @@ impl MemIndex {
     }
 
     fn note_latest(&mut self, fun: u32, minion: u32, job: u32, seq: SeqNo) {
+        // Mostly a minion runs the function that it ran before.
+        let noted =
+            self.noted.get(minion as usize).filter(|noted| noted.fun == fun + 1).map(|noted| noted.latest);
+        if let Some(latest) = noted.and_then(|at| self.latest.get_mut(at as usize)) {
+            (latest.job, latest.seq) = (job, seq);
+            return;
+        }
         let pair = u64::from(fun) << 32 | u64::from(minion);
         let hash = hash(&pair.to_le_bytes());
         let is = |at: u32| self.latest.get(at as usize).is_some_and(|l| l.fun == fun && l.minion == minion);
         let known = self.latest_table.find(hash, is);
+        let next = u32::try_from(self.latest.len()).unwrap_or(NONE);
         if let Some(latest) = known.and_then(|at| self.latest.get_mut(at as usize)) {
             (latest.job, latest.seq) = (job, seq);
         } else {
-            self.latest_table.insert(hash, u32::try_from(self.latest.len()).unwrap_or(NONE));
+            self.latest_table.insert(hash, next);
             self.latest.push(MemLatest { fun, minion, job, seq });
+        }
+        if let Some(noted) = self.noted.get_mut(minion as usize) {
+            (noted.fun, noted.latest) = (fun + 1, known.unwrap_or(next));
         }
     }
 
@@ -475,8 +496,9 @@ impl MemIndex {
 
     /// Bytes in memory, about.
     pub fn memory(&self) -> usize {
-        let numbers = [&self.sorted, &self.noted, &self.minion_ends, &self.raws];
+        let numbers = [&self.sorted, &self.minion_ends, &self.raws];
         numbers.iter().map(|list| list.capacity() * 4).sum::<usize>()
+            + self.noted.capacity() * size_of::<Noted>()
             + self.next.memory()
             + self.minions.memory()
             + self.blocks.memory()
