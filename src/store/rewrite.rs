@@ -9,6 +9,7 @@
 //! <first-seq>.sealing/    the new log and its index are written and synced here
 //! <first-seq>.sealed/     renamed to this: from here on it counts
 //! <first-seq>.old/        the segment as it grew, renamed away; then .sealed gets its name, and .old is removed
+//! <first-seq>.stale/      a .sealed that could not take its place, on its way out
 //! ```
 //!
 //! # Invariant
@@ -34,6 +35,7 @@ use crate::model::Entry;
 const SEALING: &str = "sealing";
 const SEALED: &str = "sealed";
 const OLD: &str = "old";
+const STALE: &str = "stale";
 
 fn beside(dir: &Path, extension: &str) -> PathBuf {
     dir.with_extension(extension)
@@ -228,9 +230,16 @@ impl Output<'_> {
 /// Puts what [`write`] made into the place of the segment.
 pub(super) fn swap(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {
     let (sealing, sealed) = (beside(dir, SEALING), beside(dir, SEALED));
-    remove(medium, &sealed)?;
-    medium.rename(&sealing, &sealed).map_err(io_at("rename", &sealing))?;
     let parent = dir.parent().unwrap_or(dir);
+    if sealed.exists() {
+        // An earlier attempt came no further. Half removed it would still win after a crash, so it loses its name first.
+        let stale = beside(dir, STALE);
+        remove(medium, &stale)?;
+        medium.rename(&sealed, &stale).map_err(io_at("rename", &sealed))?;
+        sync_dir(medium, parent)?;
+        remove(medium, &stale)?;
+    }
+    medium.rename(&sealing, &sealed).map_err(io_at("rename", &sealing))?;
     sync_dir(medium, parent)?;
     take_place(medium, dir)
 }
@@ -269,7 +278,7 @@ pub(super) fn recover(medium: &dyn Medium, class_dir: &Path) -> Result<(), Store
         }
     }
     // `old` comes before `sealed`, and that is too early: it goes only when the segment is there again.
-    for wanted in [SEALED, OLD, SEALING] {
+    for wanted in [SEALED, OLD, SEALING, STALE] {
         for (_, dir) in left.iter().filter(|(extension, _)| extension == wanted) {
             tracing::warn!(dir = %dir.display(), step = wanted, "a segment was being sealed when the daemon ended");
             match wanted {

@@ -149,6 +149,26 @@ fn a_commit_torn_in_any_way_is_as_if_it_had_not_been() {
 }
 
 #[test]
+fn sealing_that_fails_anywhere_and_loses_power_loses_nothing() {
+    for seed in 0..60 {
+        let mut house = House::new(TINY);
+        let act =
+            if seed % 2 == 0 { Act::Rename } else { Act::ALL[usize::try_from(seed).unwrap() / 2 % 8].0 };
+        house.plan.add(Fault { from: 8 + seed / 4, ..Fault::lasting(act, Errno::IO) });
+        // Small commits, so that there is something to merge, and several segments wait for it.
+        for batches in mixture(70, 3).chunks(7) {
+            house.put(batches);
+        }
+        house.check();
+        house.cut(Left::Some, seed);
+        house.plan.heal();
+        house.open();
+        house.check();
+        house.close();
+    }
+}
+
+#[test]
 fn after_a_failed_sync_a_log_is_never_written_again() {
     let mut house = House::new(ROOMY);
     let beacons = |count: usize| vec![vec![Shape { what: 0, job: 0, minion: 1, size: 50 }; count]];
