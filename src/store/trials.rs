@@ -12,9 +12,10 @@ use model::{Model, Shape};
 
 use super::tests::options;
 use super::*;
-use crate::model::Batch;
+use crate::model::{Age, Batch, Keep};
 use crate::store::medium::faults::{Act, Plan};
 use crate::store::medium::power_cut::{Dice, Left, PowerCut};
+use crate::store::retention::{Fate, PruneWish};
 
 /// Small segments, so that there are many.
 const TINY: Limits =
@@ -160,6 +161,30 @@ impl House {
             }
         }
         open
+    }
+
+    /// Lets retention leave so many entries in a class.
+    fn prune(&mut self, events: bool, entries: u64) {
+        let class = if events { "events" } else { "jobs" };
+        let firsts: Vec<_> = self.segments(class);
+        let keep = Some(Keep { age: Age::Forever, bytes: None, entries: Some(entries) });
+        let wish = PruneWish { class: Some(class.to_owned()), keep, dry_run: false };
+        for going in self.rig().store.prune(&wish).unwrap() {
+            if going.fate == Fate::Gone {
+                let from = going.segment.0;
+                let to = firsts.iter().copied().find(|first| *first > from).unwrap_or(u64::MAX);
+                self.model.drop_segment(events, from..to);
+            }
+        }
+    }
+
+    /// The first numbers of the segments of a class, ascending.
+    fn segments(&self, class: &str) -> Vec<u64> {
+        let Ok(items) = fs::read_dir(self.root().join("cellar/log").join(class)) else { return Vec::new() };
+        let mut firsts: Vec<u64> =
+            items.filter_map(|item| item.unwrap().file_name().to_str()?.parse().ok()).collect();
+        firsts.sort_unstable();
+        firsts
     }
 
     fn check(&mut self) {

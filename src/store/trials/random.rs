@@ -30,6 +30,10 @@ enum Op {
     Fault(Vec<Vec<Shape>>, Fault),
     /// As before, and the power goes before it is mended.
     FaultAndCut(Vec<Vec<Shape>>, Fault, u64),
+    /// One of the jobs sent so far is held.
+    Hold(u16),
+    /// Retention leaves so many entries in a class, perhaps on a disk that fails.
+    Prune(bool, u8, Option<Fault>),
     /// The disk fails during a start, which is tried again.
     FaultAtStart(Fault),
 }
@@ -68,6 +72,9 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (batches(), any::<u8>(), any::<u64>()).prop_map(|(batches, acts, seed)| Op::Cut(batches, acts % 30, seed)),
         2 => (batches(), fault()).prop_map(|(batches, fault)| Op::Fault(batches, fault)),
         1 => (batches(), fault(), any::<u64>()).prop_map(|(b, fault, seed)| Op::FaultAndCut(b, fault, seed)),
+        1 => any::<u16>().prop_map(Op::Hold),
+        2 => (any::<bool>(), any::<u8>(), prop::option::weighted(0.3, fault()))
+            .prop_map(|(events, keep, fault)| Op::Prune(events, keep, fault)),
         1 => fault().prop_map(Op::FaultAtStart),
     ]
 }
@@ -107,6 +114,20 @@ impl House {
                 self.cut(Left::Some, *seed);
                 self.plan.heal();
                 self.open();
+            }
+            Op::Hold(n) => {
+                if let Some(jid) = self.model.hold(usize::from(*n)) {
+                    self.rig().store.hold(&jid, "a trial").unwrap();
+                }
+            }
+            Op::Prune(events, keep, fault) => {
+                self.check();
+                if let Some(fault) = fault {
+                    self.plan.add(fault.clone());
+                }
+                self.prune(*events, u64::from(*keep));
+                self.check();
+                self.plan.heal();
             }
             Op::FaultAtStart(fault) => {
                 self.close();
