@@ -48,12 +48,6 @@ pub const BLOCK_ENTRIES_MAX: usize = u16::MAX as usize;
 /// zstd level of bodies: level 1 packs Salt's events 4.2 times at 585 MB/s on one core.
 pub const ZSTD_LEVEL: i32 = 1;
 
-/// zstd's table of that level has so many bits: 32 KiB, where level 1 takes 64.
-pub const ZSTD_HASH_LOG: u32 = 13;
-
-/// Shortest match that zstd looks for at that level, where level 1 takes 6.
-pub const ZSTD_MIN_MATCH: u32 = 5;
-
 /// zstd level of blocks that are merged when a segment is sealed.
 pub const ZSTD_LEVEL_SEALED: i32 = 1;
 
@@ -68,7 +62,7 @@ pub const REWRITE_PIECE_BYTES: usize = 1024 * 1024;
 pub const COMMIT_PACKED_BYTES: usize = 1024 * 1024;
 
 /// In a flood, packed bytes that are worth a commit of their own. When nothing waits to be packed, everything is.
-pub const COMMIT_WORTH_BYTES: usize = 96 * 1024;
+pub const COMMIT_WORTH_BYTES: usize = 192 * 1024;
 
 /// A block that is not even half full goes with the fourth commit after its first entry came at the latest. In a flood of
 /// one class the blocks of the others get some filling; when nothing waits, nothing is held back.

@@ -6,12 +6,11 @@ use memchr::memmem;
 use rkyv::rancor::{Error, Source as _};
 use rkyv::util::AlignedVec;
 use xxhash_rust::xxh3::xxh3_64;
-use zstd::zstd_safe::CParameter;
 
 use super::block::{CODEC_STORED, CODEC_ZSTD, FREE_JID, Head, JID_MARK, LITERAL, MINION_MARK};
 use super::column::Column;
 use crate::clock::Micros;
-use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ZSTD_HASH_LOG, ZSTD_LEVEL, ZSTD_MIN_MATCH};
+use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ZSTD_LEVEL};
 use crate::model::{Entry, FastMap, JidKey, SeqNo};
 
 /// Compresses bodies, keeping its tables and its output buffer from block to block.
@@ -28,13 +27,7 @@ impl Packer {
 
     /// At another level of zstd.
     pub fn with_level(level: i32) -> std::io::Result<Self> {
-        let mut zstd = zstd::bulk::Compressor::new(level)?;
-        if level == ZSTD_LEVEL {
-            // A table that fits the processor's first cache, and shorter matches: faster, and no larger (docs/DECISIONS.md).
-            zstd.set_parameter(CParameter::HashLog(ZSTD_HASH_LOG))?;
-            zstd.set_parameter(CParameter::MinMatch(ZSTD_MIN_MATCH))?;
-        }
-        Ok(Self { zstd, packed: Vec::new() })
+        Ok(Self { zstd: zstd::bulk::Compressor::new(level)?, packed: Vec::new() })
     }
 
     /// The shorter of the bytes as they are and compressed, and which it is.

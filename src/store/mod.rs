@@ -408,13 +408,15 @@ fn report_damage(segment: &segment::Segment, walked: &log::Walked, growing: bool
     }
 }
 
-/// Cuts off what a crash left behind the last good frame. It was never acknowledged.
+/// Cuts off what a crash left behind the last good frame. It was never acknowledged. What stands is synced: it was read,
+/// so it counts as known from here on, and who killed the daemon may have done so between the write and the sync.
 fn cut_tail(segment: &segment::Segment, end: u64, metrics: &Metrics) -> Result<(), StoreError> {
     let size = segment.log().size()?;
-    if size <= end {
-        return Ok(());
-    }
     let path = segment.log().path();
+    if size <= end {
+        let file = segment.medium().open_to_write(path).map_err(error::io_at("open for writing", path))?;
+        return file.sync_data().map_err(error::io_at("sync", path));
+    }
     let copy = segment.log().keep_tail(end)?;
     tracing::warn!(
         path = %path.display(), offset = end, bytes = size - end, copy = %copy.display(), "cutting off an unfinished write"

@@ -57,6 +57,7 @@ fn after_a_sync_that_fails_the_daemon_lives_on() {
     assert!(put(&cellar, 1).is_err());
     (2..10).for_each(|n| drop(put(&cellar, n).unwrap()));
     cellar.kill();
+    cellar.plan_disk("");
     cellar.restart();
     check(&cellar, [0, 2, 3, 4, 5, 6, 7, 8, 9]);
     assert!(cellar.terminate(), "{}", cellar.log());
