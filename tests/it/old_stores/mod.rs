@@ -148,7 +148,8 @@ fn compare_entries(store: &Store, expected: &[Json]) {
     }
     let sums: u64 = store.classes().unwrap().iter().map(|class| class.sums.entries).sum();
     assert_eq!(sums, expected.len() as u64, "the sums over the classes");
-    assert_eq!(store.durable().0, expected.len() as u64 + 1);
+    // From format 2 on, numbers that a killed daemon had set aside are passed over.
+    assert!(store.durable().0 > expected.len() as u64);
 }
 
 /// What Salt asks for is answered as it was, to the byte; a list for people may say more than it did.
@@ -193,7 +194,8 @@ fn check(version: u32) {
     let event = Value::Map(vec![("tag".into(), "new".into()), ("data".into(), Value::Map(vec![]))]);
     cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
     let head = wait_for("the new entry", || cellar.ask("status", vec![])["head"].as_u64());
-    assert_eq!(head, expected.entries.len() as u64 + 2);
+    assert!(head > expected.entries.len() as u64 + 1);
+    assert_eq!(cellar.counter("entries_stored"), 1);
     assert!(cellar.terminate());
     std::fs::remove_dir_all(state.join("state")).unwrap();
     cellar.restart();
@@ -203,4 +205,9 @@ fn check(version: u32) {
 #[test]
 fn a_store_of_format_1_opens_and_reads_as_it_was_written() {
     check(1);
+}
+
+#[test]
+fn a_store_of_format_2_opens_and_reads_as_it_was_written() {
+    check(2);
 }
