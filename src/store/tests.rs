@@ -2,6 +2,7 @@
 
 mod damage;
 mod sealing;
+mod written;
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
