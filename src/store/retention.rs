@@ -296,9 +296,13 @@ impl Shared {
             } else {
                 continue;
             };
-            bytes = bytes.saturating_sub(extent.disk_bytes);
-            entries = entries.saturating_sub(extent.entries);
-            plan.push(self.going(segment, extent, reason)?);
+            let planned = self.going(segment, extent, reason)?;
+            // What is held stays, and so the next ones have to make up for it.
+            if planned.1.fate == Fate::Goes {
+                bytes = bytes.saturating_sub(extent.disk_bytes);
+                entries = entries.saturating_sub(extent.entries);
+            }
+            plan.push(planned);
         }
         Ok(plan)
     }

@@ -306,6 +306,23 @@ fn a_held_job_stays_complete_until_it_is_released() {
 }
 
 #[test]
+fn others_make_up_for_what_a_held_job_keeps_from_going() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = [jobs(Keep { entries: Some(60), ..FOREVER }), events(FOREVER)];
+    let rig = Rig::open_with(&with(dir.path(), &[jobs(FOREVER), events(FOREVER)]));
+    fill(&rig, 0..300);
+    (0..8).for_each(|n| drop(rig.store.hold(&jid(n), "looked into").unwrap()));
+    rig.close();
+    let rig = Rig::open_with(&with(dir.path(), &rules));
+    rig.store.0.round();
+    let stats = rig.store.stats().unwrap();
+    let held = (0..8).map(|n| rig.store.job_entries(&jid(n)).unwrap().len()).sum::<usize>();
+    assert!(held > 40, "{held}");
+    assert!(stats.classes[0].extent.entries <= 60.max(held as u64 + 15), "{:?}", stats.classes[0].extent);
+    rig.close();
+}
+
+#[test]
 fn who_is_reading_in_a_segment_that_goes_finishes() {
     let dir = tempfile::tempdir().unwrap();
     let options = with(dir.path(), &[jobs(FOREVER), events(FOREVER)]);
