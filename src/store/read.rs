@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use super::Store;
 use super::block;
 use super::error::StoreError;
-use super::index::{Latest, LatestJob, MemIndex, Place, Sums};
+use super::index::{Latest, LatestJob, Place, Sums};
 use super::row::JobRow;
 use super::scan::{Backwards, Search};
 use super::segment::{Segment, with_memory};
@@ -261,14 +261,10 @@ impl Store {
 
     /// Thorium's register as saved last.
     pub fn register(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        let register = |segment: &Arc<Segment>| {
-            with_memory(segment, MemIndex::register)
-                .unwrap_or_else(|| segment.facts().and_then(|facts| facts.register))
-        };
         let segments = self.0.all_segments();
         let newest = segments
             .iter()
-            .filter_map(|segment| Some((register(segment)?, segment)))
+            .filter_map(|segment| Some((segment.register()?, segment)))
             .max_by_key(|(seq, _)| *seq);
         let Some((seq, segment)) = newest else { return Ok(None) };
         let block = self.0.ready(segment)?.blocks().and_then(|blocks| blocks.block_of(seq));

@@ -11,7 +11,8 @@
 //! - space: the disk is nearly full (see `guard`). The classes are given up in the order of the configuration's list, each
 //!   from its oldest segment on; `events` and then `jobs` stand at its end unless the list has them elsewhere.
 //!
-//! The growing segment never goes. A segment with entries of a held job stays, whole, and is counted. A job with
+//! The growing segment never goes, nor the one with Thorium's register as saved last. A segment with entries of a held
+//! job stays, whole, and is counted. A job with
 //! entries in several segments stays visible with what is left of it until the last of them goes.
 //!
 //! Salt's word, `keep_jobs_seconds`, comes with each `clean_old_jobs`. Two masters may share a store and say different
@@ -72,6 +73,8 @@ pub enum Fate {
     Gone,
     /// It stays: this many held jobs have entries in it.
     Held(usize),
+    /// It stays: Thorium's register lies in it as saved last.
+    Register,
     /// It stays for now: somebody works on it.
     Busy,
     /// It stays, because of an error.
@@ -314,7 +317,13 @@ impl Shared {
         reason: Reason,
     ) -> Result<(Arc<Segment>, Going), StoreError> {
         let held = self.held_in(&segment)?;
-        let fate = if held == 0 { Fate::Goes } else { Fate::Held(held) };
+        let fate = if held > 0 {
+            Fate::Held(held)
+        } else if self.has_newest_register(&segment) {
+            Fate::Register
+        } else {
+            Fate::Goes
+        };
         let class = segment.class_name.clone();
         let going = Going { class, segment: segment.first_seq, extent, reason, fate };
         Ok((segment, going))
@@ -385,6 +394,12 @@ impl Shared {
         done
     }
 
+    /// Does Thorium's register lie in it as saved last? Without it an older one would be taken for the last.
+    fn has_newest_register(&self, segment: &Segment) -> bool {
+        let newest = || self.all_segments().iter().filter_map(|segment| segment.register()).max();
+        segment.register().is_some_and(|register| Some(register) == newest())
+    }
+
     /// How many held jobs have entries in it.
     fn held_in(&self, segment: &Arc<Segment>) -> Result<usize, StoreError> {
         let mut held = 0;
@@ -447,7 +462,7 @@ impl Shared {
                     metrics.drops_failed.add(1);
                     tracing::error!(class = %going.class, segment = going.segment.0, %error, "a segment could not go");
                 }
-                Fate::Goes | Fate::Held(_) | Fate::Busy => {}
+                Fate::Goes | Fate::Held(_) | Fate::Register | Fate::Busy => {}
             }
         }
         for ((class, reason), (segments, entries, bytes)) in dropped {

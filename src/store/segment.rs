@@ -134,6 +134,11 @@ impl Segment {
         let _ = self.facts.set(facts);
     }
 
+    /// Where its newest Thorium register lies in the log, whatever state its index is in.
+    pub fn register(&self) -> Option<SeqNo> {
+        with_memory(self, MemIndex::register).unwrap_or_else(|| self.facts().and_then(|facts| facts.register))
+    }
+
     /// Sums over it, whatever state its index is in.
     pub fn sums(&self) -> Sums {
         with_memory(self, MemIndex::sums).or_else(|| self.facts().map(|facts| facts.sums)).unwrap_or_default()

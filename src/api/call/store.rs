@@ -105,6 +105,7 @@ pub fn prune_answer(all: &[Going]) -> Vec<u8> {
                 row.key("held_jobs").uint(*jobs as u64);
                 "held"
             }
+            Fate::Register => "register",
             Fate::Busy => "busy",
             Fate::Failed(error) => {
                 row.key("error").str(error);
