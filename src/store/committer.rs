@@ -143,7 +143,7 @@ impl Committer {
         self.sync_late();
     }
 
-    /// How long until what was written has to be synced.
+    /// How long to wait for a commit: until what was written has to be synced, or the segments' ages are looked at.
     fn pause(&self) -> Duration {
         match (self.limits.durability, self.unsynced_since) {
             (Durability::Written { within }, Some(since)) => within.saturating_sub(since.elapsed()),
