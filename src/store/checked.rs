@@ -4,11 +4,15 @@
 //! (`docs/DECISIONS.md`). So each tree here carries a row with the count of its other rows and the sum of
 //! their hashes, changed in the same atomic batch as they are, and opening adds everything up again.
 //!
+//! A damaged file may also give back a tree as it once was, whole and older than its neighbour. Trees that must not be
+//! older than another carry a mark that grows with each change.
+//!
 //! # On disk
 //!
 //! ```text
 //! key    empty
 //! value  rows u64 LE | sum of xxh3-64(key length u32 LE, key, value) over all rows, wrapping, u64 LE
+//!        | mark u64 LE; without it the mark is 0
 //! ```
 
 use std::ops::Bound;
@@ -26,6 +30,7 @@ const SUM_KEY: &[u8] = b"";
 struct Sum {
     rows: u64,
     hashes: u64,
+    mark: u64,
 }
 
 impl Sum {
@@ -39,12 +44,14 @@ impl Sum {
         self.hashes = self.hashes.wrapping_sub(row_hash(key, value));
     }
 
-    fn to_bytes(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        let (rows, hashes) = bytes.split_at_mut(8);
-        rows.copy_from_slice(&self.rows.to_le_bytes());
-        hashes.copy_from_slice(&self.hashes.to_le_bytes());
-        bytes
+    fn to_bytes(self) -> Vec<u8> {
+        [self.rows, self.hashes, self.mark].map(u64::to_le_bytes).concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+        let mark = if bytes.len() == 16 { 0 } else { word(16)? };
+        Some(Self { rows: word(0)?, hashes: word(8)?, mark })
     }
 }
 
@@ -72,7 +79,7 @@ impl CheckedTree {
     /// Opens a tree and adds it up; a difference is an error.
     pub fn open(db: &sled::Db, dir: &Path, name: &str) -> Result<Self, StoreError> {
         let tree = guarded(dir, || db.open_tree(name))?;
-        let (found, said) = guarded(dir, || {
+        let (mut found, said) = guarded(dir, || {
             let mut found = Sum::default();
             for row in tree.range::<&[u8], _>((Bound::Excluded(SUM_KEY), Bound::Unbounded)) {
                 let (key, value) = row?;
@@ -80,11 +87,14 @@ impl CheckedTree {
             }
             Ok((found, tree.get(SUM_KEY)?))
         })?;
-        if said.as_deref().unwrap_or(&Sum::default().to_bytes()) != found.to_bytes() {
+        let is_new = said.is_none();
+        let said = said.map_or(Some(Sum::default()), |bytes| Sum::from_bytes(&bytes));
+        found.mark = said.map_or(0, |said| said.mark);
+        if said != Some(found) {
             let what = format!("tree `{name}` does not add up: it has lost rows or gained some");
             return Err(StoreError::Index { path: dir.to_owned(), what });
         }
-        Ok(Self { dir: dir.to_owned(), tree, sum: Mutex::new(found), is_new: said.is_none() })
+        Ok(Self { dir: dir.to_owned(), tree, sum: Mutex::new(found), is_new })
     }
 
     /// Had nothing ever been put in when it was opened? So looks a tree that lost everything, too.
@@ -92,10 +102,19 @@ impl CheckedTree {
         self.is_new
     }
 
-    /// Puts rows in, all or none. Each key may occur once.
-    pub fn put(&self, rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<(), StoreError> {
+    /// The mark as set last.
+    pub fn mark(&self) -> u64 {
+        self.sum.lock().unwrap_or_else(PoisonError::into_inner).mark
+    }
+
+    /// Puts rows in and sets the mark, all or nothing. Each key may occur once.
+    pub fn put(
+        &self,
+        rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+        mark: u64,
+    ) -> Result<(), StoreError> {
         let mut kept = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut sum = *kept;
+        let mut sum = Sum { mark, ..*kept };
         guarded(&self.dir, || {
             let mut batch = sled::Batch::default();
             for (key, value) in rows {
@@ -105,7 +124,7 @@ impl CheckedTree {
                 sum.add(&key, &value);
                 batch.insert(key, value);
             }
-            batch.insert(SUM_KEY, &sum.to_bytes());
+            batch.insert(SUM_KEY, sum.to_bytes());
             self.tree.apply_batch(batch)
         })?;
         *kept = sum;
@@ -122,19 +141,23 @@ impl CheckedTree {
                 sum.add(&key, &value);
                 batch.insert(key, value);
             }
-            batch.insert(SUM_KEY, &sum.to_bytes());
+            batch.insert(SUM_KEY, sum.to_bytes());
             self.tree.apply_batch(batch)
         })?;
         *kept = sum;
         Ok(())
     }
 
-    /// Replaces all rows by others, all or nothing. Rows that stay as they are cost no write.
-    pub fn replace(&self, rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<(), StoreError> {
+    /// Replaces all rows by others and sets the mark, all or nothing. Rows that stay as they are cost no write.
+    pub fn replace(
+        &self,
+        rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+        mark: u64,
+    ) -> Result<(), StoreError> {
         let mut kept = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
         let sum = guarded(&self.dir, || {
             let mut batch = sled::Batch::default();
-            let mut sum = Sum::default();
+            let mut sum = Sum { mark, ..Sum::default() };
             let mut old: std::collections::BTreeMap<_, _> = self
                 .tree
                 .range::<&[u8], _>((Bound::Excluded(SUM_KEY), Bound::Unbounded))
@@ -148,7 +171,7 @@ impl CheckedTree {
             for key in old.into_keys() {
                 batch.remove(key);
             }
-            batch.insert(SUM_KEY, &sum.to_bytes());
+            batch.insert(SUM_KEY, sum.to_bytes());
             self.tree.apply_batch(batch)?;
             Ok(sum)
         })?;
@@ -165,7 +188,7 @@ impl CheckedTree {
             sum.remove(key, &old);
             let mut batch = sled::Batch::default();
             batch.remove(key);
-            batch.insert(SUM_KEY, &sum.to_bytes());
+            batch.insert(SUM_KEY, sum.to_bytes());
             self.tree.apply_batch(batch)
         })?;
         *kept = sum;
@@ -208,13 +231,13 @@ mod tests {
         let row = |n: u8| (vec![n], vec![n; 10]);
         let db = super::super::sleds::open_sled(dir.path(), 1 << 20).unwrap();
         let tree = CheckedTree::open(&db, dir.path(), "t").unwrap();
-        tree.put([row(1), row(2)]).unwrap();
-        tree.put([(vec![2], b"other".to_vec()), row(3)]).unwrap();
+        tree.put([row(1), row(2)], 1).unwrap();
+        tree.put([(vec![2], b"other".to_vec()), row(3)], 7).unwrap();
         assert_eq!(tree.before(None, 9).unwrap().len(), 3);
         assert_eq!(tree.with_prefix(b"").unwrap().len(), 3);
         assert_eq!(tree.before(Some(&[3]), 1).unwrap()[0].0.as_ref(), [2]);
         drop(tree);
-        assert!(CheckedTree::open(&db, dir.path(), "t").is_ok());
+        assert_eq!(CheckedTree::open(&db, dir.path(), "t").unwrap().mark(), 7);
         let raw = db.open_tree("t").unwrap();
         let taken = raw.remove([1]).unwrap().unwrap();
         let error = CheckedTree::open(&db, dir.path(), "t").unwrap_err().to_string();

@@ -103,6 +103,8 @@ impl Active {
     }
 
     fn undo(&mut self) {
+        // It may be synced already, if another class's log failed.
+        self.dirty = true;
         if let Err(e) = self.file.set_len(self.end) {
             // The next commit writes over what was left; until then readers do not look there.
             tracing::warn!(path = %self.segment.log().path().display(), error = %e, "could not cut off a failed write");
@@ -119,7 +121,7 @@ pub struct Committer {
     pub(super) seals: Tx<Arc<Segment>>,
     /// By class; none until something is to be written to it.
     pub(super) active: Vec<Option<Active>>,
-    /// Segments whose log could not be synced, and that are not finished yet.
+    /// Segments with a failed write or sync behind them, that are not finished yet.
     pub(super) broken: Vec<Active>,
     pub(super) limits: Limits,
     /// When the first write was made that is not synced yet.
@@ -165,9 +167,6 @@ impl Committer {
         let words = outcome.map_err(|error| error.to_string());
         for done in commit.dones {
             done(words.clone());
-        }
-        if !self.broken.is_empty() {
-            self.finish_broken_segments();
         }
         self.roll_full_segments();
     }
@@ -292,7 +291,9 @@ impl Committer {
             match &cut {
                 Ok(()) => finish(seals, broken.segment.clone()),
                 // The next commit tries again; a start reads such a segment through.
-                Err(error) => tracing::warn!(%error, "a log whose sync failed cannot be finished yet"),
+                Err(error) => {
+                    tracing::warn!(%error, "a log with a failed write or sync cannot be finished yet")
+                }
             }
             cut.is_err()
         });
@@ -306,10 +307,15 @@ impl Committer {
             self.sync_late();
         }
         for slot in &mut self.active {
-            let full = slot.take_if(is_full);
-            if let Some(full) = full {
-                finish(&self.seals, full.segment);
+            match slot.take_if(is_full) {
+                // A write failed, and what it left is cut off but not synced.
+                Some(full) if full.dirty => self.broken.push(full),
+                Some(full) => finish(&self.seals, full.segment),
+                None => {}
             }
+        }
+        if !self.broken.is_empty() {
+            self.finish_broken_segments();
         }
     }
 }

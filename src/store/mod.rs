@@ -18,6 +18,7 @@ pub mod class;
 pub mod column;
 pub mod committer;
 pub mod dedupe;
+mod dropping;
 pub mod error;
 pub mod extent;
 pub mod format;
@@ -235,6 +236,7 @@ impl Store {
             _lock: lock,
         });
         let mut known: HashMap<(String, SeqNo), Facts> = HashMap::new();
+        let state = shared.state();
         for (name, first_seq, facts) in shared.with_state(state::State::segments)? {
             known.insert((name, first_seq), facts);
         }
@@ -251,6 +253,10 @@ impl Store {
                 }
             })?;
             let newest = found.last().copied();
+            if newest.is_some() {
+                // The name of one may not be on disk yet, because the sync failed when it was made.
+                format::sync_dir(&**medium, &format::class_dir(dir, &name))?;
+            }
             for first_seq in found {
                 next_seq = next_seq.max(first_seq);
                 let index = segment::Index::Closed;
@@ -265,7 +271,9 @@ impl Store {
                     shared.add_segment(segment);
                     continue;
                 }
-                // Its name in there may not be on disk yet.
+                // What is written from here on an old index does not know.
+                segment.remove_index()?;
+                // The log's name in there may not be on disk yet.
                 format::sync_dir(&**medium, segment.dir())?;
                 let (index, walked) = segment.walk()?;
                 report_damage(&segment, &walked, Some(first_seq) == newest, &options.metrics);
@@ -296,6 +304,12 @@ impl Store {
         for (name, first_seq) in known.into_keys() {
             tell_missing(dir, &name, first_seq, &options.metrics);
         }
+        let state_now = shared.state();
+        if !Arc::ptr_eq(&state, &state_now) {
+            // It was damaged, and what was put into it did not include the segments found later.
+            shared.refill(&state_now)?;
+        }
+        drop((state, state_now));
         let mut active = Vec::new();
         for class in shared.classes.configured() {
             let tail = tails.iter().position(|(c, ..)| *c == class).map(|at| tails.swap_remove(at));

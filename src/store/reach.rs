@@ -15,6 +15,7 @@ use super::block::BlockView;
 use super::error::{StoreError, io_at};
 use super::index::sealed::OF_FORMAT_1;
 use super::index::{Facts, LatestJob, LatestRow, MemIndex, SealedIndex};
+use super::log::FILE_HEADER_LEN;
 use super::segment::{Index, Ready, Segment};
 use super::state::State;
 use crate::limits::INDEXES_OPEN;
@@ -153,12 +154,17 @@ impl Shared {
         }
     }
 
+    /// The state database of this moment.
+    pub(super) fn state(&self) -> Arc<State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Asks the state database. One that turns out damaged is made again from the segments, and asked again.
     pub(super) fn with_state<T>(
         &self,
         ask: impl Fn(&State) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let state = self.state();
         match ask(&state) {
             Err(error @ StoreError::Index { .. }) => {
                 let mut slot = self.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -176,18 +182,20 @@ impl Shared {
     }
 
     /// Puts everything that sealed segments know into an empty state database.
-    fn refill(&self, state: &State) -> Result<(), StoreError> {
+    pub(super) fn refill(&self, state: &State) -> Result<(), StoreError> {
         for segment in self.all_segments() {
             let Some(facts) = segment.facts() else { continue };
-            let latest: Vec<LatestJob> = self.ask(
-                &segment,
-                |index| index.latest().iter().map(LatestJob::from).collect(),
-                SealedIndex::latest,
-            )?;
+            let latest = self.latest_in(&segment)?;
             let latest: Vec<LatestRow<'_>> = latest.iter().map(LatestJob::row).collect();
             state.apply(&segment.class_name, segment.first_seq, facts, &latest, |_| true)?;
         }
         Ok(())
+    }
+
+    /// The last jobs in a segment.
+    pub(super) fn latest_in(&self, segment: &Arc<Segment>) -> Result<Vec<LatestJob>, StoreError> {
+        let in_memory = |index: &MemIndex| index.latest().iter().map(LatestJob::from).collect();
+        self.ask(segment, in_memory, SealedIndex::latest)
     }
 
     /// The facts of a segment that is sealed: those that the catalogue knows, else those of its index, which then go into
@@ -197,8 +205,14 @@ impl Shared {
         segment: &Arc<Segment>,
         known: Option<Facts>,
     ) -> Result<Option<Facts>, StoreError> {
-        if !segment.has_index() || known.is_some() {
-            return Ok(known.filter(|_| segment.has_index()));
+        if !segment.has_index() {
+            return Ok(None);
+        }
+        if let Some(facts) = known {
+            // A disk that lost a cut that it had promised to keep: the index does not know what the log has.
+            let size = segment.log().size()?;
+            let indexed = facts.sums.log_bytes.max(FILE_HEADER_LEN as u64);
+            return Ok(Some(facts).filter(|_| indexed >= size));
         }
         let index = match segment.open_index()? {
             (Index::Open(index), _) => index,

@@ -1,8 +1,6 @@
 //! Retention: whole finished segments go, the oldest first, when a bound of their class is exceeded.
 //!
-//! A segment goes in four steps: readers no longer find it; the state database forgets it; its directory is renamed to
-//! `trash/`; it is removed there. Whoever is reading in it goes on with the files that are open. A crash in between
-//! leaves a segment that comes back and goes again, or a directory in `trash/` that the next start removes.
+//! How one goes is in `dropping`. If one cannot go, the newer ones of its class wait.
 //!
 //! # Which, and when
 //!
@@ -19,15 +17,13 @@
 //! things: the longer time counts, until nobody has said it for an hour.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::class::Class;
-use super::error::{StoreError, io_at};
+use super::error::StoreError;
 use super::extent::Extent;
-use super::format::segment_name;
 use super::guard::Room;
 use super::hold::Hold;
 use super::segment::Segment;
@@ -94,6 +90,13 @@ pub struct Going {
     pub reason: Reason,
     /// What became of it.
     pub fate: Fate,
+}
+
+impl Going {
+    /// It should be gone and is not: newer ones of its class wait.
+    fn stands_in_the_way(&self) -> bool {
+        matches!(self.fate, Fate::Busy | Fate::Failed(_))
+    }
 }
 
 /// What the rounds share.
@@ -329,10 +332,14 @@ impl Shared {
         Ok((segment, going))
     }
 
+    /// Carries out the plan for one class.
     fn carry_out(&self, plan: Vec<(Arc<Segment>, Going)>) -> Vec<Going> {
-        let mut done = Vec::new();
+        let mut done: Vec<Going> = Vec::new();
         let mut trash = Vec::new();
         for (segment, mut going) in plan {
+            if done.last().is_some_and(Going::stands_in_the_way) {
+                break;
+            }
             if going.fate == Fate::Goes {
                 going.fate = match self.drop_segment(&segment) {
                     Ok(Some(path)) => {
@@ -385,7 +392,11 @@ impl Shared {
                 if went.iter().any(|going| going.fate == Fate::Gone) {
                     expected = expected.saturating_add(extent.disk_bytes);
                 }
+                let stuck = went.iter().any(Going::stands_in_the_way);
                 done.extend(went);
+                if stuck {
+                    break;
+                }
                 if self.guard.look().free.max(expected) >= look.low {
                     return done;
                 }
@@ -407,44 +418,6 @@ impl Shared {
             held += usize::from(self.has_entries_of(segment, key, &jid)?);
         }
         Ok(held)
-    }
-
-    /// Takes a segment away from readers and puts its directory into the trash; `None` if somebody works on it.
-    pub(super) fn drop_segment(&self, segment: &Arc<Segment>) -> Result<Option<PathBuf>, StoreError> {
-        let Ok(mut gone) = segment.work.try_lock() else { return Ok(None) };
-        if *gone {
-            return Ok(None);
-        }
-        let trash = self.dir.join("trash");
-        super::format::make_dir(&*self.medium, &trash)?;
-        let place = trash.join(format!("{}-{}", segment.class_name, segment_name(segment.first_seq)));
-        self.hide_segment(segment);
-        // Whoever has cloned the list before asks an index that knows nothing, instead of a place that is gone.
-        let moved = segment.take_away(|| {
-            self.with_state(|state| state.forget(&segment.class_name, segment.first_seq))?;
-            let _ = self.medium.remove_dir_all(&place);
-            self.medium.rename(segment.dir(), &place).map_err(io_at("rename to", &place))
-        });
-        if let Err(error) = moved {
-            self.show_segment(segment);
-            return Err(error);
-        }
-        *gone = true;
-        Ok(Some(place))
-    }
-
-    pub(super) fn remove_trash(&self, path: &Path) {
-        if let Err(error) = self.medium.remove_dir_all(path) {
-            tracing::error!(path = %path.display(), %error, "could not empty the trash; the next start tries again");
-        }
-    }
-
-    /// Removes what a crash left in the trash.
-    fn empty_trash(&self) {
-        let Ok(items) = std::fs::read_dir(self.dir.join("trash")) else { return };
-        for item in items.flatten() {
-            self.remove_trash(&item.path());
-        }
     }
 
     fn report(&self, all: &[Going]) {
@@ -552,24 +525,6 @@ impl Shared {
             }
         }
         Ok(false)
-    }
-
-    /// Takes a segment out of its chain.
-    fn hide_segment(&self, segment: &Arc<Segment>) {
-        if let Some(list) = self.segments.get(segment.class.index()) {
-            list.write().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, segment));
-        }
-        // Who holds its files open keeps its bytes on the disk.
-        lock(&self.open).retain(|other| !Arc::ptr_eq(other, segment));
-    }
-
-    /// Puts it back.
-    fn show_segment(&self, segment: &Arc<Segment>) {
-        if let Some(list) = self.segments.get(segment.class.index()) {
-            let mut list = list.write().unwrap_or_else(PoisonError::into_inner);
-            list.push(segment.clone());
-            list.sort_unstable_by_key(|segment| segment.first_seq);
-        }
     }
 
     /// Entries written to a class since the start.

@@ -206,16 +206,22 @@ impl Segment {
         }
     }
 
+    /// Removes the index on disk, if there is one: the segment counts as not sealed.
+    pub(super) fn remove_index(&self) -> Result<(), StoreError> {
+        let place = self.dir.join("index");
+        match std::fs::remove_dir_all(&place) {
+            Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+                Err(StoreError::Io { action: "remove", path: place, why })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Makes the index anew in memory, and removes the one on disk, so that the segment counts as not sealed.
     fn index_from_log(&self) -> Result<Index, StoreError> {
         let (index, _) = self.walk()?;
-        let place = self.dir.join("index");
-        match std::fs::remove_dir_all(&place) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                Err(StoreError::Io { action: "remove", path: place, why: e })
-            }
-            _ => Ok(Index::Memory(Box::new(index))),
-        }
+        self.remove_index()?;
+        Ok(Index::Memory(Box::new(index)))
     }
 
     /// Gives up an index that turned out damaged while it was open, and makes it anew from the log. False if somebody

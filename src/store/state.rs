@@ -7,13 +7,14 @@
 //! # On disk
 //!
 //! ```text
-//! state/               sled database; each tree is summed up (see `checked`)
+//! state/               sled database; each tree is summed up (see `checked`). The mark of `latest` grows with each change,
+//!                      and `segments` has the one that `latest` had then: so `latest` is never the older one
 //!   tree "segments"    key    name of the class | 0 | first sequence number u64 BE
 //!                      value  facts of the segment (see `index::facts`)
 //!   tree "latest"      the last job per function and minion, in pages (see `index::latest`)
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -58,6 +59,9 @@ impl State {
         if !segments.is_new() && latest.0.is_new() {
             return Err(latest.0.damaged("it has lost everything"));
         }
+        if latest.0.mark() < segments.mark() {
+            return Err(latest.0.damaged("it is older than tree `segments`"));
+        }
         Ok(Self { dir: dir.to_owned(), db, segments, latest, changing: Mutex::default() })
     }
 
@@ -71,14 +75,15 @@ impl State {
         fresh: &[LatestRow<'_>],
         there: impl Fn(SeqNo) -> bool,
     ) -> Result<(), StoreError> {
-        self.take_latest(fresh, there)?;
+        let mark = self.take_latest(fresh, there)?;
         // The rows are durable before the segment counts as applied.
         flush_and_sync(&self.db, &self.dir)?;
-        self.segments.put([(segment_key(class_name, segment), facts.to_bytes())])?;
+        self.segments.put([(segment_key(class_name, segment), facts.to_bytes())], mark)?;
         flush_and_sync(&self.db, &self.dir)
     }
 
-    fn take_latest(&self, fresh: &[LatestRow<'_>], there: impl Fn(SeqNo) -> bool) -> Result<(), StoreError> {
+    /// The mark of `latest` thereafter.
+    fn take_latest(&self, fresh: &[LatestRow<'_>], there: impl Fn(SeqNo) -> bool) -> Result<u64, StoreError> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let known = latest::all(&self.latest)?;
         let mut rows: BTreeMap<Pair<'_>, (SeqNo, &str)> = BTreeMap::new();
@@ -97,12 +102,25 @@ impl State {
             .collect();
         let mut writer = PageWriter::new().map_err(io_at("pack rows for", &self.dir))?;
         latest::write(&mut writer, &rows).map_err(io_at("pack rows for", &self.dir))?;
-        self.latest.0.replace(writer.rows())
+        let mark = self.latest.0.mark() + 1;
+        self.latest.0.replace(writer.rows(), mark)?;
+        Ok(mark)
     }
 
     /// Takes a segment out of the catalogue, before its directory goes. Durable when it returns.
     pub fn forget(&self, class_name: &str, segment: SeqNo) -> Result<(), StoreError> {
         self.segments.remove(&segment_key(class_name, segment))?;
+        flush_and_sync(&self.db, &self.dir)
+    }
+
+    /// Gives up last jobs that are `gone`; where one was, the last of the `older` ones takes its place. Durable when it
+    /// returns.
+    pub fn forget_latest(&self, gone: &[LatestJob], older: &[LatestJob]) -> Result<(), StoreError> {
+        let gone: HashSet<SeqNo> = gone.iter().map(|row| row.seq).collect();
+        let older: Vec<LatestRow<'_>> = older.iter().map(LatestJob::row).collect();
+        let mark = self.take_latest(&older, |seq| !gone.contains(&seq))?;
+        flush_and_sync(&self.db, &self.dir)?;
+        self.segments.put([], mark)?;
         flush_and_sync(&self.db, &self.dir)
     }
 
@@ -131,4 +149,52 @@ impl State {
 
 fn segment_key(class_name: &str, segment: SeqNo) -> Vec<u8> {
     [class_name.as_bytes(), &[0], &segment.0.to_be_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A damaged file of sled may give back a tree as it once was, and that one adds up.
+    #[test]
+    fn last_jobs_older_than_the_catalogue_are_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let row =
+            |seq| LatestRow { fun: b"test.ping", minion: b"web1", seq: SeqNo(seq), jid: seq.to_string() };
+        let state = State::open(dir.path()).unwrap();
+        state.apply("jobs", SeqNo(1), &Facts::default(), &[row(1)], |_| true).unwrap();
+        let old: Vec<_> = state.db.open_tree("latest").unwrap().iter().map(Result::unwrap).collect();
+        state.apply("jobs", SeqNo(9), &Facts::default(), &[row(9)], |_| true).unwrap();
+        drop(state);
+
+        let state = State::open(dir.path()).unwrap();
+        assert_eq!(state.latest_of("test.ping").unwrap()["web1"].seq, SeqNo(9));
+        let raw = state.db.open_tree("latest").unwrap();
+        raw.clear().unwrap();
+        old.into_iter().for_each(|(key, value)| drop(raw.insert(key, value).unwrap()));
+        raw.flush().unwrap();
+        drop((raw, state));
+        let error = State::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("older"), "{error}");
+    }
+
+    #[test]
+    fn where_a_last_job_went_an_older_one_takes_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let row = |minion: &str, seq| LatestJob {
+            fun: b"test.ping".to_vec(),
+            minion: minion.as_bytes().to_vec(),
+            seq: SeqNo(seq),
+            jid: seq.to_string(),
+        };
+        let state = State::open(dir.path()).unwrap();
+        let known = [row("web1", 5), row("web2", 6), row("web3", 17)];
+        let known: Vec<_> = known.iter().map(LatestJob::row).collect();
+        state.apply("jobs", SeqNo(1), &Facts::default(), &known, |_| true).unwrap();
+        let gone = [row("web1", 5), row("web2", 6), row("web3", 7)];
+        state.forget_latest(&gone, &[row("web1", 2), row("web3", 3)]).unwrap();
+        let latest = state.latest_of("test.ping").unwrap();
+        let found: Vec<_> = latest.iter().map(|(minion, latest)| (minion.as_str(), latest.seq.0)).collect();
+        assert_eq!(found, [("web1", 2), ("web3", 17)]);
+    }
 }

@@ -207,7 +207,7 @@ mod tests {
         let rows = writer.rows();
         assert!(rows.iter().all(|(_, value)| value.len() <= INDEX_PAGE_BYTES) && rows.len() > 20);
         let pages = Pages(CheckedTree::open(&db, dir.path(), "t").unwrap());
-        pages.0.put(rows).unwrap();
+        pages.0.put(rows, 0).unwrap();
         let records = |page: &[u8]| {
             let mut reader = super::super::code::Reader(page);
             let mut found = Vec::new();
