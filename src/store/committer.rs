@@ -292,7 +292,7 @@ impl Committer {
                 Ok(()) => finish(seals, broken.segment.clone()),
                 // The next commit tries again; a start reads such a segment through.
                 Err(error) => {
-                    tracing::warn!(%error, "a log with a failed write or sync cannot be finished yet")
+                    tracing::warn!(%error, "a log with a failed write or sync cannot be finished yet");
                 }
             }
             cut.is_err()

@@ -13,6 +13,14 @@ use super::format::{class_dir, make_dir, segment_name, sync_dir};
 use super::index::LatestJob;
 use super::segment::Segment;
 
+/// A segment goes and older ones stay.
+struct Gap {
+    /// The last jobs that lie in it.
+    gone: Vec<LatestJob>,
+    /// Those of the older ones, which take their place.
+    older: Vec<LatestJob>,
+}
+
 impl Shared {
     /// Takes a segment away from readers and puts its directory into the trash; `None` if somebody works on it.
     pub(super) fn drop_segment(&self, segment: &Arc<Segment>) -> Result<Option<PathBuf>, StoreError> {
@@ -32,7 +40,7 @@ impl Shared {
         let moved = segment.take_away(|| {
             self.with_state(|state| {
                 state.forget(&segment.class_name, segment.first_seq)?;
-                gap.as_ref().map_or(Ok(()), |(gone, older)| state.forget_latest(gone, older))
+                gap.as_ref().map_or(Ok(()), |gap| state.forget_latest(&gap.gone, &gap.older))
             })?;
             let _ = self.medium.remove_dir_all(&place);
             self.medium.rename(segment.dir(), &place).map_err(io_at("rename to", &place))
@@ -52,12 +60,8 @@ impl Shared {
         Ok(Some(place))
     }
 
-    /// If older segments of the class stay: the last jobs that lie in this one, and those of the older ones, which are the
-    /// last ones then.
-    fn gap_behind(
-        &self,
-        segment: &Arc<Segment>,
-    ) -> Result<Option<(Vec<LatestJob>, Vec<LatestJob>)>, StoreError> {
+    /// What is to be known if older segments of the class stay.
+    fn gap_behind(&self, segment: &Arc<Segment>) -> Result<Option<Gap>, StoreError> {
         let mut older = self.segments(segment.class);
         older.retain(|other| other.first_seq < segment.first_seq);
         if older.is_empty() {
@@ -67,7 +71,7 @@ impl Shared {
         for segment in &older {
             rows.extend(self.latest_in(segment)?);
         }
-        Ok(Some((self.latest_in(segment)?, rows)))
+        Ok(Some(Gap { gone: self.latest_in(segment)?, older: rows }))
     }
 
     pub(super) fn remove_trash(&self, path: &Path) {

@@ -10,7 +10,7 @@ use super::*;
 use crate::model::{Age, ClassRule, ClassRules, EventFilter, Glob, Keep, Source};
 use crate::wire::salt_event::event_entry;
 
-const FOREVER: Keep = Keep { age: Age::Forever, bytes: None, entries: None };
+pub(super) const FOREVER: Keep = Keep { age: Age::Forever, bytes: None, entries: None };
 
 /// A class for what the tests' events of beacons are.
 fn beacons(keep: Keep) -> ClassRules {
@@ -75,27 +75,27 @@ fn an_entry_lies_in_its_class_and_is_found_whatever_that_is() {
 const HOUR: i64 = 3_600_000_000;
 const DAY: Duration = Duration::from_secs(86_400);
 
-fn jobs(keep: Keep) -> ClassRules {
+pub(super) fn jobs(keep: Keep) -> ClassRules {
     ClassRules { keep, ..ClassRules::jobs() }
 }
 
-fn events(keep: Keep) -> ClassRules {
+pub(super) fn events(keep: Keep) -> ClassRules {
     ClassRules { keep, ..ClassRules::events() }
 }
 
-fn with(dir: &Path, rules: &[ClassRules]) -> Options {
+pub(super) fn with(dir: &Path, rules: &[ClassRules]) -> Options {
     Options { classes: Classes::new(rules), ..options(dir, SMALL) }
 }
 
 /// Puts `numbers` in one by one, so that segments roll, and waits until the finished ones are sealed.
-fn fill(rig: &Rig, numbers: std::ops::Range<u64>) {
+pub(super) fn fill(rig: &Rig, numbers: std::ops::Range<u64>) {
     for n in numbers {
         rig.put(batch_of([n])).unwrap();
     }
     settle(rig);
 }
 
-fn settle(rig: &Rig) {
+pub(super) fn settle(rig: &Rig) {
     let unsealed =
         |s: &Arc<segment::Segment>| s.is_finished() && (s.facts().is_none() || s.work.try_lock().is_err());
     while rig.store.0.all_segments().iter().any(unsealed) {
@@ -103,7 +103,7 @@ fn settle(rig: &Rig) {
     }
 }
 
-fn gone(going: &[Going]) -> Vec<(&str, Reason)> {
+pub(super) fn gone(going: &[Going]) -> Vec<(&str, Reason)> {
     going.iter().filter(|g| g.fate == Fate::Gone).map(|g| (&*g.class, g.reason)).collect()
 }
 
@@ -302,66 +302,6 @@ fn a_held_job_stays_complete_until_it_is_released() {
     assert!(rig.store.release(&jid(7)).unwrap());
     assert_eq!(gone(&rig.store.0.round()).len(), held);
     assert!(rig.store.job_entries(&jid(7)).unwrap().is_empty());
-    rig.close();
-}
-
-/// What `get_fun` says against the entries themselves.
-#[test]
-fn the_last_jobs_are_right_when_newer_segments_went_than_a_held_one() {
-    let dir = tempfile::tempdir().unwrap();
-    let keep = Keep { entries: Some(40), ..FOREVER };
-    let rig = Rig::open_with(&with(dir.path(), &[jobs(keep)]));
-    // The minions of the first hundred events answer over and over.
-    for n in 0..600 {
-        let tag = format!("salt/job/{}/ret/web{}", jid(n / 10), n % 100);
-        let mut w = crate::wire::msgpack::Writer::new();
-        w.map(4).str("fun").str("test.echo").str("return").uint(n);
-        w.str("id").str(&format!("web{}", n % 100)).str("jid").str(&jid(n / 10));
-        let mut batch = crate::model::Batch::default();
-        batch.push(
-            &event_entry(tag.as_bytes(), &w.into_bytes(), Source::Bus, Micros(i64::try_from(n).unwrap())),
-            None,
-        );
-        rig.put(batch).unwrap();
-    }
-    settle(&rig);
-    rig.store.hold(&jid(0), "for the test").unwrap();
-    let went = rig.store.0.round();
-    assert!(went.iter().any(|g| matches!(g.fate, Fate::Held(_))) && gone(&went).len() > 5, "{went:?}");
-    let check = |rig: &Rig| {
-        let mut expected = std::collections::BTreeMap::new();
-        for entry in
-            rig.store.events_before(&EventFilter::default(), SeqNo(u64::MAX), 999, usize::MAX).unwrap()
-        {
-            expected.entry(entry.minion.clone()).or_insert(entry.seq);
-        }
-        let said = rig.store.latest_of("test.echo").unwrap();
-        let said: std::collections::BTreeMap<_, _> = said.into_iter().map(|(m, l)| (m, l.seq)).collect();
-        assert!(expected.values().any(|seq| seq.0 < 40) && expected.values().any(|seq| seq.0 > 550));
-        assert_eq!(said, expected);
-    };
-    check(&rig);
-    rig.close();
-    let rig = Rig::open_with(&with(dir.path(), &[jobs(keep)]));
-    check(&rig);
-    rig.close();
-}
-
-/// A newer segment that went before an older one would leave a gap that nobody asked for.
-#[test]
-fn while_a_segment_cannot_go_the_newer_ones_of_its_class_wait() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig =
-        Rig::open_with(&with(dir.path(), &[jobs(Keep { entries: Some(40), ..FOREVER }), events(FOREVER)]));
-    fill(&rig, 0..300);
-    let shared = &rig.store.0;
-    let segments = shared.segments(Class::JOBS);
-    let busy = segments.get(1).unwrap().work.lock().unwrap();
-    let went = shared.round();
-    let fates: Vec<_> = went.iter().map(|g| g.fate.clone()).collect();
-    assert_eq!(fates, [Fate::Gone, Fate::Busy]);
-    drop(busy);
-    assert!(gone(&shared.round()).len() > 5);
     rig.close();
 }
 

@@ -88,8 +88,10 @@ pub(super) fn seal(
             return Ok(());
         }
         let facts = segment.write_index(index)?;
-        apply(shared, segment, &facts, index, &there)?;
-        segment.set_facts(facts);
+        apply(shared, segment, &facts, index, &there, || {
+            segment.set_facts(facts.clone());
+            Ok(())
+        })?;
     } else {
         return Ok(());
     }
@@ -108,22 +110,33 @@ fn rewritten(
 ) -> Result<bool, StoreError> {
     let Some(groups) = rewrite::plan(segment, index)? else { return Ok(false) };
     let Some(facts) = rewrite::write(segment, index, &groups, shared.stamp)? else { return Ok(false) };
-    apply(shared, segment, &facts, index, there)?;
-    rewrite::swap(&*shared.medium, segment.dir())?;
-    let class = (segment.class, segment.class_name.clone());
-    let new = Segment::open(&shared.medium, &shared.dir, class, segment.first_seq, Index::Closed)?;
-    new.set_facts(facts);
-    shared.replace_segment(segment, Arc::new(new));
+    apply(shared, segment, &facts, index, there, || {
+        rewrite::swap(&*shared.medium, segment.dir())?;
+        let class = (segment.class, segment.class_name.clone());
+        let new = Segment::open(&shared.medium, &shared.dir, class, segment.first_seq, Index::Closed)?;
+        new.set_facts(facts.clone());
+        shared.replace_segment(segment, Arc::new(new));
+        Ok(())
+    })?;
     Ok(true)
 }
 
+/// Tells the state database of a segment, then lets `show` make it one that is sealed. A reader who finds the state database
+/// damaged in between makes it again from those that are, so it is told once more.
 fn apply(
     shared: &Shared,
     segment: &Segment,
     facts: &super::index::Facts,
     index: &MemIndex,
     there: &impl Fn(SeqNo) -> bool,
+    show: impl FnOnce() -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let latest = index.latest();
-    shared.with_state(|state| state.apply(&segment.class_name, segment.first_seq, facts, &latest, there))
+    let tell = || {
+        shared.with_state(|state| state.apply(&segment.class_name, segment.first_seq, facts, &latest, there))
+    };
+    let state = shared.state();
+    tell()?;
+    show()?;
+    if Arc::ptr_eq(&state, &shared.state()) { Ok(()) } else { tell() }
 }

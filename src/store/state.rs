@@ -171,7 +171,9 @@ mod tests {
         assert_eq!(state.latest_of("test.ping").unwrap()["web1"].seq, SeqNo(9));
         let raw = state.db.open_tree("latest").unwrap();
         raw.clear().unwrap();
-        old.into_iter().for_each(|(key, value)| drop(raw.insert(key, value).unwrap()));
+        for (key, value) in old {
+            raw.insert(key, value).unwrap();
+        }
         raw.flush().unwrap();
         drop((raw, state));
         let error = State::open(dir.path()).unwrap_err().to_string();
