@@ -382,7 +382,10 @@ fn check_lists(store: &Store, all: &BTreeMap<u64, StoredEntry>, dropped: impl Fn
         latest.insert(entry.minion.clone(), entry.seq);
     }
     let said = store.latest_of("test.echo").unwrap();
-    assert_eq!(store.minions().unwrap(), said.keys().cloned().collect::<Vec<_>>());
+    let named = store.minions().unwrap();
+    // Between the two answers the sealer may have given up one of whom nothing is left.
+    assert!(named.iter().all(|minion| said.contains_key(minion)), "{named:?} are named, {said:?} said");
+    assert!(latest.keys().all(|minion| named.contains(minion)), "{named:?} are named, {latest:?} are there");
     let said: BTreeMap<_, _> = said.into_iter().map(|(minion, latest)| (minion, latest.seq)).collect();
     // A minion all of whose returns went may be named as long as segments that stay surround them.
     let stale = |seq: SeqNo| dropped(seq.0) && !all.contains_key(&seq.0);
