@@ -192,6 +192,15 @@ pub const SOCKET_BYTES_IN_FLIGHT: usize = 256 * 1024 * 1024;
 /// Calls that one connection may have under way; further ones are read when an answer has left.
 pub const PEER_CALLS_IN_FLIGHT: usize = 256;
 
+/// Bytes read of each file of a spool: the head of the first record that waits, and the counters.
+pub const SPOOL_LOOK_BYTES: usize = 4096;
+
+/// Bytes that are read ahead of what is asked for: a small frame comes whole, header and all, with one read.
+pub const PEER_READ_BYTES: usize = 4096;
+
+/// Bytes of answers to one peer that go out with one write.
+pub const ANSWERS_WRITTEN_AT_ONCE: usize = 64 * 1024;
+
 /// How long a peer may take over a frame it has begun, or over taking an answer.
 pub const PEER_PATIENCE: Duration = Duration::from_secs(30);
 

@@ -85,6 +85,8 @@ counters! {
     peers,
     /// Connections closed because the peer broke the protocol.
     peers_dropped,
+    /// Connections closed because the peer did not take its answers.
+    peers_deaf,
     /// Connections turned away because too many were open.
     peers_turned_away,
     /// Bytes cut off the end of an unfinished segment at start: a write that a crash left half done.

@@ -2,4 +2,6 @@
 
 pub mod call;
 pub mod client;
+pub mod door;
 pub mod socket;
+mod stream;

@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use super::ask::NoDaemon;
+use super::doctor::Unwell;
 use super::output::OutputError;
 use crate::api::client::ClientError;
-use crate::api::socket::SocketError;
+use crate::api::door::SocketError;
 use crate::config::ConfigError;
 use crate::store::StoreError;
 use crate::store::tools::ToolError;
@@ -61,6 +62,9 @@ impl Exit {
                 SocketError::InUse(_) => Self::TempFail,
                 _ => Self::Failed,
             });
+        }
+        if let Some(unwell) = cause.downcast_ref::<Unwell>() {
+            return Some(if unwell.away { Self::NoDaemon } else { Self::Failed });
         }
         if cause.is::<NoDaemon>() {
             return Some(Self::NoDaemon);

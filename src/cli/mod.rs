@@ -9,6 +9,7 @@ mod ask;
 mod bench;
 mod check;
 mod completions;
+mod doctor;
 mod events;
 mod exit;
 mod jobs;
@@ -52,6 +53,7 @@ Examples:
   saltcellar jobs show 20261121054728123456  one job in full
   saltcellar events list --tag 'salt/auth*'  the last events of a kind
   saltcellar store backup /backup/saltcellar a copy, while the daemon runs
+  saltcellar doctor                          what is wrong, if anything is
   saltcellar check                           what the daemon would run on
 
 Exit codes:
@@ -103,6 +105,9 @@ enum Verb {
     /// How the daemon is
     #[command(after_long_help = status::EXAMPLES)]
     Status,
+    /// What is wrong with the daemon, its socket, its store, or the extension's spool
+    #[command(after_long_help = doctor::EXAMPLES)]
+    Doctor(doctor::Args),
     /// What the store keeps and for how long; verify, rebuild, salvage, back up, restore
     #[command(subcommand)]
     Store(store::Store),
@@ -145,6 +150,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Jobs(jobs) => jobs::run(&global, jobs),
         Verb::Events(events) => events::run(&global, events),
         Verb::Status => status::run(&global),
+        Verb::Doctor(args) => doctor::run(&global, &args),
         Verb::Store(verb) => store::run(&global, verb),
         Verb::Bench(bench) => bench::run(&global, bench),
         Verb::Version => version::run(&global),

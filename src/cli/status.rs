@@ -49,6 +49,18 @@ fn table(out: &mut Output, status: &Json) -> Result<(), OutputError> {
             Column::right("RAW BYTES"),
         ],
     )?;
+    list(
+        out,
+        status,
+        "spools",
+        ["dir", "waiting_bytes", "aside_bytes", "problem"],
+        [
+            Column::left("SPOOL"),
+            Column::right("WAITING BYTES"),
+            Column::right("ASIDE BYTES"),
+            Column::left("PROBLEM"),
+        ],
+    )?;
     if let Some(counters) = status.get("counters").and_then(Json::as_object).filter(|c| !c.is_empty()) {
         out.line("")?;
         let rows: Vec<_> = counters.iter().map(|(name, value)| vec![name.clone(), leaf(value)]).collect();

@@ -111,6 +111,18 @@ pub const KEYS: &[Key] = &[
         show: |config| config.bus.iter().map(|path| path_json(path)).collect(),
     },
     Key {
+        name: "spools",
+        takes: "a list of absolute paths of directories",
+        default: "[/var/cache/salt/master/saltcellar, /var/cache/salt/minion/saltcellar]",
+        doc: "Where the Salt extension of this machine keeps entries while the daemon is away (its `spool_dir`). `status` and \
+              `doctor` look into them; what is not there is passed over.",
+        example: "[/var/cache/salt/master/saltcellar]",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.spools, paths(value)),
+        show: |config| config.spools.iter().map(|path| path_json(path)).collect(),
+    },
+    Key {
         name: "log.level",
         takes: "off, error, warn, info, debug or trace, or a filter such as \"info,saltcellar::store=debug\"",
         default: "info",

@@ -33,6 +33,9 @@ use crate::limits;
 use crate::model::ClassRules;
 use crate::model::Durability;
 
+/// Where the extension of a packaged master and minion spools (`saltcellar` in their `cachedir`).
+const SPOOLS: [&str; 2] = ["/var/cache/salt/master/saltcellar", "/var/cache/salt/minion/saltcellar"];
+
 /// What the daemon runs on.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -46,6 +49,8 @@ pub struct Config {
     pub socket_group: Option<String>,
     /// Salt socket directories whose event bus is read.
     pub bus: Vec<PathBuf>,
+    /// Directories in which the Salt extension of this machine spools; looked into, never written.
+    pub spools: Vec<PathBuf>,
     /// The daemon's own log.
     pub log: LogConfig,
     /// The store.
@@ -131,6 +136,7 @@ impl Config {
             socket_mode: 0o660,
             socket_group: None,
             bus: Vec::new(),
+            spools: SPOOLS.map(PathBuf::from).to_vec(),
             log: LogConfig { level: "info".to_owned(), format: LogFormat::Auto },
             store: StoreConfig {
                 durability: Durability::Durable,

@@ -22,7 +22,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::api::call::{Ctx, JidMaker};
-use crate::api::socket::{Door, serve};
+use crate::api::door::Door;
+use crate::api::socket::serve;
 use crate::clock::{Clock, Micros};
 use crate::config::Config;
 use crate::ingest::bus::Bus;
@@ -104,6 +105,7 @@ impl Daemon {
             jids,
             entry_bytes_max: config.store.entry_bytes_max,
             buses: watches,
+            spools: config.spools.clone(),
             started,
             state_dir: config.state_dir.clone(),
             socket: config.socket.clone(),

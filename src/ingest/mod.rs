@@ -1,3 +1,4 @@
 //! Doors for bytes that nobody waits for: event buses.
 
 pub mod bus;
+pub mod spool;

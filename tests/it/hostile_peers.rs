@@ -1,11 +1,12 @@
 //! Peers that are none.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
+use rmpv::Value;
 use saltcellar::wire::call::{preamble, request_frame};
 
-use crate::harness::{Cellar, read_to_end, wait_for};
+use crate::harness::{Cellar, map, read_to_end, wait_for};
 
 /// Says something and hears the last words.
 fn last_words(cellar: &Cellar, words: &[&[u8]]) -> String {
@@ -82,10 +83,159 @@ fn a_peer_that_announces_a_giant_and_leaves_costs_nothing() {
         stream.write_all(&[4, 0, 0, 0, 1, 2, 3]).unwrap();
     }
     cellar.ask("status", vec![]);
-    wait_for("the memory to be given back", || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", cellar.child.id())).unwrap();
-        let rss = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
-        let kb: u64 = rss.trim().trim_end_matches(" kB").trim().parse().unwrap();
-        (kb < 200_000).then_some(())
+    wait_for("the memory to be given back", || (rss_kb(&cellar) < 200_000).then_some(()));
+}
+
+/// Resident memory of the daemon.
+fn rss_kb(cellar: &Cellar) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", cellar.child.id())).unwrap();
+    let rss = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
+    rss.trim().trim_end_matches(" kB").trim().parse().unwrap()
+}
+
+/// One answer, without its header.
+fn answer(stream: &mut UnixStream) -> Value {
+    let mut header = [0; 4];
+    stream.read_exact(&mut header).unwrap();
+    let mut body = vec![0; u32::from_be_bytes(header) as usize];
+    stream.read_exact(&mut body).unwrap();
+    rmpv::decode::read_value(&mut body.as_slice()).unwrap()
+}
+
+#[test]
+fn ten_thousand_connections_are_served_in_bounded_memory() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const PEERS: usize = 10_000;
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+    if limit.maximum.is_some_and(|files| files < PEERS as u64 + 200) {
+        eprintln!(
+            "SKIPPED: this machine allows {:?} open files, {PEERS} connections need more",
+            limit.maximum
+        );
+        return;
+    }
+    let cellar = Cellar::start();
+    let before = rss_kb(&cellar);
+    let mut peers: Vec<UnixStream> = (0..PEERS)
+        .map(|n| {
+            let mut peer = UnixStream::connect(cellar.socket()).unwrap();
+            peer.write_all(&preamble()).unwrap();
+            // Every third stops in the middle of a request, and every third says nothing more for now.
+            match n % 3 {
+                0 => peer.write_all(&request_frame(1, "prep_jid", &[0x80])[..9]).unwrap(),
+                1 => peer.write_all(&request_frame(1, "prep_jid", &[0x80])).unwrap(),
+                _ => {}
+            }
+            peer
+        })
+        .collect();
+    for peer in peers.iter_mut().skip(1).step_by(3) {
+        assert_eq!(answer(peer)[1], true.into());
+    }
+    for peer in peers.iter_mut().skip(2).step_by(3) {
+        peer.write_all(&request_frame(2, "prep_jid", &[0x80])).unwrap();
+        assert_eq!(answer(peer)[1], true.into());
+    }
+    let load = map(vec![("jid", "20261121030955505683".into()), ("id", "web1".into()), ("return", 1.into())]);
+    cellar.ask("returner", vec![("load", load)]);
+    let grown = rss_kb(&cellar).saturating_sub(before);
+    assert!(grown < PEERS as u64 * 8, "{grown} KiB for {PEERS} connections");
+    assert!(cellar.counter("peers") >= PEERS as u64);
+    assert_eq!(cellar.counter("peers_turned_away"), 0);
+    drop(peers);
+    cellar.ask("status", vec![]);
+}
+
+#[test]
+fn peers_that_ask_for_much_and_read_nothing_cost_bounded_memory_and_hold_up_nobody() {
+    let cellar = Cellar::start();
+    // Four events of 4 MiB: an answer with all of them is as long as answers get.
+    for n in 0..4_u8 {
+        let data = map(vec![("blob", Value::Binary(vec![n; 4 * 1024 * 1024]))]);
+        let event = map(vec![("tag", "big".into()), ("data", data)]);
+        cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+    }
+    let before = rss_kb(&cellar);
+    let deaf: Vec<UnixStream> = (0..8)
+        .map(|_| {
+            let mut peer = UnixStream::connect(cellar.socket()).unwrap();
+            peer.write_all(&preamble()).unwrap();
+            for id in 0..60 {
+                peer.write_all(&request_frame(id, "events_list", &[0x80])).unwrap();
+            }
+            peer
+        })
+        .collect();
+    // What they ask for is 7.5 GiB. Once the bound is reached the rest is refused.
+    wait_for("the bound on answers", || (cellar.counter("calls_failed") > 0).then_some(()));
+    let grown = rss_kb(&cellar).saturating_sub(before);
+    assert!(grown < 1_000_000, "{grown} KiB for answers that nobody reads");
+    let load = map(vec![("jid", "20261121030955505683".into()), ("id", "web1".into()), ("return", 1.into())]);
+    cellar.ask("returner", vec![("load", load)]);
+    drop(deaf);
+    wait_for("the answers to be let go of", || cellar.call("events_list", vec![("limit", 1.into())]).ok());
+}
+
+#[test]
+fn writes_that_come_together_are_acknowledged_each_and_share_syncs() {
+    const CALLS: u64 = 400;
+    let cellar = Cellar::start();
+    let mut stream = UnixStream::connect(cellar.socket()).unwrap();
+    let mut words = preamble().to_vec();
+    for id in 0..CALLS {
+        let load = map(vec![
+            ("jid", format!("2026112103095500{id:04}").into()),
+            ("id", "web1".into()),
+            ("return", id.into()),
+        ]);
+        let mut args = Vec::new();
+        rmpv::encode::write_value(&mut args, &map(vec![("load", load)])).unwrap();
+        words.extend_from_slice(&request_frame(id, "returner", &args));
+    }
+    let before = cellar.counter("commits");
+    // In pieces that end anywhere, so that frames come torn.
+    let mut sending = stream.try_clone().unwrap();
+    let sender = std::thread::Builder::new().name("sender".to_owned()).spawn(move || {
+        for piece in words.chunks(3_001) {
+            sending.write_all(piece).unwrap();
+        }
     });
+    let sender = sender.unwrap();
+    let mut acknowledged: Vec<u64> = (0..CALLS)
+        .map(|_| {
+            let answer = answer(&mut stream);
+            assert_eq!(answer[1], true.into(), "{answer}");
+            answer[0].as_u64().unwrap()
+        })
+        .collect();
+    sender.join().unwrap();
+    acknowledged.sort_unstable();
+    assert!(acknowledged.iter().copied().eq(0..CALLS));
+    let commits = cellar.counter("commits") - before;
+    assert!(commits < CALLS / 4, "{commits} commits for {CALLS} calls");
+    assert_eq!(cellar.counter("entries_stored"), CALLS);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn eight_workers_that_wait_for_each_call_share_syncs() {
+    const CALLS: u64 = 25;
+    let cellar = Cellar::start_on_disk("sync_delay_ms=10");
+    let before = cellar.counter("commits");
+    std::thread::scope(|scope| {
+        for worker in 0..8 {
+            let cellar = &cellar;
+            scope.spawn(move || {
+                let mut client = cellar.client();
+                for n in 0..CALLS {
+                    let jid = format!("202611210309{worker:02}{n:06}");
+                    let load = map(vec![("jid", jid.into()), ("id", "web1".into()), ("return", n.into())]);
+                    client.call("returner", map(vec![("load", load)])).unwrap();
+                }
+            });
+        }
+    });
+    let commits = cellar.counter("commits") - before;
+    assert!(commits <= CALLS * 8 / 2, "{commits} commits for {} calls", CALLS * 8);
 }

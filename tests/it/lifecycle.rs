@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use rmpv::Value;
 
 use crate::fake_daemon::stderr;
-use crate::harness::{Cellar, map, serve_command};
+use crate::harness::{Cellar, map, serve_command, wait_for};
 
 fn a_return(n: u64) -> Value {
     map(vec![
@@ -114,4 +114,47 @@ fn systemd_is_told_ready_watchdog_and_stopping() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     hear("STOPPING=1");
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_directory_in_which_anyone_may_write_is_no_place_for_the_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let output = serve_command(dir.path()).output().unwrap();
+    assert!(!output.status.success());
+    let words = stderr(&output);
+    assert!(
+        words.contains("anyone may write to the socket's directory") && words.contains("chmod"),
+        "{words}"
+    );
+    assert!(!dir.path().join("s.sock").exists());
+}
+
+#[test]
+fn a_directory_that_anyone_may_enter_is_told() {
+    let mut cellar = Cellar::start();
+    let mut told_after_start_with = |mode| {
+        assert!(cellar.terminate());
+        fs::set_permissions(cellar.dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let before = cellar.log().len();
+        cellar.restart();
+        cellar.log()[before..].contains("anyone may enter the socket's directory")
+    };
+    assert!(!told_after_start_with(0o700));
+    assert!(told_after_start_with(0o755));
+}
+
+#[test]
+fn a_directory_that_is_made_for_the_socket_is_closed_to_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("made/s.sock");
+    let mut command = crate::fake_daemon::program();
+    command.args(["serve", "--state-dir"]).arg(dir.path().join("state")).arg("--socket").arg(&socket);
+    let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+    wait_for("the daemon", || saltcellar::api::client::Client::connect(&socket).ok());
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let modes = (mode(socket.parent().unwrap()), mode(&socket));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(modes, (0o750, 0o660));
 }

@@ -29,6 +29,9 @@ mod hostile_peers;
 /// The bus door against recorded buses of three releases.
 mod bus_door;
 
+/// What `doctor` finds.
+mod doctor;
+
 /// The files under systemd/.
 mod systemd_files;
 

@@ -211,6 +211,19 @@ fn what_a_spool_hands_over_twice_is_there_once() {
 }
 
 #[test]
+fn equal_events_of_one_spooled_batch_are_all_stored_and_only_once() {
+    let cellar = Cellar::start();
+    let event = || map(vec![("tag", "a/b".into()), ("data", map(vec![("x", 1.into())]))]);
+    let batch = || {
+        let events = Value::Array(vec![event(), event(), event()]);
+        vec![("events", events), ("at", 1_000_000.into()), ("replay", true.into())]
+    };
+    cellar.ask("event_return", batch());
+    cellar.ask("event_return", batch());
+    assert_eq!(cellar.counter("entries_stored"), 3);
+}
+
+#[test]
 fn a_batch_of_events_is_taken_and_its_odd_elements_are_counted() {
     let cellar = Cellar::start();
     let events = Value::Array(vec![

@@ -1,8 +1,11 @@
 //! Calls of the command line: lists, one job, the daemon's state.
 
+use std::path::Path;
+
 use super::cache::load_with_minions;
 use super::{Ctx, failed};
 use crate::clock::Micros;
+use crate::ingest::spool::Spool;
 use crate::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX};
 use crate::model::{EventFilter, Glob, SeqNo};
 use crate::query::{Job, JobFilter, Listed, jobs_before, row_load};
@@ -111,6 +114,28 @@ fn write_event(w: &mut Writer, event: &StoredEntry) {
         map.key("data").bin(&event.body)
     };
     map.write(w);
+}
+
+fn write_spool(w: &mut Writer, dir: &Path, spool: std::io::Result<Spool>) {
+    let (spool, problem) = match spool {
+        Ok(spool) => (spool, None),
+        Err(error) => (Spool::default(), Some(error.to_string())),
+    };
+    w.map(6).str("dir").str(&dir.to_string_lossy()).str("waiting_bytes").uint(spool.waiting_bytes);
+    w.str("aside_bytes").uint(spool.aside_bytes).str("oldest");
+    match spool.oldest {
+        Some(at) => w.int(at.0),
+        None => w.nil(),
+    };
+    w.str("lost").map(spool.lost.len());
+    for (reason, n) in &spool.lost {
+        w.str(reason).uint(*n);
+    }
+    w.str("problem");
+    match problem {
+        Some(words) => w.str(&words),
+        None => w.nil(),
+    };
 }
 
 pub(super) fn jobs_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -224,6 +249,12 @@ pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
             None => buses.nil(),
         };
         buses.str("events").uint(bus.events);
+    }
+    let spools: Vec<_> =
+        ctx.spools.iter().filter_map(|dir| Some((dir, Spool::look(dir).transpose()?))).collect();
+    let w = map.key("spools").array(spools.len());
+    for (dir, spool) in spools {
+        write_spool(w, dir, spool);
     }
     let counters = ctx.metrics.all();
     let w = map.key("counters").map(counters.len());

@@ -35,6 +35,8 @@ pub struct Ctx {
     pub entry_bytes_max: usize,
     /// The buses being read.
     pub buses: Vec<Watch>,
+    /// Directories with spools of the extension.
+    pub spools: Vec<PathBuf>,
     /// When the daemon started.
     pub started: Micros,
     /// Where the store is.

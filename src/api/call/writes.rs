@@ -157,6 +157,12 @@ pub(super) fn event_return(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> R
     let at = args.int("at")?.map_or_else(|| ctx.clock.now(), Micros);
     let (mut total, mut malformed) = (0_u64, 0);
     for event in fired(events) {
+        // What is handed over is told apart by its time. Equal events of one batch have each their own.
+        let at = if source == Source::SpooledEventReturn {
+            Micros(at.0.saturating_add_unsigned(total))
+        } else {
+            at
+        };
         total += 1;
         let Ok(Some(event)) = event else {
             malformed += 1;

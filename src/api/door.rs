@@ -1,0 +1,240 @@
+//! The socket's file, and the directory that decides who can come near it.
+//!
+//! Whoever may open the socket may read all history and add to it. The socket's own mode says who that is; its directory is
+//! the second fence, and the only one around the socket's *name*: who may write there can put a socket of their own in
+//! its place and be taken for the daemon.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use tokio::net::{UnixListener, UnixStream};
+
+/// Why the socket could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Somebody answers there already.
+    #[error("another daemon answers at {}: stop it first, or give another --socket", .0.display())]
+    InUse(PathBuf),
+    /// Something is there that is no socket, and is left alone.
+    #[error("{} exists and is no socket: move it away, or give another --socket", .0.display())]
+    NoSocket(PathBuf),
+    /// The operating system refused.
+    #[error("{action} {}: {why}", path.display())]
+    Io {
+        /// Verb first.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The refusal.
+        why: io::Error,
+    },
+    /// Somebody else could put a socket of their own in its place.
+    #[error("{0}")]
+    Unsafe(Concern),
+    /// The group is not known on this machine.
+    #[error("socket_group: there is no group `{0}` on this machine")]
+    NoGroup(String),
+}
+
+/// The socket's file: bound, listening, removed when dropped.
+pub struct Door {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Door {
+    /// Binds the socket, with a directory for it and its permissions. Must run inside a tokio runtime.
+    pub fn open(path: &Path, mode: u32, group: Option<&str>) -> Result<Self, SocketError> {
+        let io = |action: &'static str, path: &Path| {
+            let path = path.to_owned();
+            move |why| SocketError::Io { action, path, why }
+        };
+        let gid = group
+            .map(|name| group_id(name).ok_or_else(|| SocketError::NoGroup(name.to_owned())))
+            .transpose()?;
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        if !parent.is_dir() {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o750).create(parent);
+            made.map_err(io("create the directory", parent))?;
+            if gid.is_some() {
+                std::os::unix::fs::chown(parent, None, gid).map_err(io("change the group of", parent))?;
+            }
+        }
+        let uid = rustix::process::geteuid().as_raw();
+        for concern in concerns(parent, uid, mode, gid).map_err(io("look at the directory", parent))? {
+            if concern.grave {
+                return Err(SocketError::Unsafe(concern));
+            }
+            tracing::warn!("{concern}");
+        }
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(SocketError::NoSocket(path.to_owned()));
+            }
+            Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+                return Err(SocketError::InUse(path.to_owned()));
+            }
+            // Nobody listens: a daemon that was killed left it behind.
+            Ok(_) => fs::remove_file(path).map_err(io("remove the stale socket", path))?,
+            Err(_) => {}
+        }
+        // Nobody is let in before the mode is set.
+        let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+        let bound = UnixListener::bind(path);
+        rustix::process::umask(umask);
+        let listener = bound.map_err(io("bind", path))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io("set the mode of", path))?;
+        if gid.is_some() {
+            std::os::unix::fs::chown(path, None, gid).map_err(io("change the group of", path))?;
+        }
+        Ok(Self { listener, path: path.to_owned() })
+    }
+
+    /// The next connection.
+    pub(super) async fn accept(&self) -> io::Result<UnixStream> {
+        self.listener.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+/// Something about a directory that is not as it should be around the socket, and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Concern {
+    /// Could somebody else take the daemon's place?
+    pub grave: bool,
+    words: String,
+}
+
+impl std::fmt::Display for Concern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+/// What is to be said about a directory that holds a socket of that user, mode and group.
+pub fn concerns(dir: &Path, uid: u32, mode: u32, gid: Option<u32>) -> io::Result<Vec<Concern>> {
+    let found = fs::metadata(dir)?;
+    Ok(judge(&dir.display().to_string(), &Directory::of(&found), uid, mode, gid))
+}
+
+/// What of a directory matters.
+struct Directory {
+    uid: u32,
+    gid: u32,
+    mode: u32,
+}
+
+impl Directory {
+    fn of(found: &fs::Metadata) -> Self {
+        Self { uid: found.uid(), gid: found.gid(), mode: found.mode() & 0o7777 }
+    }
+}
+
+fn judge(name: &str, dir: &Directory, uid: u32, socket_mode: u32, gid: Option<u32>) -> Vec<Concern> {
+    let mut concerns = Vec::new();
+    let mut say = |grave, words| concerns.push(Concern { grave, words });
+    let sticky = dir.mode & 0o1000 != 0;
+    if dir.uid != 0 && dir.uid != uid {
+        let owner = dir.uid;
+        say(
+            true,
+            format!(
+                "the socket's directory {name} belongs to uid {owner}, who could put another socket in its place: \
+                 `chown root {name}`, or give a socket elsewhere"
+            ),
+        );
+    }
+    if dir.mode & 0o002 != 0 && !sticky {
+        let mode = dir.mode;
+        say(
+            true,
+            format!(
+                "anyone may write to the socket's directory {name} (mode {mode:04o}) and put another socket in its \
+                 place: `chmod o-rwx {name}`, or give a socket elsewhere"
+            ),
+        );
+    } else if dir.mode & 0o001 != 0 && socket_mode & 0o006 == 0 {
+        let mode = dir.mode;
+        say(
+            false,
+            format!(
+                "anyone may enter the socket's directory {name} (mode {mode:04o}), and only the socket's own mode \
+                 keeps them out: `chmod o-rwx {name}`"
+            ),
+        );
+    }
+    if dir.mode & 0o020 != 0 && !sticky {
+        let gid = dir.gid;
+        say(
+            false,
+            format!(
+                "members of group {gid} may write to the socket's directory {name} and put another socket in its \
+                 place: `chmod g-w {name}`"
+            ),
+        );
+    }
+    if let Some(gid) = gid
+        && dir.mode & 0o001 == 0
+        && (dir.gid != gid || dir.mode & 0o010 == 0)
+    {
+        say(
+            false,
+            format!(
+                "members of the socket's group {gid} cannot enter its directory {name}: `chgrp {gid} {name}` and \
+                 `chmod g+x {name}`"
+            ),
+        );
+    }
+    concerns
+}
+
+/// The number of a group, from `/etc/group`.
+pub fn group_id(name: &str) -> Option<u32> {
+    let groups = fs::read_to_string("/etc/group").ok()?;
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(dir: (u32, u32, u32), uid: u32, socket_mode: u32, gid: Option<u32>) -> Vec<(bool, &'static str)> {
+        let (owner, group, mode) = dir;
+        let words =
+            ["belongs to uid", "anyone may write", "anyone may enter", "members of group", "cannot enter"];
+        judge("/d", &Directory { uid: owner, gid: group, mode }, uid, socket_mode, gid)
+            .iter()
+            .map(|concern| (concern.grave, *words.iter().find(|w| concern.words.contains(**w)).unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn a_directory_that_only_the_daemon_and_the_group_may_enter_is_as_it_should_be() {
+        for dir in [(0, 5, 0o750), (0, 5, 0o700), (7, 5, 0o2750)] {
+            assert_eq!(said(dir, 7, 0o660, None), [], "{dir:?}");
+        }
+        assert_eq!(said((0, 5, 0o750), 7, 0o660, Some(5)), []);
+        assert_eq!(said((0, 5, 0o755), 7, 0o666, None), [], "everyone is meant to come in");
+    }
+
+    #[test]
+    fn who_could_take_the_daemons_place_is_grave_and_who_could_come_near_is_told() {
+        assert_eq!(said((8, 5, 0o700), 7, 0o660, None), [(true, "belongs to uid")]);
+        assert_eq!(said((0, 5, 0o757), 7, 0o660, None), [(true, "anyone may write")]);
+        assert_eq!(said((0, 5, 0o1777), 7, 0o660, None), [(false, "anyone may enter")]);
+        assert_eq!(said((0, 5, 0o755), 7, 0o660, None), [(false, "anyone may enter")]);
+        assert_eq!(said((0, 5, 0o770), 7, 0o660, None), [(false, "members of group")]);
+        assert_eq!(said((0, 6, 0o750), 7, 0o660, Some(5)), [(false, "cannot enter")]);
+        assert_eq!(said((0, 5, 0o700), 7, 0o660, Some(5)), [(false, "cannot enter")]);
+    }
+}

@@ -1,0 +1,269 @@
+//! One peer's connection: its bytes as they come, and the answers on their way out.
+//!
+//! A call that is waited for costs as few system calls and wake-ups as there can be, because beside the sync of the disk they
+//! are most of the time it takes:
+//!
+//! - one read brings whole small frames, header and all;
+//! - whoever has the answer for a peer that waits for just this one writes it itself, into the socket's empty buffer.
+//!   That never waits. What the socket does not take, and what other answers are ahead of, goes out by the peer's task.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::{self, ErrorKind};
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::ready;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead as _, AsyncReadExt as _, ReadBuf};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::limits::{ANSWERS_WRITTEN_AT_ONCE, PEER_READ_BYTES};
+
+/// The end that is read. Nothing that was read is lost if [`Incoming::exactly`] is dropped while it waits.
+pub(super) struct Incoming {
+    from: OwnedReadHalf,
+    /// What came with the last read and has not been asked for yet.
+    ahead: Vec<u8>,
+}
+
+impl Incoming {
+    pub(super) fn new(from: OwnedReadHalf) -> Self {
+        Self { from, ahead: Vec::new() }
+    }
+
+    /// The next bytes, so many; an error of kind `UnexpectedEof` if the peer has closed before.
+    pub(super) async fn exactly<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        loop {
+            if let Some(bytes) = self.ahead.first_chunk().copied() {
+                self.ahead.drain(..N);
+                return Ok(bytes);
+            }
+            self.more().await?;
+        }
+    }
+
+    /// The next `len` bytes, if they have been read already.
+    pub(super) fn at_hand(&mut self, len: usize) -> Option<Vec<u8>> {
+        if self.ahead.len() == len {
+            return Some(std::mem::take(&mut self.ahead));
+        }
+        let bytes = self.ahead.get(..len)?.to_vec();
+        self.ahead.drain(..len);
+        Some(bytes)
+    }
+
+    /// The next `len` bytes, straight into the buffer that is given back.
+    pub(super) async fn rest(&mut self, len: usize) -> io::Result<Vec<u8>> {
+        if let Some(bytes) = self.at_hand(len) {
+            return Ok(bytes);
+        }
+        // Not zeroed first; some spare room keeps the end of the frame from growing the buffer.
+        let mut bytes = Vec::with_capacity(len + 64);
+        bytes.append(&mut self.ahead);
+        let left = (len - bytes.len()) as u64;
+        (&mut self.from).take(left).read_to_end(&mut bytes).await?;
+        if bytes.len() < len { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
+    }
+
+    async fn more(&mut self) -> io::Result<()> {
+        let Self { from, ahead } = self;
+        poll_fn(|cx| {
+            // On the stack, not in the task: a peer that is silent holds no buffer.
+            let mut piece = [0; PEER_READ_BYTES];
+            let mut read = ReadBuf::new(&mut piece);
+            ready!(Pin::new(&mut *from).poll_read(cx, &mut read))?;
+            ahead.extend_from_slice(read.filled());
+            let came = !read.filled().is_empty();
+            if came { Ok(()).into() } else { Err(ErrorKind::UnexpectedEof.into()).into() }
+        })
+        .await
+    }
+}
+
+/// An answer on its way out, with what it holds until it has left.
+pub(super) struct Outgoing<H> {
+    pub(super) frame: Vec<u8>,
+    pub(super) held: H,
+}
+
+/// The end that is written; shared by all who may have an answer for this peer.
+pub(super) struct Answers<H> {
+    to: OwnedWriteHalf,
+    /// How long the peer may take over one write.
+    patience: Duration,
+    queue: Mutex<Queue<H>>,
+    came: Notify,
+}
+
+struct Queue<H> {
+    waiting: VecDeque<Outgoing<H>>,
+    /// Is the peer's task writing what it took out?
+    busy: bool,
+    /// Nothing goes out any more.
+    closed: bool,
+}
+
+impl<H> Answers<H> {
+    pub(super) fn new(to: OwnedWriteHalf, patience: Duration) -> Self {
+        let queue = Queue { waiting: VecDeque::new(), busy: false, closed: false };
+        Self { to, patience, queue: Mutex::new(queue), came: Notify::new() }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue<H>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends an answer; never waits. `at_once` tries it right here. A peer that is gone gets none.
+    pub(super) fn send(&self, mut answer: Outgoing<H>, at_once: bool) {
+        let mut queue = self.queue();
+        if queue.closed {
+            return;
+        }
+        if at_once && !queue.busy && queue.waiting.is_empty() {
+            match self.to.try_write(&answer.frame) {
+                Ok(count) if count == answer.frame.len() => return,
+                Ok(count) => drop(answer.frame.drain(..count)),
+                // Whatever it is, the peer's task will meet it too.
+                Err(_) => {}
+            }
+        }
+        queue.waiting.push_back(answer);
+        drop(queue);
+        self.came.notify_one();
+    }
+
+    /// Writes what [`Answers::send`] leaves, until the peer is gone or does not read; says which.
+    pub(super) async fn write_out(&self) -> io::Result<()> {
+        loop {
+            let Some((frames, held)) = self.take() else {
+                self.came.notified().await;
+                continue;
+            };
+            let written = timeout(self.patience, self.write(&frames)).await;
+            drop(held);
+            let outcome = written.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
+            if outcome.is_err() {
+                let mut queue = self.queue();
+                queue.closed = true;
+                queue.waiting.clear();
+                return outcome;
+            }
+        }
+    }
+
+    /// What waits, as one piece of bytes; the queue is busy until it is asked again.
+    fn take(&self) -> Option<(Vec<u8>, Vec<H>)> {
+        let mut queue = self.queue();
+        let Some(first) = queue.waiting.pop_front() else {
+            queue.busy = false;
+            return None;
+        };
+        queue.busy = true;
+        let (mut frames, mut held) = (first.frame, vec![first.held]);
+        while frames.len() < ANSWERS_WRITTEN_AT_ONCE {
+            let Some(next) = queue.waiting.pop_front() else { break };
+            frames.extend_from_slice(&next.frame);
+            held.push(next.held);
+        }
+        Some((frames, held))
+    }
+
+    async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.to.try_write(bytes) {
+                Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.to.writable().await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    /// Runs work on one end of a connection; the other end is the test's.
+    fn with_pair<F: Future>(work: impl FnOnce(UnixStream, OwnedReadHalf, OwnedWriteHalf) -> F) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (theirs, ours) = UnixStream::pair().unwrap();
+            ours.set_nonblocking(true).unwrap();
+            let (from, to) = tokio::net::UnixStream::from_std(ours).unwrap().into_split();
+            work(theirs, from, to).await;
+        });
+    }
+
+    #[test]
+    fn bytes_come_as_they_were_sent_however_they_are_cut() {
+        let bytes: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
+        with_pair(async |mut theirs, from, _to| {
+            let sent = bytes.clone();
+            let sender = tokio::task::spawn_blocking(move || {
+                for piece in sent.chunks(7_001) {
+                    theirs.write_all(piece).unwrap();
+                }
+            });
+            let mut incoming = Incoming::new(from);
+            let mut read = Vec::new();
+            for len in [0, 1, 5_000, 100_000, 3, 190_000] {
+                read.extend_from_slice(&incoming.exactly::<2>().await.unwrap());
+                read.extend_from_slice(&incoming.rest(len).await.unwrap());
+            }
+            assert_eq!(read, bytes[..read.len()]);
+            let end = incoming.rest(bytes.len() - read.len() + 1).await.unwrap_err();
+            assert_eq!(end.kind(), ErrorKind::UnexpectedEof);
+            sender.await.unwrap();
+        });
+    }
+
+    #[test]
+    fn answers_keep_their_order_and_whoever_reads_late_gets_them_all() {
+        let frames: Vec<Vec<u8>> = (0..200_u8).map(|n| vec![n; 1 + usize::from(n) * 50]).collect();
+        with_pair(async |mut theirs, _from, to| {
+            let answers = Arc::new(Answers::new(to, Duration::from_secs(30)));
+            let writing = tokio::spawn({
+                let answers = answers.clone();
+                async move { answers.write_out().await }
+            });
+            let expected = frames.concat();
+            for (n, frame) in frames.into_iter().enumerate() {
+                answers.send(Outgoing { frame, held: () }, n % 3 > 0);
+            }
+            let reading = tokio::task::spawn_blocking(move || {
+                std::thread::sleep(Duration::from_millis(20));
+                let mut read = vec![0; expected.len()];
+                theirs.read_exact(&mut read).unwrap();
+                assert_eq!(read, expected);
+            });
+            reading.await.unwrap();
+            answers.send(Outgoing { frame: vec![0], held: () }, false);
+            assert!(writing.await.unwrap().is_err(), "nobody is there any more");
+            answers.send(Outgoing { frame: vec![0], held: () }, true);
+            assert!(answers.queue().waiting.is_empty(), "and nothing is kept for nobody");
+        });
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_is_given_up_and_what_waited_for_it_is_let_go_of() {
+        with_pair(async |theirs, _from, to| {
+            let answers = Answers::new(to, Duration::from_millis(20));
+            let held = Arc::new(());
+            for _ in 0..40 {
+                answers.send(Outgoing { frame: vec![0; 100_000], held: held.clone() }, true);
+            }
+            let end = answers.write_out().await.unwrap_err();
+            assert_eq!(end.kind(), ErrorKind::TimedOut);
+            assert_eq!(Arc::strong_count(&held), 1);
+            drop(theirs);
+        });
+    }
+}

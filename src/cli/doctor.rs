@@ -1,0 +1,333 @@
+//! `saltcellar doctor`: looks at everything that a daemon and its callers need, and says what is not as it should be.
+//!
+//! It asks the daemon and looks at files; it changes nothing, and works as well while no daemon answers. A *problem* means
+//! that something is or may be lost, or that somebody cannot do their work; a *warning*, that it may come to that.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value as Json, json};
+
+use super::output::{Format, Output, plain};
+use super::table::{Column, Table};
+use super::{Global, ask};
+use crate::api::client::{Client, ClientError};
+use crate::api::door;
+use crate::clock::Clock;
+use crate::config::{Config, SocketChoice, Surroundings};
+use crate::ingest::spool::Spool;
+
+pub(super) const EXAMPLES: &str = "\
+Exit codes: 0 nothing is wrong (there may be warnings), 1 a problem was found, 69 no daemon answers.
+
+Examples:
+  saltcellar doctor
+  saltcellar doctor --spool /srv/salt/cache/saltcellar
+  saltcellar doctor --output json | jq '.checks[] | select(.verdict != \"ok\")'";
+
+/// Entries that wait longer than this beside a daemon that answers are waiting for something else.
+const WAITING_TOO_LONG_S: i64 = 300;
+
+/// Flags of `doctor`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Look into this spool of the extension, too (its `spool_dir`); may be given several times
+    #[arg(long, value_name = "DIR")]
+    spool: Vec<PathBuf>,
+}
+
+/// Something was found.
+#[derive(Debug, thiserror::Error)]
+#[error("find everything in order: {problems} of {checks} checks found a problem")]
+pub(super) struct Unwell {
+    problems: usize,
+    checks: usize,
+    /// Does no daemon answer?
+    pub(super) away: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Ok,
+    Warning,
+    Problem,
+}
+
+impl Verdict {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Problem => "problem",
+        }
+    }
+}
+
+/// One thing that was looked at.
+struct Finding {
+    check: &'static str,
+    verdict: Verdict,
+    words: String,
+}
+
+/// What has been found so far.
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn say(&mut self, check: &'static str, verdict: Verdict, words: impl Into<String>) {
+        self.0.push(Finding { check, verdict, words: words.into() });
+    }
+
+    fn problems(&self) -> usize {
+        self.0.iter().filter(|finding| finding.verdict == Verdict::Problem).count()
+    }
+}
+
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let (given, surroundings) = (global.given(), Surroundings::of_process());
+    let choice = SocketChoice::find(&given, &surroundings)?;
+    let config = Config::load(&given, &surroundings)?;
+    let mut found = Findings::default();
+    look_at_socket(&mut found, &choice.path, &config);
+    let status = ask_daemon(&mut found, &choice.path);
+    if let Some((client, status)) = status {
+        look_at_store(&mut found, client, &status);
+        look_at_buses(&mut found, &status);
+        look_at_counters(&mut found, &status);
+        look_at_spools(&mut found, &config.spools, &args.spool, true);
+        return report(global, &found, false);
+    }
+    look_at_spools(&mut found, &config.spools, &args.spool, false);
+    report(global, &found, true)
+}
+
+fn report(global: &Global, found: &Findings, away: bool) -> anyhow::Result<()> {
+    let mut out = Output::new(global.output);
+    match out.format {
+        Format::Table => {
+            let mut table =
+                Table::new([Column::left("VERDICT"), Column::left("CHECK"), Column::left("FOUND")]);
+            let row = |f: &Finding| vec![f.verdict.name().to_owned(), f.check.to_owned(), f.words.clone()];
+            table.print(&mut out, &found.0.iter().map(row).collect::<Vec<_>>())?;
+        }
+        Format::Json | Format::Jsonl => {
+            let one = |f: &Finding| json!({"check": f.check, "verdict": f.verdict.name(), "found": f.words});
+            let checks: Vec<_> = found.0.iter().map(one).collect();
+            out.json(&json!({ "problems": found.problems(), "checks": checks }))?;
+        }
+    }
+    out.flush()?;
+    match found.problems() {
+        0 => Ok(()),
+        problems => Err(Unwell { problems, checks: found.0.len(), away }.into()),
+    }
+}
+
+/// The socket's file and its directory.
+fn look_at_socket(found: &mut Findings, socket: &Path, config: &Config) {
+    const CHECK: &str = "socket";
+    let at = socket.display();
+    let file = match std::fs::symlink_metadata(socket) {
+        Ok(file) if file.file_type().is_socket() => file,
+        Ok(_) => return found.say(CHECK, Verdict::Problem, format!("{at} is no socket: move it away")),
+        Err(error) => return found.say(CHECK, Verdict::Problem, format!("{at}: {error}")),
+    };
+    let mode = file.mode() & 0o777;
+    let gid = config.socket_group.as_deref().and_then(door::group_id);
+    let concerns = match door::concerns(socket.parent().unwrap_or(Path::new("/")), file.uid(), mode, gid) {
+        Ok(concerns) => concerns,
+        Err(error) => {
+            return found.say(
+                CHECK,
+                Verdict::Problem,
+                format!("cannot look at the directory of {at}: {error}"),
+            );
+        }
+    };
+    if mode != config.socket_mode {
+        let wanted = config.socket_mode;
+        let words =
+            format!("{at} has mode {mode:04o}; the configuration says {wanted:04o}: restart the daemon");
+        found.say(CHECK, Verdict::Warning, words);
+    }
+    for concern in &concerns {
+        let verdict = if concern.grave { Verdict::Problem } else { Verdict::Warning };
+        found.say(CHECK, verdict, concern.to_string());
+    }
+    if concerns.is_empty() {
+        let (uid, gid) = (file.uid(), file.gid());
+        found.say(CHECK, Verdict::Ok, format!("{at}, mode {mode:04o}, owner {uid}, group {gid}"));
+    }
+}
+
+/// Whether the daemon answers, and speaks as this program does.
+fn ask_daemon(found: &mut Findings, socket: &Path) -> Option<(Client, Json)> {
+    const CHECK: &str = "daemon";
+    let answer = Client::connect(socket).and_then(|mut client| {
+        let status = ask::call(&mut client, "status", [])?;
+        Ok((client, status))
+    });
+    match answer {
+        Ok((client, status)) => {
+            let (theirs, ours) = (text(&status, "version"), env!("CARGO_PKG_VERSION"));
+            let (pid, up) = (number(&status, "pid"), number(&status, "uptime_s"));
+            if theirs == ours {
+                found.say(CHECK, Verdict::Ok, format!("version {theirs}, pid {pid}, up for {up} s"));
+            } else {
+                let words = format!(
+                    "version {theirs}, this program {ours}: restart the daemon, or update the older one"
+                );
+                found.say(CHECK, Verdict::Warning, words);
+            }
+            Some((client, status))
+        }
+        Err(ClientError::Refused { code, message }) if code == "version" => {
+            found.say(CHECK, Verdict::Problem, format!("{message}: update the older one"));
+            None
+        }
+        Err(error) => {
+            found.say(CHECK, Verdict::Problem, error.to_string());
+            None
+        }
+    }
+}
+
+/// Room on the disk.
+fn look_at_store(found: &mut Findings, mut client: Client, status: &Json) {
+    const CHECK: &str = "store";
+    let stats = match ask::call(&mut client, "store_stats", []) {
+        Ok(stats) => stats,
+        Err(error) => return found.say(CHECK, Verdict::Problem, error.to_string()),
+    };
+    let space = stats.get("space").unwrap_or(&Json::Null);
+    let (verdict, what) = match text(space, "state") {
+        "ample" => (Verdict::Ok, "enough room"),
+        "low" => (Verdict::Warning, "little room: old segments go before their time"),
+        _ => (Verdict::Problem, "no room: nothing is taken, the extension spools"),
+    };
+    let dir = text(status, "state_dir");
+    let (free, low, min) =
+        (number(space, "free_bytes"), number(space, "low_bytes"), number(space, "min_bytes"));
+    let words = format!("{dir}: {what} ({free} bytes free, low below {low}, full below {min})");
+    found.say(CHECK, verdict, words);
+}
+
+/// Buses that should be read and are not.
+fn look_at_buses(found: &mut Findings, status: &Json) {
+    for bus in status.get("bus").and_then(Json::as_array).into_iter().flatten() {
+        let path = text(bus, "path");
+        if bus.get("connected").and_then(Json::as_bool) == Some(true) {
+            found.say("bus", Verdict::Ok, format!("{path}, {} events", number(bus, "events")));
+        } else {
+            let words =
+                format!("{path} is not connected: does the master run, and may the daemon's user open it?");
+            found.say("bus", Verdict::Warning, words);
+        }
+    }
+}
+
+/// Counters that stand for damage or loss, and what they mean.
+const TELLING: &[(&str, Verdict, &str)] = &[
+    ("frames_damaged", Verdict::Problem, "blocks of the log are damaged: see `saltcellar store verify`"),
+    ("segments_missing", Verdict::Problem, "segments were gone at start"),
+    ("bus_events_lost", Verdict::Problem, "events of the bus were lost"),
+    ("late_syncs_failed", Verdict::Problem, "entries were answered and perhaps not synced"),
+    ("entries_failed", Verdict::Warning, "entries could not be written; their senders were told"),
+    (
+        "entries_refused_disk_full",
+        Verdict::Warning,
+        "entries were refused for want of room; their senders were told",
+    ),
+    ("entries_too_large", Verdict::Warning, "entries were refused for their size"),
+    ("event_return_malformed", Verdict::Warning, "elements of `event_return` batches were no events"),
+    ("bus_frames_malformed", Verdict::Warning, "frames of a bus were no events"),
+    ("indexes_rebuilt", Verdict::Warning, "indexes were damaged and have been made again"),
+    ("seals_failed", Verdict::Warning, "attempts to seal a segment failed"),
+    ("drops_failed", Verdict::Warning, "attempts to let go of a segment failed"),
+    ("peers_turned_away", Verdict::Warning, "connections were turned away: too many were open"),
+    (
+        "peers_dropped",
+        Verdict::Warning,
+        "connections broke the protocol: is something else using the socket?",
+    ),
+];
+
+/// What the daemon has counted since its start.
+fn look_at_counters(found: &mut Findings, status: &Json) {
+    let counters = status.get("counters").unwrap_or(&Json::Null);
+    let before = found.0.len();
+    for (name, verdict, meaning) in TELLING {
+        let n = number(counters, name);
+        if n > 0 {
+            found.say("counters", *verdict, format!("{name} is {n}: {meaning}"));
+        }
+    }
+    if found.0.len() == before {
+        found.say("counters", Verdict::Ok, "no damage and no loss since the daemon's start");
+    }
+}
+
+/// What the extension keeps for the daemon.
+fn look_at_spools(found: &mut Findings, configured: &[PathBuf], named: &[PathBuf], daemon_answers: bool) {
+    for dir in configured.iter().chain(named) {
+        let name = dir.display();
+        match Spool::look(dir) {
+            Ok(None) if named.contains(dir) => {
+                found.say("spool", Verdict::Ok, format!("{name}: nothing was ever spooled here"));
+            }
+            Ok(None) => {}
+            Ok(Some(spool)) => look_at_spool(found, &spool, daemon_answers),
+            Err(error) => found.say("spool", Verdict::Warning, format!("cannot look into {name}: {error}")),
+        }
+    }
+}
+
+fn look_at_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
+    let name = spool.dir.display();
+    let age = spool.oldest.map_or(0, |at| Clock::real().now().0.saturating_sub(at.0) / 1_000_000);
+    let waiting = format!("{name}: {} bytes wait, the oldest for {age} s", spool.waiting_bytes);
+    match spool.waiting_bytes {
+        0 => found.say("spool", Verdict::Ok, format!("{name}: nothing waits")),
+        _ if !daemon_answers => {
+            let words = format!("{waiting}; they are handed over when a daemon answers");
+            found.say("spool", Verdict::Warning, words);
+        }
+        _ if age > WAITING_TOO_LONG_S => {
+            let words = format!(
+                "{waiting}, although the daemon answers: does the master run, and is `saltcellar.socket` in its \
+                 configuration this daemon's?"
+            );
+            found.say("spool", Verdict::Problem, words);
+        }
+        _ => {
+            let words = format!("{waiting}; the next calls of Salt hand them over");
+            found.say("spool", Verdict::Warning, words);
+        }
+    }
+    if spool.aside_bytes > 0 {
+        let words = format!(
+            "{name}/spool.aside holds {} bytes of records that the daemon kept failing on: keep the file and report it",
+            spool.aside_bytes
+        );
+        found.say("spool", Verdict::Warning, words);
+    }
+    if spool.lost_entries() > 0 {
+        let mut words =
+            format!("{name}: entries were not stored (spool.counters; remove the file once you know why):");
+        for (reason, n) in &spool.lost {
+            // Writing to a String cannot fail.
+            let _ = write!(words, " {} {n}", plain(reason));
+        }
+        found.say("spool", Verdict::Warning, words);
+    }
+}
+
+fn text<'a>(map: &'a Json, key: &str) -> &'a str {
+    map.get(key).and_then(Json::as_str).unwrap_or("?")
+}
+
+fn number(map: &Json, key: &str) -> u64 {
+    map.get(key).and_then(Json::as_u64).unwrap_or(0)
+}

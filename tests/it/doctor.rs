@@ -1,0 +1,110 @@
+//! `saltcellar doctor` beside daemons that are well, unwell, away, and of another version.
+
+use rmpv::Value;
+
+use crate::fake_daemon::{map, program, stderr, stdout};
+use crate::harness::Cellar;
+
+/// The checks of `doctor`, as `(check, verdict, words)`.
+fn checks(output: &std::process::Output) -> Vec<(String, String, String)> {
+    let document: serde_json::Value = serde_json::from_str(&stdout(output)).unwrap();
+    let text = |one: &serde_json::Value, key: &str| one[key].as_str().unwrap().to_owned();
+    let checks = document["checks"].as_array().unwrap().iter();
+    checks.map(|one| (text(one, "check"), text(one, "verdict"), text(one, "found"))).collect()
+}
+
+fn verdict<'a>(checks: &'a [(String, String, String)], check: &str) -> (&'a str, &'a str) {
+    let found =
+        checks.iter().find(|(name, ..)| name == check).unwrap_or_else(|| panic!("{check}: {checks:?}"));
+    (&found.1, &found.2)
+}
+
+fn doctor(cellar: &Cellar, more: &[&str]) -> std::process::Output {
+    let mut command = program();
+    command.arg("--socket").arg(cellar.socket()).arg("--state-dir").arg(cellar.state_dir());
+    command.args(["--output", "json", "doctor"]).args(more).output().unwrap()
+}
+
+fn set_mode(cellar: &Cellar, mode: u32) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(cellar.dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn doctor_finds_nothing_wrong_with_a_daemon_that_is_well() {
+    let cellar = Cellar::start();
+    set_mode(&cellar, 0o700);
+    let output = doctor(&cellar, &[]);
+    let checks = checks(&output);
+    assert_eq!(output.status.code(), Some(0), "{checks:?}");
+    for check in ["socket", "daemon", "store", "counters"] {
+        assert_eq!(verdict(&checks, check).0, "ok", "{checks:?}");
+    }
+}
+
+#[test]
+fn doctor_names_what_waits_what_was_lost_and_a_directory_that_is_open() {
+    let mut cellar = Cellar::start();
+    let spool = cellar.dir.path().join("spool");
+    std::fs::create_dir(&spool).unwrap();
+    std::fs::write(spool.join("spool"), [0; 100]).unwrap();
+    std::fs::write(spool.join("spool.counters"), r#"{"spool_full": 7}"#).unwrap();
+    let dir = spool.to_str().unwrap().to_owned();
+
+    set_mode(&cellar, 0o755);
+    let output = doctor(&cellar, &["--spool", &dir]);
+    let found = checks(&output);
+    assert_eq!(output.status.code(), Some(0), "warnings only: {found:?}");
+    let (is, words) = verdict(&found, "socket");
+    assert!(is == "warning" && words.contains("chmod o-rwx"), "{words}");
+    let (is, words) = verdict(&found, "spool");
+    assert!(is == "warning" && words.contains("100 bytes wait"), "{words}");
+    assert!(found.iter().any(|(_, _, words)| words.contains("spool_full 7")), "{found:?}");
+
+    set_mode(&cellar, 0o777);
+    let output = doctor(&cellar, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(verdict(&checks(&output), "socket").0, "problem");
+    assert!(stderr(&output).contains("1 of "), "{}", stderr(&output));
+
+    set_mode(&cellar, 0o700);
+    cellar.kill();
+    let output = doctor(&cellar, &["--spool", &dir]);
+    let found = checks(&output);
+    assert_eq!(output.status.code(), Some(69), "{found:?}");
+    assert_eq!(verdict(&found, "daemon").0, "problem");
+    assert!(verdict(&found, "spool").1.contains("when a daemon answers"), "{found:?}");
+}
+
+#[test]
+fn doctor_and_status_say_when_the_daemon_speaks_another_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let peers = std::thread::Builder::new().name("later-daemon".to_owned()).spawn(move || {
+        for peer in listener.incoming() {
+            use std::io::Write as _;
+            // A daemon of a later version meets a client of this one.
+            let words = "this daemon speaks version 2 of the socket protocol, the client version 1";
+            let why =
+                map([("code", "version".into()), ("message", words.into()), ("server_version", 2.into())]);
+            let mut body = Vec::new();
+            rmpv::encode::write_value(&mut body, &Value::Array(vec![Value::Nil, false.into(), why])).unwrap();
+            let len = u32::try_from(body.len()).unwrap().to_be_bytes();
+            peer.unwrap().write_all(&[&len[..], &body].concat()).unwrap();
+        }
+    });
+    // It lives as long as the test's process.
+    drop(peers.unwrap());
+    let run = |verb: &str| {
+        let mut command = program();
+        command.arg("--socket").arg(&socket).arg("--state-dir").arg(dir.path());
+        command.args(["--output", "json", verb]).output().unwrap()
+    };
+    let output = run("doctor");
+    let found = checks(&output);
+    assert!(verdict(&found, "daemon").1.contains("version 2"), "{found:?}");
+    let output = run("status");
+    assert!(stderr(&output).contains("speaks version 2"), "{}", stderr(&output));
+    assert_ne!(output.status.code(), Some(0));
+}
