@@ -10,7 +10,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test test-rust test-python test-integration check matrix bench bench-store crash soak fuzz clean
+.PHONY: help run test test-rust test-python test-integration check matrix bench bench-store bench-extension crash soak fuzz clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -60,6 +60,11 @@ bench: ## ingest, query and returner measured, beside the physical yardstick (BE
 crash: ## kill -9 under load, CRASHES times, damage to every kind of file, TRIALS power cuts (CRASH_SEED=n repeats a run)
 	@TRIALS=$${TRIALS:-5000} $(CARGO) test --release --lib trials
 	@CRASHES=$${CRASHES:-200} $(CARGO) test --release --test crash -- --nocapture --test-threads=1
+
+bench-extension: ## the Salt extension measured: event_return in batches, returner with 1 and 8 workers
+	@$(CARGO) build --release
+	@for what in event_return returner; do SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" \
+	  $(LAB) in-venv -- python salt/bench/extension.py $$what; done
 
 SOAK_ENTRIES ?= 100000000
 soak: ## memory over a hundred million entries (SOAK_ENTRIES)

@@ -273,3 +273,106 @@ def test_the_same_complaint_is_logged_again_after_a_while(caplog, monkeypatch):
     client_.complain("x", "third")
     client_.complain("x", "fourth")
     assert [r.message for r in caplog.records if r.levelname == "ERROR"] == ["first", "third", "fourth"]
+
+
+# ---- events
+
+
+def test_a_batch_goes_out_as_it_came_in_one_request(daemon, client):
+    odd = ["no map", {"data": {}}, {"tag": "", "data": {}}, {"tag": "a", "data": "no map"}, {"tag": "b", "data": {"x": b"\xff"}}]
+    client.event_return(odd)
+    client.event_return({"tag": "alone", "data": {}})
+    client.event_return([])
+    assert [args["events"] for args in daemon.named("event_return")] == [odd, [{"tag": "alone", "data": {}}]]
+    assert len(daemon.frames) == 2
+    assert client.spool.counters() == {}, "the daemon counts what is no event"
+
+
+def test_events_are_packed_once_even_if_they_end_in_the_spool(daemon, client, spooled, monkeypatch):
+    packed = []
+    real = wire.pack
+    monkeypatch.setattr(wire, "pack", lambda value: packed.append(value) or real(value))
+    client.event_return([{"tag": "a", "data": {}}])
+    daemon.stop()
+    client.event_return([{"tag": "b", "data": {}}])
+    seen = [value for value in packed if isinstance(value, dict)]
+    assert [value["events"][0]["tag"] for value in seen] == ["a", "b"]
+    ((call, args),) = spooled()
+    assert (call, args["events"], args["replay"]) == ("event_return", [{"tag": "b", "data": {}}], True)
+
+
+def test_a_queue_that_is_flushed_again_says_that_it_is(daemon, client):
+    queue = [{"tag": "a", "data": {}}, {"tag": "b", "data": {}}]
+    client.event_return(queue)
+    # What Salt does when SIGTERM comes before the queue is emptied.
+    client.event_return(queue)
+    first, again = daemon.named("event_return")
+    assert "replay" not in first
+    assert again == dict(first, replay=True)
+    del queue[:]
+    queue.extend([{"tag": "a", "data": {}}, {"tag": "b", "data": {}}])
+    client.event_return(queue)
+    assert "replay" not in daemon.named("event_return")[2]
+
+
+def test_a_handler_that_flushes_in_the_middle_of_a_flush_says_so(daemon, client):
+    queue = [{"tag": "a", "data": {}}]
+    handled = []
+
+    def interrupt(_):
+        if not handled:
+            handled.append(True)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0.05)
+        return 1
+
+    daemon.answers["event_return"] = interrupt
+    before = signal.signal(signal.SIGUSR1, lambda *_: client.event_return(queue))
+    try:
+        client.event_return(queue)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert sorted("replay" in args for args in daemon.named("event_return")) == [False, True]
+
+
+def test_a_batch_that_is_lost_counts_for_all_its_events(daemon, opts):
+    opts["saltcellar.spool_bytes_max"] = 10
+    client = client_.of(opts)
+    daemon.stop()
+    client.event_return([{"tag": "a", "data": {}}] * 7)
+    daemon.start()
+    daemon.answers["event_return"] = refuse("refused")
+    client.event_return([{"tag": "a", "data": {}}] * 5)
+    assert client.spool.counters() == {"spool_full": 7, "refused": 5}
+
+
+# ---- versions
+
+
+def test_a_daemon_of_another_version_is_told_from_one_that_is_away(daemon, client, spooled, caplog):
+    words = "this daemon speaks version 2 of the socket protocol, the client version 1"
+    daemon.last_words = {"code": "version", "message": words, "server_version": 2}
+    client.write("returner", {"load": RETURN})
+    assert len(spooled()) == 1
+    assert words in caplog.text and "update the older" in caplog.text
+    assert "is away" not in caplog.text
+    daemon.last_words = None
+    client.write("save_load", {"jid": "1", "load": {}})
+    assert [call for call, _ in daemon.calls] == ["save_load", "returner"], "after the update nothing is missing"
+
+
+def test_the_preamble_names_the_version(daemon, client):
+    client.write("returner", {"load": RETURN})
+    assert daemon.greetings == [b"SCWIRE\x00\x01"]
+
+
+# ---- one client for one configuration
+
+
+def test_clients_are_told_apart_by_what_their_configuration_says(opts, monkeypatch):
+    assert client_.of(opts) is client_.of(dict(opts, other="key"))
+    assert client_.of(dict(opts, **{"saltcellar.timeout": 9})).settings.timeout == 9
+    assert client_.of(dict(opts, saltcellar={"spool_age_max": 5})).settings.spool_age_max == 5
+    assert client_.of(dict(opts, saltcellar={"spool_age_max": [5]})).settings.spool_age_max == 7 * 86400
+    monkeypatch.setenv("SALTCELLAR_SOCKET", "/elsewhere")
+    assert client_.of(opts).settings.socket == "/elsewhere"

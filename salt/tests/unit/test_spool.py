@@ -546,3 +546,49 @@ def test_a_daemon_that_hangs_during_a_handover_is_noticed_and_nothing_is_lost(da
 def test_an_empty_spool_costs_a_handover_one_look(client, monkeypatch):
     monkeypatch.setattr(spool_.Spool, "turn", lambda self: pytest.fail("looked further"))
     client.hand_over()
+
+
+# ---- too old
+
+
+def test_what_has_waited_too_long_is_let_go_of_and_counted(daemon, opts, monkeypatch, caplog):
+    opts["saltcellar.spool_age_max"] = 60
+    client = client_.of(opts)
+    spool, now = client.spool, int(time.time() * 1e6)
+    for age, number in ((100, 1), (90, 2), (10, 3)):
+        spool.append("returner", {"at": now - age * 1_000_000, "load": {"n": number}})
+    spool.append("event_return", {"at": now - 300 * 1_000_000, "events": [{}, {}]})
+    spool_._expiry_not_before.clear()
+    spool.expire()
+    assert waiting(spool) == [3], "in order: what came later waits with what is young enough"
+    assert spool.counters() == {"spool_expired": 2}
+    assert "LOST" in caplog.text
+    # Not looked at again at once, and then on the way of the next entry.
+    monkeypatch.setattr(spool, "age_max", 1)
+    put(spool, 4)
+    assert waiting(spool) == [3, 4]
+    spool_._expiry_not_before.clear()
+    put(spool, 5)
+    assert waiting(spool) == [4, 5], "an entry that does not say its time stays"
+    assert spool.counters() == {"spool_expired": 5}
+
+
+def test_room_is_made_by_age(opts):
+    opts.update({"saltcellar.spool_bytes_max": 1000, "saltcellar.spool_age_max": 60})
+    client = client_.of(opts)
+    put_at = lambda at: client.spool.append("returner", {"at": int(at * 1e6), "load": {"n": 0, "pad": "x" * 800}})
+    put_at(time.time() - 61)
+    spool_._expiry_not_before[client.spool.path] = float("inf")
+    with pytest.raises(spool_.SpoolError):
+        put_at(time.time())
+    spool_._expiry_not_before.clear()
+    put_at(time.time())
+    assert client.spool.counters() == {"spool_expired": 1}
+
+
+def test_a_handover_that_meets_an_expiry_moves_forward_only(spool):
+    put(spool, 1, 2, 3)
+    ends = [record.end for record in spool.records()]
+    spool.advance(ends[1])
+    spool.advance(ends[0])
+    assert waiting(spool) == [3]

@@ -155,7 +155,7 @@ def test_an_answer_that_is_none_breaks_the_connection(run_dir, answer):
     peer, _ = listener.accept()
     peer.sendall(answer)
     with pytest.raises(wire.Broken):
-        connection.ask("get_jids", {}, deadline)
+        connection.ask(wire.Call("get_jids", {}), deadline)
     connection.close()
     peer.close()
     listener.close()

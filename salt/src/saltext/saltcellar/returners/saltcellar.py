@@ -33,6 +33,8 @@ map ``saltcellar:`` without the prefix, and on a minion they may come from pilla
     saltcellar.spool_dir: /var/cache/salt/master/saltcellar
     # How many bytes may wait there. What does not fit is counted and logged, and lost.
     saltcellar.spool_bytes_max: 268435456
+    # For how many seconds an entry may wait there; counted, logged and lost likewise.
+    saltcellar.spool_age_max: 604800
 
 How long jobs are kept is Salt's own setting, ``keep_jobs_seconds`` (24 hours; 0 is for ever): the master's maintenance
 passes it on. The daemon's configuration may say otherwise, by function if need be (``store.classes``).

@@ -39,6 +39,8 @@ HANDOVER_PAUSE_S = 1.0
 WINDOW_RECORDS = 64
 #: The same in bytes, small enough that one window does not hold up the call that carries it.
 WINDOW_BYTES = 256 * 1024
+#: Clients that are kept, one for each configuration.
+CLIENTS_MAX = 16
 #: The same complaint is logged once in so many seconds.
 COMPLAINT_INTERVAL_S = 60.0
 
@@ -49,6 +51,9 @@ FINAL_CODES = frozenset({"refused", "bad_args", "too_large", "unknown_call"})
 LAST_WINS = frozenset({"update_endtime", "save_reg"})
 
 _pool = threading.local()
+_clients = {}
+#: The opts asked for last, and their client.
+_latest = [None, None]
 _breakers = {}
 _handover_not_before = {}
 _complaints = {}
@@ -69,12 +74,26 @@ class Unavailable(CommandExecutionError):
 
 def of(opts, functions=None, ret=None):
     """The client that ``opts`` describe. Cheap: connections live in the process, not in the client."""
+    said = None
+    # Since 3008 a loaded module has a map of a kind that takes a microsecond a look, and keeps this one for good.
+    if opts is _latest[0]:
+        return _latest[1]
     try:
-        settings = settings_.from_opts(opts, functions, ret)
+        said = settings_.said(opts)
+        client = _clients.get(said) if said else None
+        if client is None:
+            client = Client(settings_.from_opts(opts, functions, ret))
     except Exception:  # pylint: disable=broad-except
         log.exception("saltcellar: the configuration is not usable, taking the defaults")
-        settings = settings_.Settings()
-    return Client(settings)
+        return Client(settings_.Settings())
+    if said and said not in _clients:
+        # A process has one configuration, or a few; tests have more.
+        if len(_clients) >= CLIENTS_MAX:
+            _clients.clear()
+        _clients[said] = client
+    if said and type(opts) is not dict:
+        _latest[:] = opts, client
+    return client
 
 
 class Client:
@@ -82,7 +101,7 @@ class Client:
 
     def __init__(self, settings):
         self.settings = settings
-        self.spool = spool_.Spool(settings.spool_dir, settings.spool_bytes_max)
+        self.spool = spool_.Spool(settings.spool_dir, settings.spool_bytes_max, settings.spool_age_max)
 
     # ---- jobs
 
@@ -102,7 +121,7 @@ class Client:
 
     def _new_jid(self, opts):
         try:
-            answer = self._ask("prep_jid", {"nocache": False, "passed_jid": None})
+            answer = self._ask(wire.Call("prep_jid", {"nocache": False, "passed_jid": None}))
             self.hand_over()
             if isinstance(answer, str) and answer:
                 return answer
@@ -121,7 +140,7 @@ class Client:
         why; and a syndic that got ``{}`` would not ask again, and never forward that load.
         """
         try:
-            load = self._ask("get_load", {"jid": str(jid)})
+            load = self._ask(wire.Call("get_load", {"jid": str(jid)}))
         except (Away, wire.Refusal) as exc:
             load = self._spooled_load(jid)
             if not load:
@@ -155,14 +174,22 @@ class Client:
         return dict(load, Minions=sorted(minions)) if load else {}
 
     def event_return(self, events):
-        """Store events off the bus."""
-        given = events if isinstance(events, (list, tuple)) else [events]
-        events = [_event(event) for event in given if isinstance(event, dict) and event.get("tag")]
-        if len(events) < len(given):
-            self.spool.count("bad_args", len(given) - len(events))
-            complain("events", "saltcellar: %d of %d are no events", len(given) - len(events), len(given))
-        if events:
-            self.write("event_return", {"events": events})
+        """
+        Store events off the bus, as they are: the daemon counts those without tag or data (``event_return_malformed``).
+
+        Salt's event process flushes its queue once more from within its handler for SIGTERM. If it was about to
+        flush, or had just done so, the same events come a second time, and say that they do.
+        """
+        if not isinstance(events, (list, tuple)):
+            events = [events]
+        if not events:
+            return
+        again = getattr(_pool, "batch", None)
+        if again is not None and again.is_of(events):
+            self.write("event_return", {"at": again.at, "events": events, "replay": True})
+            return
+        _pool.batch = batch = _Batch(events)
+        self.write("event_return", {"at": batch.at, "events": events})
 
     def save_load(self, jid, load, minions):
         """Keep the load of a job, and whom it went to."""
@@ -177,33 +204,35 @@ class Client:
 
     def write(self, call, args):
         """Have something stored: by the daemon, or in the spool. Never raises."""
-        args.setdefault("at", time.time_ns() // 1000)
+        # First, so that whoever looks into the spool need not read further.
+        args = {"at": time.time_ns() // 1000, **args}
         try:
+            packed = wire.Call(call, args)
             if call in LAST_WINS and self.spool.pending():
-                self._keep(call, args, None)
+                self._keep(call, args, packed, None)
                 self.hand_over()
                 return
             try:
-                self._ask(call, args, writes=True)
+                self._ask(packed, writes=True)
             except Away as exc:
-                self._keep(call, args, exc)
+                self._keep(call, args, packed, exc)
                 return
             except wire.Refusal as exc:
                 halves = _halves(args) if exc.code == "too_large" else ()
                 for half in halves:
                     self.write(call, half)
                 if not halves:
-                    self._set_down(call, args, exc)
+                    self._set_down(call, args, packed, exc)
                 return
             self.hand_over()
         except Exception:  # pylint: disable=broad-except
             log.exception("saltcellar: %s for job %s was NOT stored", call, args.get("jid"))
-            self.spool.count("failed")
+            self.spool.count("failed", spool_.entries(call, args))
 
     def read(self, call, args, otherwise, listing=False):
         """Ask for something; ``otherwise`` is what it is when the daemon cannot say. Never raises."""
         try:
-            answer = self._ask(call, args, self.settings.listing_timeout if listing else None)
+            answer = self._ask(wire.Call(call, args), self.settings.listing_timeout if listing else None)
             self.hand_over()
             return answer
         except (Away, wire.Refusal) as exc:
@@ -224,28 +253,32 @@ class Client:
             keep_jobs_seconds = None
         self.read("clean_old_jobs", {"keep_jobs_seconds": keep_jobs_seconds}, None)
         self.hand_over(HANDOVER_BUDGET_IDLE_S)
+        if self.spool.pending():
+            self.spool.expire()
 
     # ---- when the daemon does not take it
 
-    def _keep(self, call, args, why):
+    def _keep(self, call, args, packed, why):
         try:
-            # Whether the daemon stored it before it went silent, nobody knows.
-            self.spool.append(call, dict(args, replay=True))
+            # Whether the daemon stored it before it went silent, nobody knows: the record says that it is a replay.
+            self.spool.append_packed(packed.record())
         except spool_.SpoolError as exc:
             halves = _halves(args) if exc.reason == "too_large" else ()
             for half in halves:
-                self._keep(call, half, why)
+                self._keep(call, half, wire.Call(call, half), why)
             if halves:
                 return
-            self.spool.count(exc.reason)
+            self.spool.count(exc.reason, spool_.entries(call, args))
             log.error("saltcellar: %s for job %s is LOST: %s (%s)", call, _jid_of(args), exc, why or "spool in use")
         else:
-            if why is not None:
+            if getattr(why, "code", None) == "version":
+                complain("version", "saltcellar: %s: update the older of the two; spooling to %s", why, self.spool.path)
+            elif why is not None:
                 complain("away", "saltcellar: the daemon is away, spooling to %s: %s", self.spool.path, why)
 
-    def _set_down(self, call, args, refusal):
+    def _set_down(self, call, args, packed, refusal):
         if refusal.code in FINAL_CODES:
-            self.spool.count(refusal.code)
+            self.spool.count(refusal.code, spool_.entries(call, args))
             complain(
                 f"refusal {refusal.code}",
                 "saltcellar: %s for job %s was not stored: %s",
@@ -255,11 +288,11 @@ class Client:
             )
         else:
             # Two that do not speak the same language, or a code from the future: one side will be updated.
-            self._keep(call, args, refusal)
+            self._keep(call, args, packed, refusal)
 
     # ---- one call
 
-    def _ask(self, call, args, timeout=None, writes=False):
+    def _ask(self, call, timeout=None, writes=False):
         """
         The daemon's answer. Raises :class:`Away`, or :class:`wire.Refusal` for what asking again will not change.
 
@@ -277,7 +310,7 @@ class Client:
                 # Not reaching the daemon at all shows sooner than it being slow with a long list.
                 connection = pooled or wire.Connection(path, min(deadline, now + self.settings.timeout))
                 try:
-                    answer = connection.ask(call, args, deadline)
+                    answer = connection.ask(call, deadline)
                 except wire.Refusal:
                     if connection.usable:
                         _put(path, connection)
@@ -289,7 +322,7 @@ class Client:
                     if pooled is None:
                         raise
                     if writes:
-                        args = dict(args, replay=True)
+                        call.repeated()
                     continue
                 except BaseException:
                     # An answer may still come; also when a signal handler left by raising.
@@ -376,11 +409,11 @@ class Client:
     def _settle(self, records, answers):
         """Move past the records answered for good, from the front. How many those were."""
         done = 0
-        for answer in answers:
+        for record, answer in zip(records, answers):
             if isinstance(answer, wire.Refusal):
                 if answer.code not in FINAL_CODES:
                     break
-                self.spool.count(answer.code)
+                self.spool.count(answer.code, _entries_of(record))
                 complain(f"refusal {answer.code}", "saltcellar: a spooled entry was not stored: %s", answer)
             elif answer is _NONE:
                 break
@@ -392,11 +425,18 @@ class Client:
     def _give_up(self, record):
         log.error("saltcellar: the daemon keeps failing on a spooled entry, moved to %s.aside", self.spool.path)
         self.spool.set_aside(record)
-        self.spool.count("set_aside")
+        self.spool.count("set_aside", _entries_of(record))
         self.spool.advance(record.end)
 
 
 _NONE = object()
+
+
+def _entries_of(record):
+    try:
+        return spool_.entries(*record.call())
+    except ValueError:
+        return 1
 
 
 def local_jid(opts):
@@ -429,9 +469,18 @@ def _names(minions):
         return []
 
 
-def _event(event):
-    data = event.get("data")
-    return {"tag": str(event["tag"]), "data": data if isinstance(data, dict) else {"data": data}}
+class _Batch:
+    """The events of one call, as long as they are the latest: to know them again by who they are, not by what they say."""
+
+    def __init__(self, events):
+        self._events = events
+        self._ends = len(events), events[0], events[-1]
+        self.at = time.time_ns() // 1000
+
+    def is_of(self, events):
+        """Whether these are the same maps in the same list."""
+        count, first, last = self._ends
+        return events is self._events and len(events) == count and events[0] is first and events[-1] is last
 
 
 def _halves(args):
@@ -486,5 +535,8 @@ def forget():
     for _, connection in getattr(_pool, "held", {}).values():
         connection.close()
     _pool.held = {}
+    _pool.batch = None
+    _clients.clear()
+    _latest[:] = None, None
     for memory in (_breakers, _handover_not_before, _complaints):
         memory.clear()

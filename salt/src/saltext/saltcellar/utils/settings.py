@@ -23,11 +23,12 @@ KEYS = {
     "listing_timeout": (float, 30.0),
     "spool_dir": (str, None),
     "spool_bytes_max": (int, 256 * 1024 * 1024),
+    "spool_age_max": (int, 7 * 86400),
 }
 
 
 class Settings:
-    """Checked settings: ``socket``, ``timeout``, ``listing_timeout``, ``spool_dir``, ``spool_bytes_max``."""
+    """Checked settings, one attribute for each of :data:`KEYS`."""
 
     def __init__(self, **values):
         for key, (kind, default) in KEYS.items():
@@ -72,6 +73,28 @@ def from_opts(opts, functions=None, ret=None):
     if not values.get("spool_dir"):
         values["spool_dir"] = default_spool_dir(opts.get("cachedir"))
     return Settings(**{key: values[key] for key in KEYS if key in values})
+
+
+def said(opts):
+    """
+    All that :func:`from_opts` would look at, to know the same settings again; ``None`` where that is more than ``opts``.
+
+    On a minion it asks pillar and grains, and the default socket depends on what is there at the moment.
+    """
+    socket = os.environ.get("SALTCELLAR_SOCKET")
+    values = [opts[f"{NAME}.{key}"] if f"{NAME}.{key}" in opts else None for key in KEYS]
+    section = opts.get(NAME)
+    if isinstance(section, collections.abc.Mapping):
+        values += section.items()
+    known = socket or values[0] or os.geteuid() == 0
+    if not known or opts.get("__role") == "minion":
+        return None
+    found = (socket, opts.get("cachedir"), *values)
+    try:
+        hash(found)
+    except TypeError:
+        return None
+    return found
 
 
 def _minion_values(opts, functions, ret):

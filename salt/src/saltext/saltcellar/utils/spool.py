@@ -23,6 +23,9 @@ Invariants, all under an exclusive flock on ``spool``:
 * ``offset`` moves only past records that were answered. It may lag behind after a power failure
   (records are then handed over again, marked ``replay``); it never runs ahead;
 * the file is emptied, never removed or replaced, so nobody can be left writing to a dead inode.
+
+The bound in bytes is on what waits, between ``offset`` and the end. The file itself may grow to twice that while it is
+handed over, and is empty afterwards. The bound in age moves ``offset`` past what has waited too long.
 """
 
 import contextlib
@@ -45,6 +48,8 @@ log = logging.getLogger(__name__)
 LOCK_WAIT_S = 5.0
 #: No record is longer; a length above it is damage. Some room is left for what makes a request of it.
 RECORD_BYTES_MAX = wire.REQUEST_BYTES_MAX - 64
+#: How often a process looks whether the oldest records have waited too long, in seconds.
+EXPIRY_INTERVAL_S = 60.0
 #: A record that made the daemon fail so many times, with the daemon well otherwise, is set aside.
 TRIES_MAX = 20
 
@@ -54,6 +59,8 @@ _CRC = struct.Struct(">I")
 
 #: Counts that could not be written yet, by directory.
 _uncounted = {}
+#: When to look for records that are too old again, by path.
+_expiry_not_before = {}
 
 
 class SpoolError(Exception):
@@ -71,17 +78,30 @@ class Record:
         self.end = end
         self.payload = payload
 
+    def call(self):
+        """What was spooled: ``(call, args)``. Raises ``ValueError`` if nobody can tell."""
+        try:
+            call, args = wire.unpack(self.payload)
+            return str(call), dict(args)
+        except (TypeError, ValueError) as exc:
+            raise ValueError(f"no call: {exc}") from exc
+
     def request(self, number):
         """The request's bytes. An array of two becomes one of three: what Salt gave us is not packed anew."""
         return b"\x93" + wire.pack(number) + self.payload[1:]
 
 
 class Spool:
-    """The spool in ``directory``, holding at most ``bytes_max`` bytes. Cheap to make; opens nothing."""
+    """
+    The spool in ``directory``, holding at most ``bytes_max`` bytes, none of them for longer than ``age_max`` seconds.
 
-    def __init__(self, directory, bytes_max):
+    Cheap to make; opens nothing.
+    """
+
+    def __init__(self, directory, bytes_max, age_max):
         self.directory = directory
         self.bytes_max = bytes_max
+        self.age_max = age_max
         self.path = os.path.join(directory, "spool")
 
     # ---- writing
@@ -95,7 +115,10 @@ class Spool:
 
     def append(self, call, args):
         """Put a call at the end, on disk. Raises :class:`SpoolError` and nothing else."""
-        payload = wire.pack([call, args])
+        self.append_packed(wire.pack([call, args]))
+
+    def append_packed(self, payload):
+        """As :meth:`append`, of ``[call, args]`` that is packed already."""
         if len(payload) > RECORD_BYTES_MAX:
             raise SpoolError("too_large", f"an entry of {len(payload)} bytes")
         record = _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
@@ -107,8 +130,10 @@ class Spool:
 
     def _append(self, fd, record):
         offset, end, tries = self._good_end(fd)
-        if end + len(record) > self.bytes_max:
-            raise SpoolError("spool_full", f"{self.path} holds {end} of at most {self.bytes_max} bytes")
+        if self._expire(fd, offset, end):
+            offset, end, tries = self._good_end(fd)
+        if end - offset + len(record) > self.bytes_max or end + len(record) > 2 * self.bytes_max:
+            raise SpoolError("spool_full", f"{self.path} holds {end - offset} of at most {self.bytes_max} bytes")
         try:
             _write_all(fd, record, end)
             os.fsync(fd)
@@ -150,6 +175,43 @@ class Spool:
                 yield from _records(file, self._read_state(size)[0], size)
         except OSError:
             return
+
+    # ---- too old
+
+    def expire(self):
+        """Let go of what has waited too long, and count it. Never raises."""
+        try:
+            with self._locked() as fd:
+                offset, end, _ = self._good_end(fd)
+                self._expire(fd, offset, end)
+        except OSError as exc:
+            log.debug("saltcellar: cannot look for old entries in %s: %s", self.path, exc)
+
+    def _expire(self, fd, offset, end):
+        """True if anything went. Looks once in a while, and no further than to the first record that is young enough."""
+        now = time.monotonic()
+        if offset >= end or now < _expiry_not_before.get(self.path, 0):
+            return False
+        _expiry_not_before[self.path] = now + EXPIRY_INTERVAL_S
+        oldest = (time.time() - self.age_max) * 1e6
+        start, lost = offset, 0
+        with open(fd, "rb", buffering=1 << 16, closefd=False) as file:
+            for record in _records(file, offset, end):
+                try:
+                    call, args = record.call()
+                except ValueError:
+                    break
+                at = args.get("at")
+                if not isinstance(at, int) or at >= oldest:
+                    break
+                offset = record.end
+                lost += entries(call, args)
+        if offset == start:
+            return False
+        log.error("saltcellar: %d entries are LOST: the daemon has been away for longer than %s s", lost, self.age_max)
+        self.count("spool_expired", lost)
+        self._move(fd, start, offset, end)
+        return True
 
     # ---- handing over
 
@@ -194,11 +256,16 @@ class Spool:
         """Everything before ``offset`` has been answered. Empties the file once nothing is left."""
         with self._locked() as fd:
             start, end, _ = self._good_end(fd)
-            self._count_damage(fd, start, min(offset, end))
-            if offset >= end:
-                self._empty(fd)
-            else:
-                self._write_state(offset, end, 0, durable=True)
+            # Somebody else may have let go of more, for its age.
+            if offset > start:
+                self._move(fd, start, offset, end)
+
+    def _move(self, fd, start, offset, end):
+        self._count_damage(fd, start, min(offset, end))
+        if offset >= end:
+            self._empty(fd)
+        else:
+            self._write_state(offset, end, 0, durable=True)
 
     def _count_damage(self, fd, start, end):
         """Damaged records between two offsets are passed for good now: say so, once."""
@@ -342,6 +409,12 @@ class Spool:
                 os.fsync(fd)
         finally:
             _close(fd)
+
+
+def entries(call, args):
+    """How many entries a call is about: as many as there are events in it, or one."""
+    events = args.get("events") if call == "event_return" else None
+    return len(events) if isinstance(events, (list, tuple)) else 1
 
 
 def _records(file, offset, size):
