@@ -51,11 +51,12 @@ check: ## what a change must pass: fmt, clippy, tests, docs, and cargo-deny if i
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; else echo "cargo-deny is not installed: skipped"; fi
 
-bench: ## ingest, query and returner measured, beside the physical yardstick (BENCH_ARGS: more flags for ingest)
+bench: ## ingest, query, returner and doors measured, beside the physical yardstick (BENCH_ARGS: more flags for ingest)
 	@$(CARGO) build --release
 	@$(TARGET)/release/saltcellar bench ingest $(BENCH_ARGS)
 	@$(TARGET)/release/saltcellar bench query
 	@$(TARGET)/release/saltcellar bench returner
+	@$(TARGET)/release/saltcellar bench doors
 
 crash: ## kill -9 under load, CRASHES times, damage to every kind of file, TRIALS power cuts (CRASH_SEED=n repeats a run)
 	@TRIALS=$${TRIALS:-5000} $(CARGO) test --release --lib trials
@@ -78,7 +79,7 @@ bench-store: ## the store alone, in this process, against the yardstick
 	$(CARGO) bench --bench ingest
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz
-	@for t in frame salt_event call block pages; do RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$t -- -max_total_time=$${FUZZ_SECONDS:-60} -rss_limit_mb=4096; done
+	@for t in frame salt_event call signed_batch block pages; do RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$t -- -max_total_time=$${FUZZ_SECONDS:-60} -rss_limit_mb=4096; done
 
 clean: ## remove everything built, the Python environments too
 	$(CARGO) clean

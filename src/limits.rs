@@ -281,3 +281,69 @@ pub const TOOL_COPY_BYTES: usize = 1024 * 1024;
 
 /// Problems that `store verify` lists one by one; beyond them they are only counted.
 pub const VERIFY_PROBLEMS_MAX: usize = 10_000;
+
+/// Connections served at once on the HTTPS door. An idle one takes about 40 KB.
+pub const HTTPS_PEERS_MAX: usize = 4096;
+
+/// How long a new peer of the HTTPS door may take until a batch of it was found to be signed.
+pub const HTTPS_STRANGER_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a TLS handshake may take.
+pub const HTTPS_HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a connection of the HTTPS door may be silent between requests, and how long the head of one may take.
+pub const HTTPS_IDLE: Duration = Duration::from_secs(60);
+
+/// Bytes of the head of a request, and lines in it. The extension's has five lines and 200 bytes.
+pub const HTTPS_HEAD_BYTES_MAX: usize = 8 * 1024;
+/// See [`HTTPS_HEAD_BYTES_MAX`].
+pub const HTTPS_HEAD_LINES_MAX: usize = 32;
+
+/// How far a minion's clock may be from the daemon's. What it sends carries times of its own.
+pub const HTTPS_CLOCK_OFF_MAX: Duration = Duration::from_secs(300);
+
+/// Calls of one batch. The extension sends up to 64 out of its spool.
+pub const HTTPS_CALLS_MAX: usize = 1024;
+
+/// Bytes of batches under way, of those up to [`HTTPS_SMALL_BYTES`] and of larger ones. A batch that finds no room for
+/// [`PEER_PATIENCE`] is told to come later.
+pub const HTTPS_SMALL_BYTES_IN_FLIGHT: usize = 32 * 1024 * 1024;
+/// See [`HTTPS_SMALL_BYTES_IN_FLIGHT`].
+pub const HTTPS_LARGE_BYTES_IN_FLIGHT: usize = 96 * 1024 * 1024;
+/// See [`HTTPS_SMALL_BYTES_IN_FLIGHT`].
+pub const HTTPS_SMALL_BYTES: usize = 512 * 1024;
+
+/// Batches of one minion under way: none can take all the room. Its further ones wait.
+pub const HTTPS_BATCHES_OF_ONE: usize = 8;
+
+/// Bytes a second that a large batch must come with, beyond [`PEER_PATIENCE`].
+pub const HTTPS_BYTES_PER_S_MIN: usize = 64 * 1024;
+
+/// Bytes of answers to minions that may be under way.
+pub const HTTPS_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+
+/// Bytes of answers after which the further questions of a batch are told to come in one of their own.
+pub const HTTPS_ANSWERS_OF_ONE_BYTES: usize = 16 * 1024 * 1024;
+
+/// Batches with questions that are answered at once; others wait.
+pub const HTTPS_ASKING_MAX: usize = 4;
+
+/// Bytes of a certificate file, of a private key and of a minion's public key. A longer one is another file.
+pub const PEM_BYTES_MAX: u64 = 256 * 1024;
+
+/// Minions whose key is kept at hand: some 600 bytes each.
+pub const HTTPS_KEYS_REMEMBERED: usize = 16 * 1024;
+
+/// How often the HTTPS door looks whether its certificate has changed, and tries again to open if it could not.
+pub const HTTPS_LOOK: Duration = Duration::from_secs(2);
+
+/// How often it says that its certificate is expired, or about to.
+pub const HTTPS_SAYS_EXPIRED: Duration = Duration::from_secs(3600);
+
+/// A certificate with less time than this is spoken of.
+pub const HTTPS_EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
+
+/// How often the same kind of bad batch is logged; each is counted.
+pub const HTTPS_SAYS_BAD: Duration = Duration::from_secs(10);
+
+const _: () = assert!(HTTPS_LARGE_BYTES_IN_FLIGHT > WIRE_FRAME_BYTES_MAX);

@@ -89,6 +89,42 @@ counters! {
     peers_deaf,
     /// Connections turned away because too many were open.
     peers_turned_away,
+    /// Connections accepted on the HTTPS door.
+    https_peers,
+    /// Connections to it closed because too many were open, or because it had no certificate to show.
+    https_peers_turned_away,
+    /// Of its connections, those that gave way to new ones before they had shown a signature.
+    https_peers_outwaited,
+    /// Connections whose TLS handshake failed or did not end in time.
+    https_handshakes_failed,
+    /// Connections that spoke HTTP without TLS.
+    https_without_tls,
+    /// Requests that were no batch: another path or method, no envelope, a payload that is cut.
+    https_malformed,
+    /// Batches of a minion whose key is not accepted: unknown, pending, rejected or denied.
+    https_keys_not_accepted,
+    /// Batches that could not be judged because the minion's key could not be read.
+    https_keys_unreadable,
+    /// Batches whose signature does not hold, or whose payload is not the one that was signed.
+    https_signatures_bad,
+    /// Batches of a minion whose clock is too far from the daemon's.
+    https_clocks_off,
+    /// Batches made for another connection, or sent a second time.
+    https_replayed,
+    /// Batches refused because they exceed the largest size allowed.
+    https_too_large,
+    /// Batches told to come later: too much was under way.
+    https_overloaded,
+    /// Batches whose signature held.
+    https_batches,
+    /// Returns of another minion than the one that signed them.
+    https_returns_of_others,
+    /// Calls that a minion may not make.
+    https_calls_denied,
+    /// Times the certificate or its key could not be read or used.
+    https_certificates_bad,
+    /// Times the certificate was found to be expired, looked at once an hour.
+    https_certificates_expired,
     /// Bytes cut off the end of an unfinished segment at start: a write that a crash left half done.
     tail_bytes_cut,
     /// Frames of a finished segment that failed their checksum and were skipped.

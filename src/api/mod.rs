@@ -3,5 +3,7 @@
 pub mod call;
 pub mod client;
 pub mod door;
+pub mod https;
 pub mod socket;
 mod stream;
+mod submit;

@@ -19,17 +19,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::call::{Ctx, Run, find};
 use super::door::Door;
 use super::stream::{Answers, Incoming, Outgoing};
-use crate::channel::Refused;
 use crate::limits::{
-    ANSWER_BYTES_WAITING, INTAKE_PATIENCE, PEER_CALLS_IN_FLIGHT, PEER_PATIENCE, PREAMBLE_PATIENCE,
-    SOCKET_BYTES_IN_FLIGHT, SOCKET_PEERS_MAX, TINY_FRAME_BYTES, WIRE_FRAME_BYTES_MAX,
+    ANSWER_BYTES_WAITING, PEER_CALLS_IN_FLIGHT, PEER_PATIENCE, PREAMBLE_PATIENCE, SOCKET_BYTES_IN_FLIGHT,
+    SOCKET_PEERS_MAX, TINY_FRAME_BYTES, WIRE_FRAME_BYTES_MAX,
 };
-use crate::model::Drafts;
+use crate::model::{Batch, Drafts};
 use crate::store::{Done, Intake};
 use crate::wire::call::{
     CallError, Request, VERSION, answer_frame, read_preamble, refusal_frame, version_frame,
@@ -298,35 +297,13 @@ async fn start_call(
     Ok(())
 }
 
-/// Hands entries to the appender, waiting for room within reason.
-async fn submit(
-    house: &House,
-    mut batch: crate::model::Batch,
-    answer: Vec<u8>,
-    bytes: OwnedSemaphorePermit,
-    reply: Reply,
-) {
-    let mut done: Option<Done> = Some(Box::new(move |stored: Result<(), String>| {
+/// Hands entries to the appender; the answer goes out once they are on disk.
+async fn submit(house: &House, batch: Batch, answer: Vec<u8>, bytes: OwnedSemaphorePermit, reply: Reply) {
+    let done: Done = Box::new(move |stored: Result<(), String>| {
         drop(bytes);
         reply.send(stored.map(|()| answer).map_err(CallError::Unavailable));
-    }));
-    let deadline = Instant::now() + INTAKE_PATIENCE;
-    loop {
-        let words = match house.intake.try_submit(batch, done.take()) {
-            Ok(()) => return,
-            Err(Refused::Full((back, back_done))) if Instant::now() < deadline => {
-                (batch, done) = (back, back_done);
-                sleep(std::time::Duration::from_millis(1)).await;
-                continue;
-            }
-            Err(Refused::Full((_, done))) => (done, "the disk cannot keep up; try again later"),
-            Err(Refused::Closed((_, done))) => (done, "the daemon is stopping"),
-        };
-        if let (Some(done), why) = words {
-            done(Err(why.to_owned()));
-        }
-        return;
-    }
+    });
+    super::submit::submit(&house.intake, batch, done).await;
 }
 
 /// Where the answer of one call goes.

@@ -7,6 +7,7 @@ use super::nested::leaf;
 use super::output::{Format, Output, OutputError};
 use super::table::{Column, Table};
 use super::{Global, ask};
+use crate::clock::Micros;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -27,6 +28,12 @@ pub(super) fn run(global: &Global) -> anyhow::Result<()> {
 fn table(out: &mut Output, status: &Json) -> Result<(), OutputError> {
     for name in ["version", "pid", "uptime_s", "state_dir", "socket", "head", "durable"] {
         out.line(&format!("{name:<10} {}", cell(status, name)))?;
+    }
+    if let Some(https) = status.get("https").filter(|https| !https.is_null()) {
+        let [listen, state, peers] = ["listen", "state", "peers"].map(|name| cell(https, name));
+        let until = https.get("certificate_until").and_then(Json::as_i64).map(|at| Micros(at).iso());
+        let until = until.unwrap_or_else(|| "unknown".to_owned());
+        out.line(&format!("https      {listen}, {state}, {peers} connections, certificate until {until}"))?;
     }
     let columns = |titles: [&'static str; 4]| titles.map(Column::left);
     list(

@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::raw::{Node, Value};
 use super::surroundings::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR};
-use super::{Config, LogFormat, Space, classes, duration, size};
+use super::{Config, LogFormat, Space, classes, duration, https, size};
 use crate::limits;
 use crate::model::Durability;
 
@@ -123,6 +123,66 @@ pub const KEYS: &[Key] = &[
         show: |config| config.spools.iter().map(|path| path_json(path)).collect(),
     },
     Key {
+        name: "https.listen",
+        takes: "an address and a port, such as \"0.0.0.0:4580\" or \"[::]:4580\"",
+        default: "none: there is no such door",
+        doc: HTTPS,
+        example: "\"0.0.0.0:4580\"",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.https.listen, https::address(value)),
+        show: |config| https::show_address(config.https.listen),
+    },
+    Key {
+        name: "https.certificate",
+        takes: "an absolute path of a PEM file",
+        default: "none: https.listen needs one",
+        doc: "The certificate that the HTTPS door shows, followed by those that vouch for it up to what the minions trust. \
+              This file and that of the key are read again when they change; until both are good again, the last good ones \
+              are shown.",
+        example: "/etc/saltcellar/tls/certificate.pem",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.https.certificate, path(value).map(Some)),
+        show: |config| config.https.certificate.as_deref().map_or(Json::Null, path_json),
+    },
+    Key {
+        name: "https.key",
+        takes: "an absolute path of a PEM file",
+        default: "none: https.listen needs one",
+        doc: "The private key of that certificate (PKCS #8, PKCS #1 or SEC 1, without a passphrase), which nobody but the \
+              daemon's user should be able to read.",
+        example: "/etc/saltcellar/tls/key.pem",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.https.key, path(value).map(Some)),
+        show: |config| config.https.key.as_deref().map_or(Json::Null, path_json),
+    },
+    Key {
+        name: "https.pki_dir",
+        takes: "an absolute path of a directory",
+        default: "/etc/salt/pki/master",
+        doc: "The master's `pki_dir`. What a minion signed is checked with its key in `minions` below it, which `salt-key` \
+              keeps: a key that is deleted or rejected there is not believed any more from then on.",
+        example: "/etc/salt/pki/master",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.https.pki_dir, path(value)),
+        show: |config| path_json(&config.https.pki_dir),
+    },
+    Key {
+        name: "https.read",
+        takes: "none, own or all",
+        default: "none",
+        doc: "What a minion may read through the HTTPS door (`salt-call ret.get_jid saltcellar JID` and its kin): nothing, \
+              its own returns, or every job and every minion's returns.",
+        example: "own",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.https.read, https::minions_read(value)),
+        show: |config| Json::from(config.https.read.name()),
+    },
+    Key {
         name: "log.level",
         takes: "off, error, warn, info, debug or trace, or a filter such as \"info,saltcellar::store=debug\"",
         default: "info",
@@ -221,6 +281,10 @@ pub const KEYS: &[Key] = &[
     },
 ];
 
+const HTTPS: &str = "Where the HTTPS door for minions listens, for `--return saltcellar` and `ext_job_cache` on other machines; \
+`https.certificate` and `https.key` belong to it. A minion signs what it sends with its own Salt key, and can store its own \
+returns and nothing else (docs/WIRE.md). TLS must end here, at the daemon: a signature holds for this certificate only.";
+
 const CLASSES: &str = "What is kept how long. An entry goes to the first class with an item under `match` that takes it; \
 what none takes goes to `jobs` if it belongs to a job, else to `events`, and these two are always there. An item has a \
 glob over the function (`fun`), over the event's tag (`tag`), or both. A function takes its jobs as a whole: load, \
@@ -256,7 +320,7 @@ fn put<T>(place: &mut T, value: Result<T, Bad>) -> Result<(), Bad> {
     Ok(())
 }
 
-fn refused<T>(value: &Value) -> Result<T, Bad> {
+pub(super) fn refused<T>(value: &Value) -> Result<T, Bad> {
     Err(Bad::from(format!("{} is not accepted", value.noun())))
 }
 

@@ -58,7 +58,26 @@ pub(super) fn config(given: &Given, surroundings: &Surroundings) -> Result<Confi
         config.state_dir = surroundings.default_state_dir()?;
     }
     default_socket(&mut config, surroundings)?;
+    whole_https(&config)?;
     Ok(config)
+}
+
+/// An HTTPS door has a certificate and its key.
+fn whole_https(config: &Config) -> Result<(), ConfigError> {
+    let https = &config.https;
+    let missing = match (&https.certificate, &https.key) {
+        _ if https.listen.is_none() => return Ok(()),
+        (Some(_), Some(_)) => return Ok(()),
+        (None, Some(_)) => "https.certificate",
+        (Some(_), None) => "https.key",
+        (None, None) => "https.certificate and https.key",
+    };
+    Err(ConfigError {
+        origin: config.origin("https.listen").clone(),
+        key: "https.listen".to_owned(),
+        problem: "this door has no certificate to show".to_owned(),
+        accepted: format!("give {missing} too"),
+    })
 }
 
 /// What was said; the paths that depend on the user are empty if nobody named them.
@@ -332,6 +351,23 @@ mod tests {
         let long = format!("socket: /{}\n", "x".repeat(120));
         assert!(problem(&long).contains("has 121 bytes, too long for a unix socket; give an absolute path"));
         assert!(problem(&"#".repeat(1024 * 1024 + 1)).contains("longer than"));
+    }
+
+    #[test]
+    fn an_https_door_needs_a_certificate_and_its_key() {
+        let problem = |text: &str| {
+            let (dir, given) = with_file(text);
+            Config::load(&given, &user(dir.path())).unwrap_err().to_string()
+        };
+        let alone = problem("https:\n  listen: 127.0.0.1:4580\n");
+        assert!(alone.contains("c.yaml:2: https.listen: this door has no certificate to show"), "{alone}");
+        assert!(alone.ends_with("give https.certificate and https.key too"), "{alone}");
+        let half = problem("https:\n  key: /k\n  listen: 127.0.0.1:4580\n");
+        assert!(half.ends_with("give https.certificate too"), "{half}");
+        let nowhere = problem("https:\n  listen: everywhere\n");
+        assert!(nowhere.contains("give an address and a port"), "{nowhere}");
+        let (dir, given) = with_file("https:\n  certificate: /c\n");
+        assert!(Config::load(&given, &user(dir.path())).is_ok(), "without a door they stand by");
     }
 
     #[test]

@@ -12,6 +12,7 @@
 mod classes;
 mod duration;
 mod error;
+mod https;
 mod keys;
 mod load;
 mod raw;
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 
 pub use self::duration::parse as parse_duration;
 pub use self::error::{ConfigError, Origin};
+pub use self::https::{HttpsConfig, MinionsRead};
 pub use self::keys::{KEYS, Key};
 pub use self::load::{Given, SocketChoice};
 pub use self::render::markdown;
@@ -51,6 +53,8 @@ pub struct Config {
     pub bus: Vec<PathBuf>,
     /// Directories in which the Salt extension of this machine spools; looked into, never written.
     pub spools: Vec<PathBuf>,
+    /// The door for minions on other machines.
+    pub https: HttpsConfig,
     /// The daemon's own log.
     pub log: LogConfig,
     /// The store.
@@ -137,6 +141,7 @@ impl Config {
             socket_group: None,
             bus: Vec::new(),
             spools: SPOOLS.map(PathBuf::from).to_vec(),
+            https: HttpsConfig::default(),
             log: LogConfig { level: "info".to_owned(), format: LogFormat::Auto },
             store: StoreConfig {
                 durability: Durability::Durable,

@@ -1,8 +1,8 @@
 //! The daemon: builds everything out of a configuration, runs it, and stops it in order.
 //!
 //! ```text
-//! start: store -> appender, committer, sealer, retainer -> buses -> socket -> ready
-//! stop:  socket (calls under way finish) -> buses (backlog handed over) -> appender (all answered, synced)
+//! start: store -> appender, committer, sealer, retainer -> buses -> socket, HTTPS -> ready
+//! stop:  socket and HTTPS (calls under way finish) -> buses (backlog handed over) -> appender (all answered, synced)
 //!        -> committer -> sealer -> retainer -> lock released
 //! ```
 //!
@@ -23,6 +23,7 @@ use tokio::sync::watch;
 
 use crate::api::call::{Ctx, JidMaker};
 use crate::api::door::Door;
+use crate::api::https;
 use crate::api::socket::serve;
 use crate::clock::{Clock, Micros};
 use crate::config::Config;
@@ -41,6 +42,8 @@ pub struct Daemon {
     stop: watch::Sender<bool>,
     runtime: tokio::runtime::Runtime,
     socket: tokio::task::JoinHandle<()>,
+    /// The door for minions has threads of its own: what comes over a network does not keep the master waiting.
+    https: Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>,
     buses: Vec<JoinHandle<()>>,
     store_threads: Vec<JoinHandle<()>>,
 }
@@ -63,13 +66,7 @@ impl Daemon {
         tracing::info!(
             state_dir = %config.state_dir.display(), next_seq = store.durable().0, ?opened_in, "the store is open"
         );
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .max_blocking_threads(16)
-            .thread_name("sc-api")
-            .enable_all()
-            .build()
-            .context("start the runtime")?;
+        let runtime = runtime("sc-api", 16)?;
         let door = {
             let _inside = runtime.enter();
             Door::open(&config.socket, config.socket_mode, config.socket_group.as_deref())
@@ -106,14 +103,24 @@ impl Daemon {
             entry_bytes_max: config.store.entry_bytes_max,
             buses: watches,
             spools: config.spools.clone(),
+            https: config.https.listen.map(|_| https::Watch::default()),
             started,
             state_dir: config.state_dir.clone(),
             socket: config.socket.clone(),
         });
         let (stop, stopping) = watch::channel(false);
+        let https = match ctx.https.clone() {
+            None => None,
+            Some(watch) => {
+                let runtime = self::runtime("sc-https", 4)?;
+                let (config, ctx, intake) = (config.https.clone(), ctx.clone(), intake.clone());
+                let served = runtime.spawn(https::serve(config, ctx, intake, watch, stopping.clone()));
+                Some((runtime, served))
+            }
+        };
         let socket = runtime.spawn(serve(door, ctx, intake, stopping));
         tracing::info!(socket = %config.socket.display(), "listening");
-        Ok(Self { store, clock, drain, stop, runtime, socket, buses, store_threads })
+        Ok(Self { store, clock, drain, stop, runtime, socket, https, buses, store_threads })
     }
 
     /// Waits for SIGTERM or SIGINT, telling systemd's watchdog that all is well.
@@ -149,6 +156,10 @@ impl Daemon {
         }
         let _ = self.stop.send(true);
         let _ = self.runtime.block_on(self.socket);
+        if let Some((runtime, served)) = self.https {
+            let _ = runtime.block_on(served);
+            runtime.shutdown_timeout(Duration::from_secs(5));
+        }
         self.drain.stop();
         self.buses.into_iter().for_each(threads::join);
         // The last senders of `intake` went with the doors; calls that wait in the runtime hold the rest.
@@ -156,6 +167,13 @@ impl Daemon {
         self.store_threads.into_iter().for_each(threads::join);
         tracing::info!("stopped");
     }
+}
+
+/// Two named threads for tasks, and some for what blocks.
+fn runtime(name: &str, blocking: usize) -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).max_blocking_threads(blocking).thread_name(name).enable_all();
+    builder.build().context("start a runtime")
 }
 
 /// What the store of a configuration is opened with.

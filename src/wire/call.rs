@@ -59,6 +59,14 @@ pub enum CallError {
         /// The limit.
         max: usize,
     },
+    /// Who sent it, or when, is not believed; said by the HTTPS door only.
+    #[error("{message}")]
+    Unproven {
+        /// `not_accepted`, `signature`, `clock` or `replayed`.
+        code: &'static str,
+        /// What was expected.
+        message: String,
+    },
     /// Cannot store now; try again later.
     #[error("{0}")]
     Unavailable(String),
@@ -76,6 +84,7 @@ impl CallError {
             CallError::BadArgs { .. } => "bad_args",
             CallError::Refused(_) => "refused",
             CallError::TooLarge { .. } => "too_large",
+            CallError::Unproven { code, .. } => code,
             CallError::Unavailable(_) => "unavailable",
             CallError::Internal(_) => "internal",
         }

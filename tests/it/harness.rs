@@ -56,7 +56,8 @@ impl Cellar {
         put_plan(self.dir.path(), plan);
     }
 
-    fn start_in(dir: tempfile::TempDir, flags: &[&str]) -> Self {
+    /// Starts one in a directory that was prepared.
+    pub(crate) fn start_in(dir: tempfile::TempDir, flags: &[&str]) -> Self {
         let flags: Vec<_> = flags.iter().map(|f| f.replace("DIR", dir.path().to_str().unwrap())).collect();
         let child = serve(dir.path(), &flags);
         let cellar = Self { dir, child, flags };

@@ -26,6 +26,9 @@ mod returner_calls;
 /// Peers that break the protocol, stall, or lie about sizes.
 mod hostile_peers;
 
+/// The HTTPS door: signed batches, and all that is wrong with others.
+mod https_door;
+
 /// The bus door against recorded buses of three releases.
 mod bus_door;
 

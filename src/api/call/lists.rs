@@ -256,6 +256,21 @@ pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     for (dir, spool) in spools {
         write_spool(w, dir, spool);
     }
+    let https = map.key("https");
+    match &ctx.https {
+        None => {
+            https.nil();
+        }
+        Some(watch) => {
+            let door = watch.status();
+            https.map(4).str("listen").str(&door.listen).str("state").str(&door.state);
+            https.str("peers").uint(door.peers as u64).str("certificate_until");
+            match door.certificate_until {
+                Some(until) => https.int(until.0),
+                None => https.nil(),
+            };
+        }
+    }
     let counters = ctx.metrics.all();
     let w = map.key("counters").map(counters.len());
     for (name, value) in counters {

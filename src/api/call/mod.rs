@@ -9,11 +9,13 @@ mod store;
 mod writes;
 
 pub use store::prune_answer;
+pub(in crate::api) use writes::signed_return;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use super::https::Watch as HttpsWatch;
 use crate::clock::{Clock, Micros};
 use crate::ingest::bus::Watch;
 use crate::metrics::Metrics;
@@ -37,6 +39,8 @@ pub struct Ctx {
     pub buses: Vec<Watch>,
     /// Directories with spools of the extension.
     pub spools: Vec<PathBuf>,
+    /// The HTTPS door, if there is one.
+    pub https: Option<HttpsWatch>,
     /// When the daemon started.
     pub started: Micros,
     /// Where the store is.
@@ -161,8 +165,9 @@ mod tests {
                 call.name
             );
         }
-        let rows =
-            page.lines().skip_while(|l| *l != "## Calls of the returner").filter(|l| l.starts_with("| `"));
+        let calls = page.lines().skip_while(|l| *l != "## Calls of the returner");
+        // Up to the next part of the page.
+        let rows = calls.take_while(|l| !l.starts_with("# ")).filter(|l| l.starts_with("| `"));
         for row in rows {
             let name = row.trim_start_matches("| `").split('`').next().unwrap_or_default();
             assert!(find(name).is_some(), "docs/WIRE.md has a call {name} that does not exist");

@@ -115,6 +115,44 @@ pub(super) fn save_minions(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> R
 }
 
 pub(super) fn returner(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
+    keep_return(ctx, args, to, true)
+}
+
+/// A return that came from the minion itself, whose signature is known to be `signer`'s.
+///
+/// It was on no bus, whatever it says; and its time does not lie ahead, or it would keep its segment for ever.
+pub(in crate::api) fn signed_return(
+    ctx: &Ctx,
+    signer: &str,
+    args: &Args<'_>,
+    to: &mut Drafts<'_>,
+) -> Result<Vec<u8>, CallError> {
+    let load = args.required_map("load")?;
+    // Each once: of two, one reader takes the first and another the last.
+    let said = |key: &str| {
+        let mut found = msgpack::pairs(load).filter(|(name, _)| msgpack::as_text(name) == Some(key));
+        let first = found.next().and_then(|(_, value)| id_text(value));
+        first.filter(|_| found.next().is_none())
+    };
+    if said("id").as_deref() != Some(signer) {
+        ctx.metrics.https_returns_of_others.add(1);
+        let whose = said("id").unwrap_or_else(|| "nobody".to_owned());
+        return Err(CallError::Refused(format!(
+            "minion {signer} signed a return of {whose}: it can store its own only"
+        )));
+    }
+    if said("jid").is_none() {
+        return Err(ctx.refuse("a return without one `jid` belongs to no job".to_owned()));
+    }
+    keep_return(ctx, args, to, false)
+}
+
+fn keep_return(
+    ctx: &Ctx,
+    args: &Args<'_>,
+    to: &mut Drafts<'_>,
+    from_master: bool,
+) -> Result<Vec<u8>, CallError> {
     let load = args.required_map("load")?;
     let jid = msgpack::get(load, "jid").and_then(id_text);
     let jid =
@@ -124,10 +162,12 @@ pub(super) fn returner(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Resul
         minion.ok_or_else(|| ctx.refuse(format!("a return of job {jid} without `id` is nobody's")))?;
     let seen = peek(load);
     // The master fires a return before it hands it over, and firing adds the stamp: so it was on the bus.
-    let fired = seen.has_stamp && seen.cmd == Some("_return");
+    let fired = from_master && seen.has_stamp && seen.cmd == Some("_return");
     let flags = if fired { seen.flags().with(Flags::ON_BUS) } else { seen.flags() };
     let tag = format!("salt/job/{jid}/ret/{minion}");
+    let made = blank(ctx, args, Kind::Return)?;
     let entry = Entry {
+        at: if from_master { made.at } else { made.at.min(ctx.clock.now()) },
         flags,
         tag: tag.as_bytes(),
         jid: &jid,
@@ -135,7 +175,7 @@ pub(super) fn returner(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Resul
         fun: seen.fun.unwrap_or(""),
         retcode: seen.retcode.unwrap_or(0),
         body: load,
-        ..blank(ctx, args, Kind::Return)?
+        ..made
     };
     ctx.check_size(&entry)?;
     to.push(&entry, Some(prints(&entry, seen.answer)));

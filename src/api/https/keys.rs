@@ -1,0 +1,146 @@
+//! The keys that the master accepted: `<pki_dir>/minions/<id>`, as `salt-key` keeps them.
+//!
+//! # Invariant
+//!
+//! A key is believed only as long as its file is there: each look asks the file system whether it is still the same.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::pki_types::SubjectPublicKeyInfoDer;
+use rustls::pki_types::pem::PemObject as _;
+
+use super::files::{self, Stamp};
+use crate::limits::HTTPS_KEYS_REMEMBERED;
+use crate::wire::der::rsa_public_key;
+
+/// Why there is no key to judge a signature with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoKey {
+    /// The master has not accepted it: it is unknown, or waits, or was turned down.
+    #[error("the key of minion {id} is {state} at this master: `salt-key` accepts it")]
+    NotAccepted {
+        /// The minion.
+        id: String,
+        /// What `salt-key` would say.
+        state: &'static str,
+    },
+    /// It is there and cannot be used.
+    #[error("the accepted key of minion {id} cannot be read: {why}")]
+    Unreadable {
+        /// The minion.
+        id: String,
+        /// File and cause.
+        why: String,
+    },
+}
+
+/// Where `salt-key` keeps the others, and what it calls them.
+const NOT_ACCEPTED: [(&str, &str); 3] =
+    [("minions_pre", "pending"), ("minions_rejected", "rejected"), ("minions_denied", "denied")];
+
+/// An `RSAPublicKey` in DER.
+pub(super) type PublicKey = Arc<[u8]>;
+
+/// The directory of keys, with those that were used lately at hand.
+pub(super) struct Keys {
+    dir: PathBuf,
+    known: Mutex<HashMap<String, (Stamp, PublicKey)>>,
+}
+
+impl Keys {
+    /// Of the master's `pki_dir`.
+    pub(super) fn of(pki_dir: &Path) -> Self {
+        Self { dir: pki_dir.to_owned(), known: Mutex::default() }
+    }
+
+    /// The accepted key of a minion. `id` can name a file: the envelope's reader has seen to that.
+    pub(super) fn accepted(&self, id: &str) -> Result<PublicKey, NoKey> {
+        let path = self.dir.join("minions").join(id);
+        let unreadable = |why: &dyn std::fmt::Display| NoKey::Unreadable {
+            id: id.to_owned(),
+            why: format!("{}: {why}", path.display()),
+        };
+        let stamp = match Stamp::of(&path) {
+            Ok(stamp) => stamp,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.known().remove(id);
+                return Err(NoKey::NotAccepted { id: id.to_owned(), state: self.state(id) });
+            }
+            Err(error) => return Err(unreadable(&error)),
+        };
+        if let Some((known, key)) = self.known().get(id)
+            && *known == stamp
+        {
+            return Ok(key.clone());
+        }
+        let text = files::read(&path).map_err(|error| unreadable(&error))?;
+        let key: PublicKey = public_key(&text).map_err(|why| unreadable(&why))?.into();
+        let mut known = self.known();
+        if known.len() >= HTTPS_KEYS_REMEMBERED {
+            known.clear();
+        }
+        known.insert(id.to_owned(), (stamp, key.clone()));
+        Ok(key)
+    }
+
+    fn state(&self, id: &str) -> &'static str {
+        let found = NOT_ACCEPTED.iter().find(|(dir, _)| self.dir.join(dir).join(id).exists());
+        found.map_or("unknown", |(_, state)| state)
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Stamp, PublicKey)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads PEM. Old releases of Salt wrote the label of a bare RSA key around either form.
+fn public_key(text: &[u8]) -> Result<Vec<u8>, &'static str> {
+    const WANTED: &str = "no RSA public key in PEM (BEGIN PUBLIC KEY)";
+    let text = String::from_utf8_lossy(text).replace("RSA PUBLIC KEY", "PUBLIC KEY");
+    let der = SubjectPublicKeyInfoDer::from_pem_slice(text.as_bytes()).map_err(|_| WANTED)?;
+    rsa_public_key(&der).map(<[u8]>::to_vec).ok_or(WANTED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A made-up key: it is read, not used.
+    const PEM: &str = "-----BEGIN PUBLIC KEY-----\nMAYCAQUCAQM=\n-----END PUBLIC KEY-----\n";
+
+    #[test]
+    fn a_key_counts_while_its_file_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let keys = Keys::of(dir.path());
+        let state = |id: &str| match keys.accepted(id) {
+            Ok(key) => format!("{} bytes", key.len()),
+            Err(NoKey::NotAccepted { state, .. }) => state.to_owned(),
+            Err(NoKey::Unreadable { why, .. }) => why,
+        };
+        assert_eq!(state("a"), "unknown");
+        for sub in ["minions", "minions_pre", "minions_rejected", "minions_denied"] {
+            std::fs::create_dir(dir.path().join(sub)).unwrap();
+        }
+        for (sub, word) in NOT_ACCEPTED {
+            std::fs::write(dir.path().join(sub).join("a"), PEM).unwrap();
+            assert_eq!(state("a"), word);
+            std::fs::remove_file(dir.path().join(sub).join("a")).unwrap();
+        }
+        let path = dir.path().join("minions/a");
+        std::fs::write(&path, PEM).unwrap();
+        assert_eq!(state("a"), "8 bytes");
+        assert_eq!(state("a"), "8 bytes", "from memory");
+        std::fs::write(&path, PEM.replace("MAYCAQUCAQM=", "MAMEAQU=")).unwrap();
+        assert!(state("a").ends_with("no RSA public key in PEM (BEGIN PUBLIC KEY)"), "{}", state("a"));
+        std::fs::write(&path, PEM.replace("PUBLIC", "RSA PUBLIC")).unwrap();
+        assert_eq!(state("a"), "8 bytes", "the old label");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(state("a"), "unknown");
+        std::fs::create_dir(&path).unwrap();
+        assert!(state("a").ends_with("minions/a: not a file"), "{}", state("a"));
+        std::fs::write(dir.path().join("minions/b"), vec![b'x'; 300_000]).unwrap();
+        assert!(state("b").contains("too long for a key"), "{}", state("b"));
+    }
+}

@@ -1,0 +1,141 @@
+//! The two places of DER that are read here: a public key's RSA numbers, and until when a certificate is valid.
+//!
+//! Whether a certificate is good is for whoever connects to judge; this only reads its date, so that the daemon can
+//! warn in time.
+
+use crate::clock::Micros;
+
+const INTEGER: u8 = 0x02;
+const BIT_STRING: u8 = 0x03;
+const OID: u8 = 0x06;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+const SEQUENCE: u8 = 0x30;
+const EXPLICIT_0: u8 = 0xa0;
+
+/// 1.2.840.113549.1.1.1, rsaEncryption.
+const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
+
+/// Takes one element off the front: its tag and content.
+fn take<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
+    let (&tag, after) = rest.split_first()?;
+    let (&first, mut after) = after.split_first()?;
+    let mut len = usize::from(first);
+    if first >= 0x80 {
+        let digits = usize::from(first & 0x7f);
+        // Nothing read here is longer than 16 MiB, and DER has no indefinite lengths.
+        if digits == 0 || digits > 3 {
+            return None;
+        }
+        let (bytes, later) = after.split_at_checked(digits)?;
+        len = bytes.iter().fold(0, |len, byte| len << 8 | usize::from(*byte));
+        after = later;
+    }
+    let (content, after) = after.split_at_checked(len)?;
+    *rest = after;
+    Some((tag, content))
+}
+
+/// Takes an element that must have this tag.
+fn expect<'a>(rest: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
+    take(rest).filter(|(found, _)| *found == tag).map(|(_, content)| content)
+}
+
+/// The `RSAPublicKey` (PKCS #1) within a `SubjectPublicKeyInfo`, or what is one already; nothing if the key is of another
+/// kind.
+pub fn rsa_public_key(der: &[u8]) -> Option<&[u8]> {
+    let mut inside = expect(&mut &*der, SEQUENCE)?;
+    if inside.first() == Some(&INTEGER) {
+        return Some(der);
+    }
+    let mut algorithm = expect(&mut inside, SEQUENCE)?;
+    if expect(&mut algorithm, OID)? != RSA {
+        return None;
+    }
+    // The bits that are left over in the last byte: none.
+    expect(&mut inside, BIT_STRING)?.strip_prefix(&[0])
+}
+
+/// When a certificate ends to be valid.
+pub fn not_after(certificate: &[u8]) -> Option<Micros> {
+    let mut certificate = expect(&mut &*certificate, SEQUENCE)?;
+    let mut inside = expect(&mut certificate, SEQUENCE)?;
+    if inside.first() == Some(&EXPLICIT_0) {
+        take(&mut inside)?;
+    }
+    // Serial number, algorithm, issuer.
+    for tag in [INTEGER, SEQUENCE, SEQUENCE] {
+        expect(&mut inside, tag)?;
+    }
+    let mut validity = expect(&mut inside, SEQUENCE)?;
+    take(&mut validity)?;
+    let (tag, text) = take(&mut validity)?;
+    time(tag, text)
+}
+
+/// `YYMMDDHHMMSSZ` of UTCTime, or with a year of four digits of GeneralizedTime.
+fn time(tag: u8, text: &[u8]) -> Option<Micros> {
+    let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
+    let year_digits = match tag {
+        UTC_TIME => 2,
+        GENERALIZED_TIME => 4,
+        _ => return None,
+    };
+    if text.len() != year_digits + 10 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let (year, rest) = text.split_at_checked(year_digits)?;
+    let year: i64 = year.parse().ok()?;
+    let year = if year_digits == 4 { year } else { year + if year < 50 { 2000 } else { 1900 } };
+    let field = |at: usize| rest.get(at..at + 2)?.parse::<i64>().ok();
+    let (month, day) = (field(0)?, field(2)?);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let seconds = days(year, month, day) * 86_400 + field(4)? * 3600 + field(6)? * 60 + field(8)?;
+    Some(Micros(seconds * 1_000_000))
+}
+
+/// Days from 1970 to a date, in a calendar whose years begin in March.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    year * 365 + leaps + (month * 153 + 2) / 5 + day - 1 - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_public_key_is_unwrapped() {
+        let bare = [SEQUENCE, 6, INTEGER, 1, 5, INTEGER, 1, 3];
+        assert_eq!(rsa_public_key(&bare), Some(&bare[..]));
+        let mut inside = vec![SEQUENCE, 13, OID, 9];
+        inside.extend_from_slice(RSA);
+        inside.extend_from_slice(&[5, 0, BIT_STRING, 9, 0]);
+        inside.extend_from_slice(&bare);
+        let mut wrapped = vec![SEQUENCE, 0x81, u8::try_from(inside.len()).unwrap()];
+        wrapped.extend_from_slice(&inside);
+        assert_eq!(rsa_public_key(&wrapped), Some(&bare[..]));
+        // Of another kind: one bit of its name differs.
+        wrapped[9] ^= 1;
+        assert_eq!(rsa_public_key(&wrapped), None);
+        for len in 0..wrapped.len() {
+            assert_eq!(rsa_public_key(&wrapped[..len]), None, "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn dates_are_counted_from_1970() {
+        let at = |tag, text: &str| time(tag, text.as_bytes()).map(|t| t.0 / 1_000_000);
+        assert_eq!(at(UTC_TIME, "700101000000Z"), Some(0));
+        assert_eq!(at(UTC_TIME, "000229235959Z"), Some(951_868_799));
+        assert_eq!(at(GENERALIZED_TIME, "20991231235959Z"), Some(4_102_444_799));
+        for bad in ["", "Z", "7001010000Z", "701301000000Z", "700100000000Z", "70010100000xZ", "700101000000"]
+        {
+            assert_eq!(at(UTC_TIME, bad), None, "{bad}");
+        }
+        assert_eq!(at(INTEGER, "700101000000Z"), None);
+    }
+}

@@ -1,0 +1,602 @@
+//! The HTTPS door from outside: a minion that is who it says, and many that are not.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+
+use rmpv::Value;
+use saltcellar::api::https::client::{Address, Answer, Connection, Signer};
+use saltcellar::clock::{Clock, Micros};
+use saltcellar::wire::call::request_frame;
+use saltcellar::wire::signed::Envelope;
+
+use crate::harness::{Cellar, map, wait_for};
+
+const JID: &str = "20261121031733650863";
+const HOUR: i64 = 3_600_000_000;
+
+fn data(name: &str) -> Vec<u8> {
+    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/https").join(name)).unwrap()
+}
+
+fn signer(name: &str) -> Signer {
+    Signer::from_pem(&data(name)).unwrap()
+}
+
+fn now() -> Micros {
+    Clock::real().now()
+}
+
+/// A daemon with an HTTPS door, and its master's keys.
+struct House {
+    cellar: Cellar,
+}
+
+impl House {
+    /// Minion `a` and `b` are accepted.
+    fn open(more: &str) -> Self {
+        Self::open_with("server", more)
+    }
+
+    fn open_with(certificate: &str, more: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for sub in ["minions", "minions_pre", "minions_rejected", "minions_denied"] {
+            std::fs::create_dir_all(dir.path().join("pki").join(sub)).unwrap();
+        }
+        let shown = dir.path().display();
+        let config = format!(
+            "https:\n  listen: 127.0.0.1:0\n  certificate: {shown}/tls.pem\n  key: {shown}/tls.key\n  pki_dir: {shown}/pki\n{more}"
+        );
+        std::fs::write(dir.path().join("c.yaml"), config).unwrap();
+        put_certificate(dir.path(), certificate);
+        let house = Self { cellar: Cellar::start_in(dir, &["--config", "DIR/c.yaml"]) };
+        house.accept("a", "minion-a.pub");
+        house.accept("b", "minion-b.pub");
+        house
+    }
+
+    fn accept(&self, id: &str, key: &str) {
+        std::fs::write(self.pki("minions").join(id), data(key)).unwrap();
+    }
+
+    fn pki(&self, sub: &str) -> PathBuf {
+        self.cellar.dir.path().join("pki").join(sub)
+    }
+
+    fn status(&self, field: &str) -> Value {
+        self.cellar.ask("status", vec![])["https"][field].clone()
+    }
+
+    fn state(&self) -> String {
+        self.status("state").as_str().unwrap().to_owned()
+    }
+
+    fn port(&self) -> u16 {
+        let listen = self.status("listen").as_str().unwrap().to_owned();
+        listen.rsplit(':').next().unwrap().parse().unwrap()
+    }
+
+    fn address(&self) -> Address {
+        wait_for("the door", || self.state().starts_with("open").then_some(()));
+        Address::new(([127, 0, 0, 1], self.port()).into(), "localhost", &data("ca.pem")).unwrap()
+    }
+
+    fn connect(&self) -> Connection {
+        Connection::open(&self.address()).unwrap()
+    }
+
+    fn stored(&self) -> Vec<String> {
+        let job = self.cellar.ask("get_jid", vec![("jid", JID.into())]);
+        job.as_map().unwrap().iter().map(|(minion, _)| minion.as_str().unwrap().to_owned()).collect()
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.cellar.counter(name)
+    }
+}
+
+fn put_certificate(dir: &Path, name: &str) {
+    std::fs::write(dir.join("tls.pem"), data(&format!("{name}.pem"))).unwrap();
+    std::fs::write(dir.join("tls.key"), data(&format!("{name}.key"))).unwrap();
+}
+
+/// One frame with a return of that minion.
+fn returned(minion: &str, more: Vec<(&str, Value)>) -> Vec<u8> {
+    let mut load = vec![("id", minion.into()), ("jid", JID.into()), ("return", true.into())];
+    load.extend([("fun", "test.ping".into()), ("retcode", 0.into()), ("success", true.into())]);
+    let mut args = vec![("load", map(load))];
+    args.extend(more);
+    call("returner", args)
+}
+
+fn call(name: &str, args: Vec<(&str, Value)>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    rmpv::encode::write_value(&mut bytes, &map(args)).unwrap();
+    request_frame(7, name, &bytes)
+}
+
+/// What the first frame of an answer says: its value, or the code and message of a refusal.
+fn first(answer: &Answer) -> Result<Value, (String, String)> {
+    let frame = rmpv::decode::read_value(&mut &answer.body[4..]).unwrap();
+    if frame[1] == Value::from(true) {
+        return Ok(frame[2].clone());
+    }
+    let word = |key: &str| frame[2][key].as_str().unwrap().to_owned();
+    Err((word("code"), word("message")))
+}
+
+/// Signs and posts as `id`.
+fn post(
+    connection: &mut Connection,
+    id: &str,
+    key: &Signer,
+    payload: &[u8],
+) -> Result<Value, (String, String)> {
+    let batch = connection.sealed(id, key, now(), payload).unwrap();
+    first(&connection.post(&batch).unwrap())
+}
+
+#[test]
+fn a_minion_stores_its_own_returns() {
+    let house = House::open("");
+    let mut connection = house.connect();
+    assert_eq!(post(&mut connection, "a", &signer("minion-a.pem"), &returned("a", vec![])), Ok(Value::Nil));
+    assert_eq!(house.stored(), ["a"], "readable once it is acknowledged");
+    // Another minion over the same connection, and several calls in one batch.
+    let two = [returned("b", vec![]), returned("b", vec![])].concat();
+    let batch = connection.sealed("b", &signer("minion-b.pem"), now(), &two).unwrap();
+    let answer = connection.post(&batch).unwrap();
+    assert_eq!((answer.status, answer.body.len()), (200, 2 * (4 + 4)));
+    assert_eq!(house.stored(), ["a", "b"]);
+    assert_eq!(house.counter("https_batches"), 2);
+    assert_eq!(house.status("peers"), 1.into());
+    let mut status = crate::fake_daemon::program();
+    let status = status.args(["status", "--socket"]).arg(house.cellar.socket()).output().unwrap();
+    let shown = crate::fake_daemon::stdout(&status);
+    let line = shown.lines().find(|line| line.starts_with("https ")).unwrap_or_default();
+    assert!(
+        line.contains("127.0.0.1:") && line.contains("open, 1 connections, certificate until 21"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn what_is_not_proven_is_refused_counted_and_said() {
+    let house = House::open("");
+    let (a, b) = (signer("minion-a.pem"), signer("minion-b.pem"));
+    std::fs::write(house.pki("minions_pre").join("waits"), data("minion-a.pub")).unwrap();
+    std::fs::write(house.pki("minions_rejected").join("turned-down"), data("minion-a.pub")).unwrap();
+    std::fs::write(house.pki("minions_denied").join("another"), data("minion-a.pub")).unwrap();
+    std::fs::write(house.pki("minions").join("broken"), "-----BEGIN PUBLIC KEY-----\n").unwrap();
+    let check = |id: &str, key: &Signer, time: Micros, code: &str, counter: &str, words: &[&str]| {
+        let before = house.counter(counter);
+        let mut connection = house.connect();
+        let batch = connection.sealed(id, key, time, &returned(id, vec![])).unwrap();
+        let (found, message) = first(&connection.post(&batch).unwrap()).unwrap_err();
+        assert_eq!(found, code, "{message}");
+        for word in words {
+            assert!(message.contains(word), "{word}: {message}");
+        }
+        assert_eq!(house.counter(counter), before + 1, "{counter}");
+    };
+    check("a", &b, now(), "signature", "https_signatures_bad", &["the master accepted for minion a"]);
+    let unknown = "https_keys_not_accepted";
+    check("stranger", &a, now(), "not_accepted", unknown, &["stranger", "unknown", "salt-key"]);
+    check("waits", &a, now(), "not_accepted", unknown, &["pending"]);
+    check("turned-down", &a, now(), "not_accepted", unknown, &["rejected"]);
+    check("another", &a, now(), "not_accepted", unknown, &["denied"]);
+    check("broken", &a, now(), "unavailable", "https_keys_unreadable", &["broken", "see the daemon's log"]);
+    let year = now().iso()[..4].to_owned();
+    check("a", &a, Micros(0), "clock", "https_clocks_off", &["minion a shows 1970-", &year, "300 s"]);
+    check("a", &a, Micros(now().0 + HOUR), "clock", "https_clocks_off", &["minion a shows"]);
+    check("a", &a, Micros(i64::MAX), "clock", "https_clocks_off", &["9223372036854775807 microseconds"]);
+    check("../minions/a", &a, now(), "protocol", "https_malformed", &["can name a file"]);
+    assert_eq!(house.stored(), [""; 0]);
+    assert!(house.cellar.log().contains("minions/broken"), "{}", house.cellar.log());
+}
+
+#[test]
+fn a_batch_is_good_once_and_on_its_connection_only() {
+    let mut house = House::open("");
+    let key = signer("minion-a.pem");
+    let mut connection = house.connect();
+    let batch = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
+    assert_eq!(first(&connection.post(&batch).unwrap()), Ok(Value::Nil));
+    let code = |answer: Answer| first(&answer).unwrap_err();
+    let (again, words) = code(connection.post(&batch).unwrap());
+    assert_eq!(
+        (again.as_str(), words.contains("batch 1 of minion a was sent before")),
+        ("replayed", true),
+        "{words}"
+    );
+    let (elsewhere, words) = code(house.connect().post(&batch).unwrap());
+    assert_eq!((elsewhere.as_str(), words.contains("for another connection")), ("replayed", true), "{words}");
+    assert_eq!(house.counter("https_replayed"), 2);
+    // Nothing had to be remembered over a restart.
+    assert!(house.cellar.terminate());
+    house.cellar.restart();
+    let (later, _) = code(house.connect().post(&batch).unwrap());
+    assert_eq!(later, "replayed");
+    assert_eq!(house.stored(), ["a"]);
+}
+
+#[test]
+fn a_batch_signed_for_another_certificate_is_refused() {
+    let house = House::open("");
+    let key = signer("minion-a.pem");
+    let mut connection = house.connect();
+    let payload = returned("a", vec![]);
+    let sum = |bytes: &[u8]| ring::digest::digest(&ring::digest::SHA256, bytes).as_ref().try_into().unwrap();
+    let envelope = Envelope {
+        time: now(),
+        challenge: *connection.challenge(),
+        number: 1,
+        payload_digest: sum(&payload),
+        payload_len: u32::try_from(payload.len()).unwrap(),
+        id: "a",
+    };
+    // As somebody would who was sent a batch and hands it on: all is right but the certificate.
+    let signed = |certificate: &[u8; 32], payload: &[u8]| {
+        [&envelope.write(&key.sign(&envelope.signed_text(certificate)).unwrap()), payload].concat()
+    };
+    let (code, _) = first(&connection.post(&signed(&sum(b"another"), &payload)).unwrap()).unwrap_err();
+    assert_eq!(code, "signature");
+    // And one whose payload was exchanged.
+    let mut connection = house.connect();
+    let envelope = Envelope { challenge: *connection.challenge(), ..envelope };
+    let text = envelope.signed_text(connection.certificate());
+    let mut forged = envelope.write(&key.sign(&text).unwrap());
+    let mut other = payload.clone();
+    let last = other.len() - 1;
+    other[last] ^= 1;
+    forged.extend_from_slice(&other);
+    let (code, words) = first(&connection.post(&forged).unwrap()).unwrap_err();
+    assert_eq!((code.as_str(), words.contains("not the one")), ("signature", true), "{words}");
+    assert_eq!(house.counter("https_signatures_bad"), 2);
+    assert_eq!(house.stored(), [""; 0]);
+}
+
+#[test]
+fn a_key_counts_from_when_it_is_accepted_until_it_is_deleted() {
+    let house = House::open("");
+    let (a, b) = (signer("minion-a.pem"), signer("minion-b.pem"));
+    let mut connection = house.connect();
+    let mut code =
+        |key: &Signer| post(&mut connection, "new", key, &returned("new", vec![])).map_err(|(code, _)| code);
+    house.accept("new", "minion-a.pub");
+    assert_eq!(code(&a), Ok(Value::Nil));
+    assert_eq!(code(&a), Ok(Value::Nil));
+    house.accept("new", "minion-b.pub");
+    assert_eq!(code(&b), Ok(Value::Nil));
+    assert_eq!(code(&a), Err("signature".to_owned()));
+    let mut connection = house.connect();
+    std::fs::remove_file(house.pki("minions").join("new")).unwrap();
+    let (code, _) = post(&mut connection, "new", &b, &returned("new", vec![])).unwrap_err();
+    assert_eq!(code, "not_accepted");
+}
+
+#[test]
+fn a_retry_whose_first_answer_got_lost_is_stored_once() {
+    let mut house = House::open("");
+    let key = signer("minion-a.pem");
+    let at = Value::from(now().0 - 1000);
+    let retry = returned("a", vec![("at", at.clone()), ("replay", true.into())]);
+    assert_eq!(post(&mut house.connect(), "a", &key, &returned("a", vec![("at", at)])), Ok(Value::Nil));
+    assert_eq!(post(&mut house.connect(), "a", &key, &retry), Ok(Value::Nil));
+    house.cellar.kill();
+    house.cellar.restart();
+    assert_eq!(post(&mut house.connect(), "a", &key, &retry), Ok(Value::Nil));
+    let job = house.cellar.ask("job_show", vec![("jid", JID.into())]);
+    assert_eq!(job["returns"].as_array().unwrap().len(), 1);
+    let entries: u64 = house.cellar.ask("status", vec![])["classes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|class| class["entries"].as_u64().unwrap())
+        .sum();
+    assert_eq!(entries, 1);
+}
+
+#[test]
+fn a_minion_does_nothing_but_store_its_own_returns() {
+    let house = House::open("");
+    let key = signer("minion-a.pem");
+    let mut connection = house.connect();
+    let mut refused = |frame: &[u8]| post(&mut connection, "a", &key, frame).unwrap_err();
+    let (code, words) = refused(&returned("b", vec![]));
+    assert_eq!(
+        (code.as_str(), words.contains("minion a signed a return of b")),
+        ("refused", true),
+        "{words}"
+    );
+    assert_eq!(house.counter("https_returns_of_others"), 1);
+    // Two ids in one map: whichever a reader takes, it is refused.
+    let twice = map(vec![("id", "a".into()), ("id", "b".into()), ("jid", JID.into()), ("return", 1.into())]);
+    assert_eq!(refused(&call("returner", vec![("load", twice)])).0, "refused");
+    assert_eq!(
+        refused(&call("returner", vec![("load", map(vec![("id", "a".into())]))])).0,
+        "refused",
+        "no jid"
+    );
+    assert_eq!(refused(&call("returner", vec![("load", 5.into())])).0, "bad_args");
+    let (code, words) = refused(&call("get_jid", vec![("jid", JID.into())]));
+    assert_eq!((code.as_str(), words.contains("https.read is none")), ("refused", true), "{words}");
+    for name in ["save_load", "event_return", "save_reg", "prep_jid", "status", "store_prune", "events_list"]
+    {
+        assert_eq!(refused(&call(name, vec![])).0, "refused", "{name}");
+    }
+    assert_eq!(house.counter("https_calls_denied"), 8);
+    assert_eq!(refused(&call("no_such_call", vec![])).0, "unknown_call");
+    assert_eq!(house.stored(), [""; 0]);
+}
+
+#[test]
+fn a_return_of_a_minion_is_no_event_and_lies_not_ahead() {
+    let house = House::open("");
+    let load = map(vec![
+        ("id", "a".into()),
+        ("jid", JID.into()),
+        ("return", 1.into()),
+        ("cmd", "_return".into()),
+        ("_stamp", "2026-11-21T03:17:33.650863".into()),
+    ]);
+    let frame = call("returner", vec![("load", load), ("at", Value::from(now().0 + 1000 * 24 * HOUR))]);
+    assert_eq!(post(&mut house.connect(), "a", &signer("minion-a.pem"), &frame), Ok(Value::Nil));
+    assert_eq!(house.cellar.ask("events_list", vec![])["events"].as_array().unwrap().len(), 0);
+    let job = house.cellar.ask("job_show", vec![("jid", JID.into())]);
+    assert!(job["returns"][0]["time"].as_i64().unwrap() <= now().0);
+}
+
+#[test]
+fn what_a_minion_may_read_the_configuration_says() {
+    let read = |how: &str| {
+        let house = House::open(&format!("  read: {how}\n"));
+        let (a, b) = (signer("minion-a.pem"), signer("minion-b.pem"));
+        let mut connection = house.connect();
+        post(&mut connection, "a", &a, &returned("a", vec![])).unwrap();
+        post(&mut connection, "b", &b, &returned("b", vec![])).unwrap();
+        let mut ask =
+            |name: &str, args| post(&mut connection, "b", &b, &call(name, args)).map_err(|(code, _)| code);
+        let names = |value: Value| {
+            value.as_map().unwrap().iter().map(|(k, _)| k.to_string()).collect::<Vec<_>>().join(" ")
+        };
+        let minions = ask("get_minions", vec![]).map(|list| list.as_array().unwrap().len().to_string());
+        let job = ask("get_jid", vec![("jid", JID.into())]).map(names);
+        let fun = ask("get_fun", vec![("fun", "test.ping".into())]).map(names);
+        assert!(ask("save_minions", vec![]).is_err() && ask("status", vec![]).is_err());
+        [job, fun, minions].map(|found| found.unwrap_or_else(|code| code)).join(", ")
+    };
+    assert_eq!(read("none"), "refused, refused, refused");
+    assert_eq!(read("own"), "\"b\", \"b\", refused");
+    assert_eq!(read("all"), "\"a\" \"b\", \"a\" \"b\", 2");
+}
+
+#[test]
+fn what_is_no_batch_is_told_so() {
+    let house = House::open("store:\n  entry_bytes_max: 64KiB\n");
+    let key = signer("minion-a.pem");
+    let status = |method: &str, path: &str, body: &[u8]| {
+        let answer = house.connect().request(method, path, body).unwrap();
+        (answer.status, first(&answer).unwrap_err())
+    };
+    for (method, path, body) in [
+        ("GET", "/", &b""[..]),
+        ("GET", "/v1/batch", b""),
+        ("POST", "/v1/batch", b"{}"),
+        ("POST", "/v1/batch", b"SCSIGN\0\x09"),
+        ("POST", "/v1/batch", b"SCSIGN\0\x01 cut"),
+        ("POST", "/v1/batch", b""),
+    ] {
+        let (status, (code, words)) = status(method, path, body);
+        assert_eq!((status, code.as_str()), (400, "protocol"), "{method} {path}: {words}");
+    }
+    assert_eq!(house.counter("https_malformed"), 6);
+    // Signed, and still no requests.
+    for payload in [
+        &b"\xc1\xc1\xc1\xc1\xc1\xc1"[..],
+        b"\0\0\0\x02\xc1\xc1",
+        b"\0\0\0\x04\x93\x01\xa1x",
+        b"\xff\xff\xff\xff",
+    ] {
+        let mut connection = house.connect();
+        let (code, _) = post(&mut connection, "a", &key, payload).unwrap_err();
+        assert_eq!(code, "protocol", "{payload:x?}");
+    }
+    // An envelope that lies about its payload.
+    let mut connection = house.connect();
+    let whole = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
+    let answer = connection.post(&whole[..whole.len() - 1]).unwrap();
+    assert!(first(&answer).unwrap_err().1.contains("the envelope says"), "{answer:?}");
+    let mut connection = house.connect();
+    let mut longer = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
+    longer.push(0);
+    assert!(first(&connection.post(&longer).unwrap()).unwrap_err().1.contains("goes on after"));
+    assert_eq!(house.counter("https_malformed"), 12);
+    // A single entry that is too large, and a batch that says it will be: refused before it is sent.
+    let big = returned("a", vec![("x", Value::from("x".repeat(10)))]);
+    assert_eq!(post(&mut house.connect(), "a", &key, &big), Ok(Value::Nil));
+    let load = map(vec![("id", "a".into()), ("jid", JID.into()), ("return", "x".repeat(70_000).into())]);
+    let (code, _) =
+        post(&mut house.connect(), "a", &key, &call("returner", vec![("load", load)])).unwrap_err();
+    assert_eq!(code, "too_large");
+    let connection = &mut house.connect();
+    let envelope = Envelope {
+        time: now(),
+        challenge: *connection.challenge(),
+        number: 1,
+        payload_digest: [0; 32],
+        payload_len: 1 << 30,
+        id: "a",
+    };
+    let signed = envelope.write(&key.sign(&envelope.signed_text(connection.certificate())).unwrap());
+    let answer = connection.post(&signed).unwrap();
+    assert_eq!((answer.status, first(&answer).unwrap_err().0.as_str()), (413, "too_large"));
+    assert_eq!(house.counter("https_too_large"), 1);
+}
+
+#[test]
+fn peers_without_tls_are_told_and_half_open_ones_hold_up_nobody() {
+    let house = House::open("");
+    let address = ([127, 0, 0, 1], house.port());
+    wait_for("the door", || (house.state() == "open").then_some(()));
+    let mut plain = TcpStream::connect(std::net::SocketAddr::from(address)).unwrap();
+    plain.write_all(b"GET /v1/hello HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let mut told = String::new();
+    plain.read_to_string(&mut told).unwrap();
+    assert!(told.starts_with("HTTP/1.1 400 ") && told.contains("https://"), "{told}");
+    assert_eq!(house.counter("https_without_tls"), 1);
+    let mut held = Vec::new();
+    // Nothing, the beginning of a handshake, and what is none.
+    for words in [&b""[..], b"\x16\x03\x01", b"\x16\x03\x01\x02\x00\x01\x00"] {
+        for _ in 0..40 {
+            let mut stream = TcpStream::connect(std::net::SocketAddr::from(address)).unwrap();
+            stream.write_all(words).unwrap();
+            held.push(stream);
+        }
+    }
+    let mut garbage = TcpStream::connect(std::net::SocketAddr::from(address)).unwrap();
+    garbage.write_all(&[0x16, 0xff, 0xff, 0xff, 0xff, 0, 1, 2, 3, 4]).unwrap();
+    // Requests that stop in the middle: of their head, of their envelope, of their payload.
+    let key = signer("minion-a.pem");
+    let mut stopped = Vec::new();
+    for left in [420, 300, 3] {
+        let mut connection = house.connect();
+        let batch = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
+        let head = format!("POST /v1/batch HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", batch.len());
+        let bytes = [head.as_bytes(), &batch].concat();
+        connection.send(&bytes[..bytes.len() - left]).unwrap();
+        stopped.push(connection);
+    }
+    assert_eq!(post(&mut house.connect(), "a", &key, &returned("a", vec![])), Ok(Value::Nil));
+    wait_for("the failed handshake", || (house.counter("https_handshakes_failed") > 0).then_some(()));
+    drop((held, stopped, garbage));
+    wait_for("all to be let go", || (house.status("peers") == 0.into()).then_some(()));
+}
+
+#[test]
+fn a_new_certificate_is_shown_and_a_bad_one_is_not() {
+    let house = House::open("");
+    let dir = house.cellar.dir.path();
+    let mut before = house.connect();
+    let shown = *before.certificate();
+    std::fs::write(dir.join("tls.pem"), "no certificate at all").unwrap();
+    wait_for("the bad one to be seen", || (house.counter("https_certificates_bad") > 0).then_some(()));
+    assert!(
+        house.state().contains("former certificate") && house.state().contains("tls.pem"),
+        "{}",
+        house.state()
+    );
+    assert_eq!(*house.connect().certificate(), shown);
+    put_certificate(dir, "renewed");
+    wait_for("the new one", || (house.state() == "open").then_some(()));
+    assert_ne!(*house.connect().certificate(), shown);
+    // Who is connected goes on.
+    let key = signer("minion-a.pem");
+    assert_eq!(post(&mut before, "a", &key, &returned("a", vec![])), Ok(Value::Nil));
+}
+
+#[test]
+fn an_expired_certificate_is_refused_by_minions_and_counted() {
+    let house = House::open_with("expired", "");
+    wait_for("the date to be seen", || (house.counter("https_certificates_expired") == 1).then_some(()));
+    assert!(house.cellar.log().contains("expired=\"2020-02-01T00:00:00"), "{}", house.cellar.log());
+    let error = Connection::open(&house.address()).err().unwrap().to_string();
+    assert!(error.contains("expired"), "{error}");
+    wait_for("the refusal", || (house.counter("https_handshakes_failed") > 0).then_some(()));
+}
+
+#[test]
+fn a_daemon_without_a_usable_certificate_runs_and_says_why() {
+    let house = House::open_with("server", "");
+    let dir = house.cellar.dir.path();
+    // The key of another certificate.
+    std::fs::write(dir.join("tls.key"), data("renewed.key")).unwrap();
+    wait_for("it to be seen", || (house.counter("https_certificates_bad") > 0).then_some(()));
+    assert!(house.state().contains("do not fit"), "{}", house.state());
+    let mut house = house;
+    assert!(house.cellar.terminate());
+    house.cellar.restart();
+    wait_for("the word", || house.state().starts_with("no certificate: ").then_some(()));
+    let mut stream = TcpStream::connect(std::net::SocketAddr::from(([127, 0, 0, 1], house.port()))).unwrap();
+    let _ = stream.read(&mut [0]);
+    wait_for("the peer to be counted", || (house.counter("https_peers_turned_away") > 0).then_some(()));
+    put_certificate(house.cellar.dir.path(), "server");
+    wait_for("the door", || (house.state() == "open").then_some(()));
+    assert_eq!(
+        post(&mut house.connect(), "a", &signer("minion-a.pem"), &returned("a", vec![])),
+        Ok(Value::Nil)
+    );
+}
+
+#[test]
+fn two_daemons_on_one_port_and_the_second_goes_on_without() {
+    let house = House::open("");
+    wait_for("the door", || (house.state() == "open").then_some(()));
+    let dir = tempfile::tempdir().unwrap();
+    let shown = dir.path().display();
+    let config = format!(
+        "https: {{listen: \"127.0.0.1:{}\", certificate: {shown}/tls.pem, key: {shown}/tls.key}}\n",
+        house.port()
+    );
+    std::fs::write(dir.path().join("c.yaml"), config).unwrap();
+    put_certificate(dir.path(), "server");
+    let second = House { cellar: Cellar::start_in(dir, &["--config", "DIR/c.yaml"]) };
+    wait_for("the word", || second.state().starts_with("cannot listen: ").then_some(()));
+    drop(house);
+    wait_for("the port to be free", || (second.state() == "open").then_some(()));
+}
+
+#[test]
+fn a_thousand_minions_at_once_are_served_in_bounded_memory() {
+    const MINIONS: usize = 1000;
+    const THREADS: usize = 8;
+    let house = House::open("");
+    let rss = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", house.cellar.child.id())).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap()
+    };
+    for n in 0..MINIONS {
+        house.accept(&format!("minion-{n}"), "minion-a.pub");
+    }
+    let (address, key) = (house.address(), signer("minion-a.pem"));
+    let before = rss();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..THREADS)
+            .map(|t| {
+                let (address, key) = (&address, &key);
+                let work = move || {
+                    let mut connections: Vec<_> = (t..MINIONS)
+                        .step_by(THREADS)
+                        .map(|n| (format!("minion-{n}"), Connection::open(address).unwrap()))
+                        .collect();
+                    for (id, connection) in &mut connections {
+                        assert_eq!(post(connection, id, key, &returned(id, vec![])), Ok(Value::Nil));
+                    }
+                    connections
+                };
+                std::thread::Builder::new().spawn_scoped(scope, work).unwrap()
+            })
+            .collect();
+        let connections: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+        assert_eq!(house.status("peers"), MINIONS.into());
+        let grown = rss().saturating_sub(before);
+        assert!(grown < 100 * 1024, "{grown} kB for {MINIONS} connections");
+        println!("{grown} kB more for {MINIONS} connections");
+        drop(connections);
+    });
+    assert_eq!(house.stored().len(), MINIONS);
+    assert_eq!(house.counter("https_peers_turned_away"), 0);
+}
+
+#[test]
+fn a_stop_answers_what_is_under_way_and_ends() {
+    let mut house = House::open("");
+    let key = signer("minion-a.pem");
+    let mut connection = house.connect();
+    let _idle = house.connect();
+    assert_eq!(post(&mut connection, "a", &key, &returned("a", vec![])), Ok(Value::Nil));
+    assert!(house.cellar.terminate());
+    let batch = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
+    assert!(connection.post(&batch).is_err(), "closed");
+}
