@@ -55,9 +55,11 @@ class Daemon:
         self.root, self.bus, self.process = root, bus, None
         self.bin = os.environ["SALTCELLAR_BIN"]
         self.socket, self.log = f"{root}/sc.sock", f"{root}/daemon.log"
+        self.flags = []  # more of them, for `serve`
 
     def start(self):
-        cmd = [self.bin, "serve", "--state-dir", f"{self.root}/state", "--socket", self.socket, "--bus", self.bus]
+        cmd = [self.bin, "serve", "--state-dir", f"{self.root}/state", "--socket", self.socket, "--bus", self.bus,
+               *self.flags]
         env = {k: v for k, v in os.environ.items() if not k.startswith("SALTCELLAR_")}
         with open(self.log, "ab") as log:
             procs.spawn(cmd, self._note, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env)

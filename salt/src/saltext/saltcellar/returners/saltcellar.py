@@ -5,9 +5,9 @@ Keep jobs and events in saltcellar.
 
 saltcellar is a daemon beside the master that stores jobs, their returns and every event, and
 answers for them. This module is how Salt reaches it, over a unix socket: as the master's job
-cache, as its event returner, or as a returner of single minions.
+cache, as its event returner, or as a returner of minions, which reach it over HTTPS from other machines.
 
-:depends: the saltcellar daemon, running on the same machine
+:depends: the saltcellar daemon, running on the same machine; or, on a minion, at ``saltcellar.url``
 
 In the master's configuration:
 
@@ -35,6 +35,17 @@ map ``saltcellar:`` without the prefix, and on a minion they may come from pilla
     saltcellar.spool_bytes_max: 268435456
     # For how many seconds an entry may wait there; counted, logged and lost likewise.
     saltcellar.spool_age_max: 604800
+
+On a minion of another machine:
+
+.. code-block:: yaml
+
+    # The daemon's HTTPS door, instead of the socket.
+    saltcellar.url: https://master:4580
+    # Who vouches for its certificate. What the system trusts, unless set.
+    saltcellar.ca: /etc/salt/pki/saltcellar-ca.pem
+    # Where minion.pem is, which signs what is sent. Salt's own setting, unless set.
+    saltcellar.pki_dir: /etc/salt/pki/minion
 
 How long jobs are kept is Salt's own setting, ``keep_jobs_seconds`` (24 hours; 0 is for ever): the master's maintenance
 passes it on. The daemon's configuration may say otherwise, by function if need be (``store.classes``).

@@ -299,7 +299,7 @@ class Client:
         A connection that was open before may have died since, with the daemon: that one failure is
         answered by one new connection.
         """
-        path = self.settings.socket
+        path = self.settings.address
         now = time.monotonic()
         if now < _breakers.get(path, (0, 0))[0]:
             raise Away(f"{path} did not answer a moment ago")
@@ -308,7 +308,7 @@ class Client:
             while True:
                 pooled = _take(path)
                 # Not reaching the daemon at all shows sooner than it being slow with a long list.
-                connection = pooled or wire.Connection(path, min(deadline, now + self.settings.timeout))
+                connection = pooled or _connect(self.settings, min(deadline, now + self.settings.timeout))
                 try:
                     answer = connection.ask(call, deadline)
                 except wire.Refusal:
@@ -347,7 +347,7 @@ class Client:
         """Send spooled entries for at most about ``budget`` seconds, unless another process is at it. Never raises."""
         if not self.spool.pending():
             return
-        path = self.settings.socket
+        path = self.settings.address
         now = time.monotonic()
         if now < _handover_not_before.get(self.spool.path, 0) or now < _breakers.get(path, (0, 0))[0]:
             return
@@ -356,7 +356,7 @@ class Client:
             with self.spool.turn() as mine:
                 if not mine:
                     return
-                connection = _take(path) or wire.Connection(path, now + self.settings.timeout)
+                connection = _take(path) or _connect(self.settings, now + self.settings.timeout)
                 if self._hand_over(connection, now + budget):
                     _put(path, connection)
                     connection = None
@@ -496,6 +496,16 @@ def _jid_of(args):
 
 
 # ---- connections
+
+
+def _connect(settings, deadline):
+    """A new connection to the daemon, wherever it is."""
+    if settings.url:
+        # Only here: a master needs neither TLS nor HTTP for this.
+        from saltext.saltcellar.utils import https
+
+        return https.Connection(settings, deadline)
+    return wire.Connection(settings.socket, deadline)
 
 
 def _take(path):

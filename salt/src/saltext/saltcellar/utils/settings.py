@@ -16,6 +16,10 @@ log = logging.getLogger(__name__)
 NAME = "saltcellar"
 SYSTEM_SOCKET = "/run/saltcellar/saltcellar.sock"
 
+DEFAULT_PKI_DIR = "/etc/salt/pki/minion"
+#: Seconds that a call may take over a network, where nobody says otherwise.
+URL_TIMEOUT = 10.0
+
 #: Key, the type it must have, the value when unset.
 KEYS = {
     "socket": (str, None),
@@ -24,16 +28,30 @@ KEYS = {
     "spool_dir": (str, None),
     "spool_bytes_max": (int, 256 * 1024 * 1024),
     "spool_age_max": (int, 7 * 86400),
+    "url": (str, None),
+    "ca": (str, None),
+    "pki_dir": (str, None),
 }
 
 
 class Settings:
-    """Checked settings, one attribute for each of :data:`KEYS`."""
+    """
+    Checked settings, one attribute for each of :data:`KEYS`.
 
-    def __init__(self, **values):
+    Besides ``address``, which is the ``url`` of a daemon on another machine or else the ``socket``, and
+    ``minion_id``, who signs what goes there.
+    """
+
+    def __init__(self, minion_id=None, **values):
         for key, (kind, default) in KEYS.items():
             setattr(self, key, _checked(key, kind, values.get(key), default))
+        if self.url and "timeout" not in values:
+            self.timeout = URL_TIMEOUT
+        self.url = None if os.environ.get("SALTCELLAR_SOCKET") else self.url
+        self.pki_dir = self.pki_dir or DEFAULT_PKI_DIR
+        self.minion_id = str(minion_id or "")
         self.socket = os.environ.get("SALTCELLAR_SOCKET") or self.socket or default_socket()
+        self.address = self.url or self.socket
         self.spool_dir = self.spool_dir or default_spool_dir(None)
 
 
@@ -72,7 +90,9 @@ def from_opts(opts, functions=None, ret=None):
         values.update(_minion_values(opts, functions, ret))
     if not values.get("spool_dir"):
         values["spool_dir"] = default_spool_dir(opts.get("cachedir"))
-    return Settings(**{key: values[key] for key in KEYS if key in values})
+    if not values.get("pki_dir"):
+        values["pki_dir"] = opts.get("pki_dir")
+    return Settings(opts.get("id"), **{key: values[key] for key in KEYS if key in values})
 
 
 def said(opts):

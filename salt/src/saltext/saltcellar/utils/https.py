@@ -1,0 +1,265 @@
+"""
+The way to a daemon on another machine: HTTPS, and each batch signed with the minion's own Salt key.
+
+``docs/WIRE.md`` is the contract, in its second part. :class:`Connection` is used like
+:class:`wire.Connection`: the client does not know which of the two it holds. What differs:
+
+* all that is sent at once travels as one request, and its answers come back with it;
+* the daemon's certificate is always verified, against ``saltcellar.ca`` or what the system trusts;
+* a door that does not let us in (a key not accepted, clocks that differ, a certificate that is not
+  trusted) is :class:`Shut`: entries wait in the spool, and the next tries are put off for a while.
+
+Nothing but Salt's own dependencies is used: ``cryptography`` signs, or ``Cryptodome`` where an early
+3006 has only that.
+"""
+
+import hashlib
+import http.client
+import logging
+import os
+import socket
+import ssl
+import struct
+import time
+import urllib.parse
+
+from saltext.saltcellar.utils import wire
+
+try:
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import padding
+except ImportError:
+    hashes = None
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"SCSIGN" + struct.pack(">H", 1)
+HELLO_PATH = "/v1/hello"
+BATCH_PATH = "/v1/batch"
+#: What the signed text begins with: method and path.
+SIGNED_LINE = b"POST /v1/batch\n"
+#: Where a daemon listens for minions unless told otherwise.
+PORT = 4580
+#: A large batch is given a second more for each so many bytes.
+BYTES_PER_S = 256 * 1024
+#: Answers that say the door is shut, whatever we send.
+SHUT_CODES = frozenset({"not_accepted", "signature", "clock", "replayed", "unavailable", "internal"})
+
+_FIXED = struct.Struct(">q16sQ32sIH")
+_LENGTH = struct.Struct(">I")
+
+_keys = {}
+_contexts = {}
+
+
+class Shut(wire.TimedOut):
+    """
+    The daemon cannot be used as things are; a person may have to do something about it.
+
+    A ``TimedOut``, because the client then does what is right here, too: it keeps the entry without
+    blaming it, and asks less often.
+    """
+
+
+class Connection(wire.Connection):
+    """One connection, kept alive. Not to be shared between threads, nor used after a fork."""
+
+    def __init__(self, settings, deadline):  # pylint: disable=super-init-not-called
+        self.usable = True
+        self._settings = settings
+        self._sent = 0
+        self._number = 0
+        self._answers = b""
+        host, port = _split(settings.url)
+        self._http = http.client.HTTPSConnection(host, port, timeout=_left(deadline), context=_context(settings.ca))
+        # A connection that opened itself again would have no challenge.
+        self._http.auto_open = 0
+        try:
+            self._open(deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, deadline):
+        try:
+            self._http.connect()
+        except ssl.SSLCertVerificationError as exc:
+            why = exc.verify_message or exc.reason or str(exc)
+            hint = "" if self._settings.ca else " (saltcellar.ca names the file that vouches for it)"
+            raise Shut(f"the daemon's certificate is refused: {why}{hint}") from exc
+        except socket.timeout as exc:
+            raise wire.TimedOut("no connection in time") from exc
+        except ssl.SSLError as exc:
+            raise Shut(f"no TLS with the daemon: {exc.reason or exc}") from exc
+        except OSError as exc:
+            raise wire.Broken(str(exc)) from exc
+        shown = self._http.sock.getpeercert(binary_form=True)
+        self._certificate = hashlib.sha256(shown).digest()
+        hello = self._request("GET", HELLO_PATH, b"", deadline)
+        try:
+            hello = wire.unpack(hello)
+            self._challenge = bytes(hello["challenge"])
+            if len(self._challenge) != 16:
+                raise ValueError(f"a challenge of {len(self._challenge)} bytes")
+        except (ValueError, TypeError, KeyError) as exc:
+            raise wire.Broken(f"a greeting that is none: {exc}") from exc
+
+    def close(self):
+        """Let go of the descriptor, and only that: a forked parent may still use the same connection."""
+        self.usable = False
+        # Without a word to the other side: only unwrap() would say one.
+        self._http.close()
+
+    def send(self, bodies, deadline):
+        """
+        Send requests, given as functions from an id to a frame's body, as one signed batch.
+
+        Returns the ids, in order. The answers are here when this returns.
+        """
+        ids, out, size = [], [], 0
+        for body in bodies:
+            self._sent += 1
+            ids.append(self._sent)
+            packed = body(self._sent)
+            size += len(packed) + _LENGTH.size
+            if size > wire.REQUEST_BYTES_MAX:
+                raise wire.Refusal("too_large", f"a request of {len(packed)} bytes, not sent")
+            out += (_LENGTH.pack(len(packed)), packed)
+        payload = b"".join(out)
+        self._number += 1
+        deadline += len(payload) / BYTES_PER_S
+        self._answers = self._request("POST", BATCH_PATH, self._sealed(payload), deadline)
+        return ids
+
+    def receive(self, deadline):  # pylint: disable=unused-argument
+        """The next answer: ``(id, value)``, where the value of a refused request is a :class:`wire.Refusal`."""
+        if len(self._answers) < _LENGTH.size:
+            raise wire.Broken("the daemon answered fewer requests than were sent")
+        (length,) = _LENGTH.unpack_from(self._answers)
+        end = _LENGTH.size + length
+        frame, self._answers = self._answers[_LENGTH.size : end], self._answers[end:]
+        if len(frame) < length:
+            raise wire.Broken("an answer that is cut")
+        number, value = _answer(frame)
+        if number is None:
+            self.usable = False
+            raise value if isinstance(value, wire.Refusal) else wire.Broken("the daemon gave up without a reason")
+        return number, value
+
+    # ---- HTTP
+
+    def _request(self, method, path, body, deadline):
+        """The body of the answer. Of one that is no success, what it says is raised."""
+        if self._http.sock is None:
+            raise wire.Broken("the daemon closed the connection")
+        try:
+            self._http.sock.settimeout(_left(deadline))
+            try:
+                self._http.request(method, path, body, {"Content-Type": "application/octet-stream"})
+            except (BrokenPipeError, ConnectionResetError):
+                # Refused before all of it was sent: the answer that says why may have arrived.
+                log.debug("saltcellar: the daemon did not take a whole batch")
+            response = self._http.getresponse()
+            length = response.length
+            if length is None or length > wire.ANSWER_BYTES_MAX:
+                raise wire.Broken(f"an answer of {length} bytes: not a saltcellar daemon")
+            answer = response.read()
+        except socket.timeout as exc:
+            raise wire.TimedOut("no answer in time") from exc
+        except (OSError, http.client.HTTPException) as exc:
+            raise wire.Broken(str(exc) or type(exc).__name__) from exc
+        if response.status == 200:
+            return answer
+        self.usable = False
+        raise self._refusal(response.status, answer)
+
+    def _refusal(self, status, answer):
+        try:
+            _, refusal = _answer(answer[_LENGTH.size :])
+        except wire.Broken:
+            refusal = None
+        if not isinstance(refusal, wire.Refusal):
+            return Shut(f"HTTP status {status}: not a saltcellar daemon, or another path of it")
+        if refusal.code in SHUT_CODES:
+            return Shut(str(refusal))
+        return refusal
+
+    # ---- the signature
+
+    def _sealed(self, payload):
+        """The payload behind its envelope."""
+        minion = self._settings.minion_id.encode()
+        at = time.time_ns() // 1000
+        digest = hashlib.sha256(payload).digest()
+        fixed = MAGIC + _FIXED.pack(at, self._challenge, self._number, digest, len(payload), len(minion))
+        signature = _sign(self._settings.pki_dir, SIGNED_LINE + self._certificate + fixed + minion)
+        return fixed + struct.pack(">H", len(signature)) + minion + signature + payload
+
+
+def _answer(frame):
+    """Number and value of an answer; the value of a refused request is a :class:`wire.Refusal`."""
+    try:
+        number, good, value = wire.unpack(frame)
+        return number, value if good else wire.Refusal(str(value["code"]), str(value.get("message", "")))
+    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+        raise wire.Broken(f"an answer that is none: {exc}") from exc
+
+
+def _split(url):
+    """Host and port of ``https://host:port``."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme != "https" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
+            raise ValueError("not of this form")
+        return parts.hostname, parts.port or PORT
+    except ValueError as exc:
+        raise Shut(f"saltcellar.url: {url!r} is not of the form https://host:{PORT}: {exc}") from exc
+
+
+def _context(ca):
+    """What the daemon's certificate is verified against; made again when the file has changed."""
+    try:
+        stamp = _stamp(ca) if ca else None
+        made = _contexts.get(ca)
+        if made is None or made[0] != stamp:
+            made = _contexts[ca] = (stamp, ssl.create_default_context(cafile=ca or None))
+    except (OSError, ssl.SSLError) as exc:
+        raise Shut(f"saltcellar.ca: {ca} is not usable: {exc}") from exc
+    return made[1]
+
+
+def _sign(pki_dir, text):
+    path = os.path.join(pki_dir, "minion.pem")
+    try:
+        stamp = _stamp(path)
+        if path not in _keys or _keys[path][0] != stamp:
+            with open(path, "rb") as file:
+                _keys[path] = (stamp, _signer(file.read()))
+        return _keys[path][1](text)
+    except (OSError, ValueError, TypeError) as exc:
+        raise Shut(f"cannot sign with {path}: {exc}") from exc
+
+
+def _signer(pem):
+    """A function that signs with this key: RSA, PKCS #1 v1.5, SHA-256."""
+    if hashes is not None:
+        key = serialization.load_pem_private_key(pem, password=None)
+        return lambda text: key.sign(text, padding.PKCS1v15(), hashes.SHA256())
+    from Cryptodome.Hash import SHA256
+    from Cryptodome.PublicKey import RSA
+    from Cryptodome.Signature import pkcs1_15
+
+    signer = pkcs1_15.new(RSA.import_key(pem))
+    return lambda text: signer.sign(SHA256.new(text))
+
+
+def _stamp(path):
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _left(deadline):
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise wire.TimedOut("out of time")
+    return left

@@ -1,0 +1,118 @@
+"""Minions that reach the daemon over HTTPS, each with its own Salt key: a master and two minions of their own."""
+import os
+import shutil
+
+import pytest
+import salt_lab
+from conftest import REPO, Daemon, Lab, eventually
+
+# A job of 3007 may wait half a minute for the master's word on its return before it calls its returners.
+PATIENCE = 90
+DATA = os.path.join(REPO, "tests", "data", "https")
+BOTH = ["far-1", "far-2"]
+
+
+@pytest.fixture(scope="module")
+def far():
+    """A daemon with an HTTPS door, and a lab whose minions know no other way to it."""
+    root = salt_lab.new_dir("sc-far-")
+    (port,) = salt_lab.free_ports(1)
+    daemon = Daemon(root, bus=f"{root}/lab/master/run")
+    config = {"listen": f"127.0.0.1:{port}", "certificate": f"{DATA}/server.pem", "key": f"{DATA}/server.key",
+              "pki_dir": f"{root}/lab/master/pki", "read": "own"}
+    salt_lab.write(f"{root}/saltcellar.yaml", salt_lab.to_yaml({"https": config}))
+    daemon.flags = ["--config", f"{root}/saltcellar.yaml"]
+    running = None
+    try:
+        daemon.start()
+        eventually("the door", lambda: daemon.status()["https"]["state"] == "open")
+        running = salt_lab.start(
+            directory=f"{root}/lab", minions=2, prefix="far-",
+            master_conf={"ext_job_cache": "saltcellar", "saltcellar.socket": daemon.socket},
+            minion_conf={"saltcellar.url": f"https://localhost:{port}", "saltcellar.ca": f"{DATA}/ca.pem"})
+        daemon.lab = Lab(running)
+        yield daemon
+    finally:
+        if running:
+            salt_lab.stop(salt_lab.load(running["dir"]), keep=True)
+        if daemon.running:
+            daemon.stop()
+        if not os.environ.get("KEEP"):
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def counter(daemon, name):
+    return daemon.status()["counters"][name]
+
+
+def spooled(lab, minion, word):
+    path = f"{lab.lab['dir']}/{minion}/cache/saltcellar/spool"
+    try:
+        with open(path, "rb") as spool:
+            return spool.read().count(word.encode())
+    except FileNotFoundError:
+        return 0
+
+
+def call(daemon, minion, word):
+    """`salt-call`, without the master: what comes of it came over HTTPS. How often it is stored."""
+    assert daemon.lab.call(minion, "--local", "test.echo", word, "--return", "saltcellar") == word
+    return stored(daemon, word)
+
+
+def stored(daemon, word):
+    jobs = [daemon.job(job["jid"]) for job in daemon.jobs() if job["fun"] == "test.echo"] if daemon.running else []
+    return sum(r["return"] == word for job in jobs for r in job["returns"])
+
+
+def test_what_a_minion_is_told_to_return_arrives_signed(far):
+    # ext_job_cache: the minions were told by the master, without a word on the command line.
+    batches = counter(far, "https_batches")
+    jid = far.lab.detached("*", "test.echo", "by themselves")
+    eventually("both returns", lambda: far.returned(jid) == BOTH)
+    # From the bus they are here anyway; this is about the other way.
+    eventually("both batches", lambda: counter(far, "https_batches") >= batches + 2, PATIENCE)
+    assert far.lab.run("jobs.lookup_jid", jid) == {m: "by themselves" for m in BOTH}
+    refused = [n for n in far.status()["counters"] if n.startswith("https_") and n not in ("https_peers", "https_batches")]
+    assert {n: counter(far, n) for n in refused if counter(far, n)} == {}
+
+
+def test_one_job_returned_on_request(far):
+    batches = counter(far, "https_batches")
+    assert far.lab.salt("far-1", "test.ping", "--return", "saltcellar") == {"far-1": True}
+    eventually("the batch", lambda: counter(far, "https_batches") > batches, PATIENCE)
+    assert call(far, "far-2", "called") == 1
+
+
+def test_a_minion_reads_its_own_returns(far):
+    jid = far.lab.detached("*", "test.echo", "mine")
+    eventually("both returns", lambda: far.returned(jid) == BOTH)
+    found = far.lab.call("far-1", "--local", "ret.get_jid", "saltcellar", jid)
+    assert {minion: one["return"] for minion, one in found.items()} == {"far-1": "mine"}
+
+
+def test_with_the_daemon_away_it_waits_on_the_minion(far):
+    assert far.stop() == 0
+    assert call(far, "far-2", "while away") == 0
+    assert spooled(far.lab, "far-2", "while away") > 0
+    far.start()
+    eventually("the door", lambda: far.status()["https"]["state"] == "open")
+    # What waits goes along with the next call.
+    assert call(far, "far-2", "back again") == 1
+    assert spooled(far.lab, "far-2", "while away") == 0
+    assert stored(far, "while away") == 1
+
+
+def test_a_minion_whose_key_is_gone_is_not_believed_and_loses_nothing(far):
+    key = f"{far.lab.lab['dir']}/master/pki/minions/far-2"
+    refused = counter(far, "https_keys_not_accepted")
+    os.rename(key, f"{key}.away")
+    try:
+        assert call(far, "far-2", "turned away") == 0
+        assert counter(far, "https_keys_not_accepted") > refused
+        assert spooled(far.lab, "far-2", "turned away") > 0
+    finally:
+        os.rename(f"{key}.away", key)
+    assert call(far, "far-2", "let in") == 1
+    assert stored(far, "turned away") == 1
+    assert spooled(far.lab, "far-2", "turned away") == 0
