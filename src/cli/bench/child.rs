@@ -126,6 +126,11 @@ impl Subject {
         fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned()
     }
 
+    /// Processor seconds that it has taken so far.
+    pub(super) fn cpu_s(&self) -> anyhow::Result<f64> {
+        cpu_s(self.child.id())
+    }
+
     /// The most memory it has had resident, in MB.
     pub(super) fn rss_peak_mb(&self) -> f64 {
         self.status_kb("VmHWM:") / 1000.0 * 1.024

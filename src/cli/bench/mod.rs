@@ -6,6 +6,7 @@
 
 mod child;
 mod corpus;
+mod doors;
 mod driver;
 mod ingest;
 mod load;
@@ -32,6 +33,8 @@ pub(super) enum Bench {
     Query(query::Args),
     /// Durable `returner` calls, one at a time on each connection
     Returner(returner::Args),
+    /// Each door with senders outside the daemon
+    Doors(doors::Args),
     /// What `ingest` compares with; started by it
     #[command(hide = true)]
     Yardstick(yardstick::Args),
@@ -56,6 +59,7 @@ pub(super) fn run(global: &Global, bench: Bench) -> anyhow::Result<()> {
         Bench::Ingest(args) => ingest::run(global, &args),
         Bench::Query(args) => query::run(global, &args),
         Bench::Returner(args) => returner::run(global, &args),
+        Bench::Doors(args) => doors::run(global, &args),
         Bench::Yardstick(args) => yardstick::run(&args),
     }
 }

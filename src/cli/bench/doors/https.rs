@@ -1,0 +1,215 @@
+//! Minions at the HTTPS door: a connection each, kept alive, with one batch under way.
+//!
+//! Signing takes a minion half a millisecond a batch, more than two cores could do for a daemon's worth of minions.
+//! So every batch is signed before the clock starts, for the connection that it goes over. The keys and certificates
+//! are those of the tests, which everybody has.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, bail};
+use rmpv::Value;
+
+use super::super::Common;
+use super::super::child::{Scratch, Subject, cpu_s};
+use super::Run;
+use crate::api::client::Client;
+use crate::api::https::client::{Address, Answer, Connection, Signer};
+use crate::clock::Clock;
+use crate::wire::call::request_frame;
+use crate::wire::msgpack::{Reader, Writer, as_bool};
+use crate::wire::signed::{HELLO_PATH, frames};
+
+const CA: &[u8] = include_bytes!("../../../../tests/data/https/ca.pem");
+const CERTIFICATE: &[u8] = include_bytes!("../../../../tests/data/https/server.pem");
+const KEY: &[u8] = include_bytes!("../../../../tests/data/https/server.key");
+const MINION: &[u8] = include_bytes!("../../../../tests/data/https/minion-a.pem");
+const MINION_PUBLIC: &[u8] = include_bytes!("../../../../tests/data/https/minion-a.pub");
+
+/// How long the door may take to open.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// While batches are signed, how often a connection says a word, so as not to be taken for dead.
+const WORD: Duration = Duration::from_secs(5);
+
+/// Starts a daemon, signs, sends, stops it.
+pub(super) fn run(common: &Common, entries: u64, connections: u64, batch: u64) -> anyhow::Result<Run> {
+    let scratch = Scratch::new(common.dir.as_deref(), common.keep)?;
+    let config = prepare(scratch.path(), connections)?;
+    let subject = Subject::daemon(&scratch, Some(&config))?;
+    let address = Address::new(opened(&subject)?, "localhost", CA).context("read the certificate")?;
+    let signer = Signer::from_pem(MINION).context("read the minion's key")?;
+    let minions = Minions {
+        address,
+        signer,
+        entries,
+        connections,
+        batch,
+        signed: Barrier::new(usize::try_from(connections)? + 1),
+    };
+    let (mut latencies, seconds, sender_cpu_s, daemon_cpu_s) = minions.send(|| subject.cpu_s())?;
+    latencies.sort_unstable();
+    let rss_peak_mb = subject.rss_peak_mb();
+    subject.stop()?;
+    Ok(Run { seconds, latencies, daemon_cpu_s, sender_cpu_s, rss_peak_mb })
+}
+
+/// Files of a daemon that knows these minions.
+fn prepare(dir: &Path, connections: u64) -> anyhow::Result<std::path::PathBuf> {
+    let put = |name: &str, bytes: &[u8]| {
+        std::fs::write(dir.join(name), bytes).with_context(|| format!("write {name}"))
+    };
+    std::fs::create_dir_all(dir.join("pki/minions")).context("make the directory of keys")?;
+    for n in 0..connections {
+        put(&format!("pki/minions/{}", name(n)), MINION_PUBLIC)?;
+    }
+    put("tls.pem", CERTIFICATE)?;
+    put("tls.key", KEY)?;
+    let shown = dir.display();
+    let text = format!(
+        "https: {{listen: \"127.0.0.1:0\", certificate: \"{shown}/tls.pem\", key: \"{shown}/tls.key\", pki_dir: \"{shown}/pki\"}}\n"
+    );
+    put("https.yaml", text.as_bytes())?;
+    Ok(dir.join("https.yaml"))
+}
+
+fn name(n: u64) -> String {
+    format!("minion-{n}")
+}
+
+/// Where the door opened.
+fn opened(subject: &Subject) -> anyhow::Result<SocketAddr> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = Client::connect(subject.socket())?.call("status", Value::Map(vec![]))?;
+        let door = &status["https"];
+        if door["state"].as_str() == Some("open") {
+            return door["listen"]
+                .as_str()
+                .unwrap_or_default()
+                .parse()
+                .context("read where the door listens");
+        }
+        if Instant::now() > deadline {
+            bail!("wait for the HTTPS door: it is {}", door["state"]);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+struct Minions {
+    address: Address,
+    signer: Signer,
+    entries: u64,
+    connections: u64,
+    batch: u64,
+    /// Where all wait until everything is signed.
+    signed: Barrier,
+}
+
+impl Minions {
+    /// Latencies, seconds, and the processor time of both sides from the first batch sent to the last answer.
+    fn send(
+        &self,
+        daemon_cpu: impl Fn() -> anyhow::Result<f64>,
+    ) -> anyhow::Result<(Vec<u64>, f64, f64, f64)> {
+        let own_cpu = || cpu_s(std::process::id());
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.connections)
+                .map(|n| {
+                    let named =
+                        std::thread::Builder::new().name("sc-load-https".to_owned()).stack_size(256 * 1024);
+                    named.spawn_scoped(scope, move || self.be_minion(n)).context("start a thread")
+                })
+                .collect::<Result<_, _>>()?;
+            self.signed.wait();
+            let (start, own, daemon) = (Instant::now(), own_cpu()?, daemon_cpu()?);
+            let mut latencies = Vec::new();
+            for thread in threads {
+                latencies.extend(thread.join().map_err(|_| anyhow!("run the load: a thread panicked"))??);
+            }
+            let seconds = start.elapsed().as_secs_f64();
+            Ok((latencies, seconds, own_cpu()? - own, daemon_cpu()? - daemon))
+        })
+    }
+
+    fn be_minion(&self, n: u64) -> anyhow::Result<Vec<u64>> {
+        let prepared = self.sign(n);
+        // Also after a failure: the others wait.
+        self.signed.wait();
+        let (mut connection, batches) = prepared?;
+        let mut latencies = Vec::with_capacity(batches.len());
+        for batch in &batches {
+            let start = Instant::now();
+            let answer = connection.post(batch).context("send a batch")?;
+            latencies.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            check(&answer)?;
+        }
+        Ok(latencies)
+    }
+
+    fn sign(&self, n: u64) -> anyhow::Result<(Connection, Vec<Vec<u8>>)> {
+        let id = name(n);
+        let mut connection = Connection::open(&self.address).context("connect")?;
+        let sealed = |connection: &mut Connection, payload: &[u8]| {
+            connection.sealed(&id, &self.signer, Clock::real().now(), payload).context("sign a batch")
+        };
+        // A first one, so that the daemon knows who this is and waits.
+        let first = sealed(&mut connection, &[])?;
+        check(&connection.post(&first).context("send a first batch")?)?;
+        let mut word = Instant::now();
+        let mut batches = Vec::new();
+        let mut at = n * self.batch;
+        while at < self.entries {
+            let count = self.batch.min(self.entries - at);
+            let payload: Vec<u8> = (at..at + count).flat_map(|entry| returned(&id, entry)).collect();
+            batches.push(sealed(&mut connection, &payload)?);
+            at += self.connections * self.batch;
+            if word.elapsed() > WORD {
+                connection.request("GET", HELLO_PATH, &[]).context("keep the connection alive")?;
+                word = Instant::now();
+            }
+        }
+        Ok((connection, batches))
+    }
+}
+
+/// A return as a minion hands it to its returner: 1.2 KB of `state.apply`, one for each job.
+fn returned(id: &str, entry: u64) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.map(1).str("load").map(7);
+    w.str("id").str(id).str("jid").str(&format!("20261121{entry:012}"));
+    w.str("fun").str("state.apply").str("fun_args").array(0).str("retcode").int(0).str("success").bool(true);
+    w.str("return").map(4);
+    for state in 0..4 {
+        let name = format!("file_|-/etc/app/{entry}-{state}.conf_|-/etc/app/{entry}-{state}.conf_|-managed");
+        w.str(&name)
+            .map(5)
+            .str("comment")
+            .str("File /etc/app is in the correct state")
+            .str("name")
+            .str(&name);
+        w.str("changes")
+            .map(0)
+            .str("result")
+            .bool(true)
+            .str("duration")
+            .int(i64::try_from(entry % 97).unwrap_or(0));
+    }
+    request_frame(entry, "returner", &w.into_bytes())
+}
+
+/// Every call of a batch must have been stored.
+fn check(answer: &Answer) -> anyhow::Result<()> {
+    for frame in frames(&answer.body) {
+        let mut reader = Reader::new(frame.context("read an answer")?);
+        let good =
+            reader.array().and_then(|_| reader.value()).and_then(|_| reader.value()).ok().and_then(as_bool);
+        if good != Some(true) {
+            bail!("store a batch: {}", String::from_utf8_lossy(&answer.body));
+        }
+    }
+    if answer.status == 200 { Ok(()) } else { bail!("store a batch: HTTP status {}", answer.status) }
+}
