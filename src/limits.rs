@@ -216,6 +216,23 @@ pub const BUS_READ_BYTES: usize = 256 * 1024;
 /// Bytes of events that the bus door keeps while the store is slow. Beyond it events are lost, and counted.
 pub const BUS_BACKLOG_BYTES: usize = 64 * 1024 * 1024;
 
+/// Bytes of an event's tag. Salt's are below 300; a longer one is refused and counted, for tags stand in dictionaries
+/// and in every list.
+pub const TAG_BYTES_MAX: usize = 64 * 1024;
+
+/// Rules that one list of the configuration may have, and globs, paths or patterns in one list of a rule. Each is
+/// compared with each entry.
+pub const INGEST_RULES_MAX: usize = 64;
+
+/// Memory that one compiled pattern may take.
+pub const PATTERN_BYTES_MAX: usize = 1024 * 1024;
+
+/// The largest n of "1 of n".
+pub const SAMPLE_MAX: u32 = 1_000_000;
+
+/// How often a door speaks of the same kind of bad input; in between it is only counted.
+pub const DOOR_SAYS: Duration = Duration::from_secs(60);
+
 /// First and longest pause between attempts to connect to a bus.
 pub const BUS_RECONNECT_MIN: Duration = Duration::from_millis(50);
 /// See [`BUS_RECONNECT_MIN`].

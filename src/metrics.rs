@@ -63,8 +63,28 @@ counters! {
     drops_failed,
     /// Events read off a bus and lost: the store failed, or the backlog was full.
     bus_events_lost,
-    /// Frames on a bus that were no event: no tag, no msgpack, over the limit.
+    /// Frames on a bus that were none: no msgpack, no body, over the limit. All but those without a body end the connection.
     bus_frames_malformed,
+    /// Connections whose first bytes are in no framing that is known.
+    bus_framings_unknown,
+    /// Events by any door that have no tag in front of their data; they are left out.
+    events_without_tag,
+    /// Events by any door whose tag is longer than allowed; they are left out.
+    events_tag_too_long,
+    /// Events whose data is no map; they are stored as they are.
+    events_no_map,
+    /// Events whose data is no msgpack; they are stored as the bytes they are.
+    events_no_msgpack,
+    /// Events whose stamp is more than a day from the time of their arrival.
+    event_clocks_off,
+    /// Entries that a rule of `ingest.filter` keeps out.
+    entries_filtered,
+    /// Entries that a rule of `ingest.filter` keeps out because it stores one of n.
+    entries_sampled_out,
+    /// Entries of which a rule of `ingest.redact` has replaced something.
+    entries_redacted,
+    /// Of those, entries whose data could not be searched and was replaced as a whole.
+    redactions_blind,
     /// Times the daemon connected to a bus.
     bus_connects,
     /// Events read off the buses.

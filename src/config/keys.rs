@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::raw::{Node, Value};
 use super::surroundings::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR};
-use super::{Config, LogFormat, Space, classes, duration, https, size};
+use super::{Config, LogFormat, Space, classes, duration, https, rules, size};
 use crate::limits;
 use crate::model::Durability;
 
@@ -183,6 +183,43 @@ pub const KEYS: &[Key] = &[
         show: |config| Json::from(config.https.read.name()),
     },
     Key {
+        name: "ingest.filter",
+        takes: "a list of rules, each with `do` and any of `name`, `tag`, `fun` and `minion`",
+        default: "[]",
+        doc: FILTER,
+        example: "[{do: drop, fun: saltutil.find_job}, {do: sample 10, tag: 'salt/beacon/*', minion: [lab-*, test-*]}]",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.ingest.filter, rules::read_filter(value)),
+        show: |config| rules::show_filter(&config.ingest.filter),
+    },
+    Key {
+        name: "ingest.redact",
+        takes: "a list of rules, each with `builtin`, `keys`, `paths` or `patterns`, and any of `name`, `tag`, `fun` and `minion`",
+        default: "[]",
+        doc: REDACT,
+        example: "[{builtin: passwords}, {builtin: private_keys}, {builtin: pillar}, {fun: 'vault.*', paths: [return]}, \
+                  {patterns: ['AKIA[0-9A-Z]{16}']}]",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.ingest.redact, rules::read_redact(value)),
+        show: |config| rules::show_redact(&config.ingest.redact),
+    },
+    Key {
+        name: "ingest.spill_bytes_max",
+        takes: "a size from 16MiB to 1024GiB: a number of bytes, or a number with KiB, MiB or GiB",
+        default: "1GiB",
+        doc: "What each bus says while the store is slow or refuses waits in memory, then in files of at most this size \
+              together under `spill/` in the state directory. Beyond it events are lost, counted, and a gap is recorded.",
+        example: "4GiB",
+        flag: None,
+        environment: None,
+        set: |config, value| {
+            put(&mut config.ingest.spill_bytes_max, size_in(value, 16 * size::MIB, 1024 * size::GIB))
+        },
+        show: |config| Json::from(size::show(config.ingest.spill_bytes_max)),
+    },
+    Key {
         name: "log.level",
         takes: "off, error, warn, info, debug or trace, or a filter such as \"info,saltcellar::store=debug\"",
         default: "info",
@@ -291,6 +328,25 @@ glob over the function (`fun`), over the event's tag (`tag`), or both. A functio
 returns and events. A tag takes events one by one. `keep` bounds the class by `age` (a time such as `12h` or `30d`, \
 `forever`, or `salt` for what the master's `keep_jobs_seconds` says), by `bytes` on disk, and by `entries`. The oldest \
 entries go first, in segments of at most a sixteenth of each bound; jobs that are held stay (`saltcellar store hold`).";
+
+const FILTER: &str = "What is stored. The rules are tried in order at every door (bus, `event_return`, `returner` and others); \
+the first whose globs all match decides, and what none takes is stored. `tag`, `fun` and `minion` are a glob or a list of \
+globs, as in Salt; a rule without any takes everything, so a list that ends in `{do: drop}` stores only what a rule before \
+it takes with `do: store`. `do` is `store`, `drop`, or `sample N`: one of N is stored, chosen by a hash of the jid, or of tag and \
+data where there is none, so that every door chooses the same ones and a job is kept as a whole. It is about events and \
+returns. A load that Salt publishes is always stored, for Salt takes a job without one for unknown. What is left out is \
+counted, per rule in `saltcellar status`.";
+
+const REDACT: &str = "What is replaced by `[redacted]` before anything is stored, spilled or queued, at every door. By default \
+nothing is: the job cache gives back what minions returned, and only its owner knows what of that is secret. Each rule \
+names values by `keys` (globs over the keys of maps at any depth, without regard to case), `paths` (keys from the top, joined by \
+dots, each a glob: `return.*.password`; a place in a list is its number) or `patterns` (regular expressions over texts; what \
+matches goes, the rest stays), or is a `builtin`: `passwords` (keys such as password, passwd, passphrase, secret, token, api_key, \
+private_key), `private_keys` (blocks from `-----BEGIN ... PRIVATE KEY-----` to their end), `pillar` (what `pillar.*` returns, \
+and values under the keys pillar and pillar_override). `tag`, `fun` and `minion` narrow a rule, as under `ingest.filter`. \
+nil, true and false stay; so do the keys jid, id, fun, retcode, success, tgt, minions, cmd, out and _stamp of a return, an event or a \
+load, by which jobs are known; tags are not searched. Data that is no msgpack is replaced as a whole when a rule takes its \
+event. What is gone is gone: `salt-run jobs.lookup_jid` shows `[redacted]`, too. What is stored already stays.";
 
 /// The key of that name.
 pub(super) fn find(name: &str) -> Option<&'static Key> {
@@ -456,6 +512,9 @@ mod tests {
             ("socket_group", "\"\""),
             ("bus", "/var/run/salt/master"),
             ("bus", "[relative]"),
+            ("ingest.filter", "{do: drop}"),
+            ("ingest.redact", "passwords"),
+            ("ingest.spill_bytes_max", "1MiB"),
             ("log.level", "inof"),
             ("log.level", "a=b=c"),
             ("log.format", "xml"),

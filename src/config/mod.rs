@@ -17,6 +17,7 @@ mod keys;
 mod load;
 mod raw;
 mod render;
+mod rules;
 mod size;
 mod surroundings;
 
@@ -32,8 +33,7 @@ pub use self::render::markdown;
 pub use self::size::parse as parse_size;
 pub use self::surroundings::{SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR, Surroundings};
 use crate::limits;
-use crate::model::ClassRules;
-use crate::model::Durability;
+use crate::model::{ClassRules, Durability, FilterRule, RedactRule};
 
 /// Where the extension of a packaged master and minion spools (`saltcellar` in their `cachedir`).
 const SPOOLS: [&str; 2] = ["/var/cache/salt/master/saltcellar", "/var/cache/salt/minion/saltcellar"];
@@ -55,12 +55,25 @@ pub struct Config {
     pub spools: Vec<PathBuf>,
     /// The door for minions on other machines.
     pub https: HttpsConfig,
+    /// What passes the doors.
+    pub ingest: IngestConfig,
     /// The daemon's own log.
     pub log: LogConfig,
     /// The store.
     pub store: StoreConfig,
     /// Where each key's value was said; a key that is absent has its default.
     origins: BTreeMap<&'static str, Origin>,
+}
+
+/// What passes the doors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IngestConfig {
+    /// What is stored and what is not.
+    pub filter: Vec<FilterRule>,
+    /// What is replaced before anything is stored.
+    pub redact: Vec<RedactRule>,
+    /// Bytes on disk that each bus may have waiting for the store.
+    pub spill_bytes_max: u64,
 }
 
 /// How the daemon speaks about itself.
@@ -142,6 +155,7 @@ impl Config {
             bus: Vec::new(),
             spools: SPOOLS.map(PathBuf::from).to_vec(),
             https: HttpsConfig::default(),
+            ingest: IngestConfig { filter: Vec::new(), redact: Vec::new(), spill_bytes_max: size::GIB },
             log: LogConfig { level: "info".to_owned(), format: LogFormat::Auto },
             store: StoreConfig {
                 durability: Durability::Durable,

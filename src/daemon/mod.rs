@@ -28,6 +28,7 @@ use crate::api::socket::serve;
 use crate::clock::{Clock, Micros};
 use crate::config::Config;
 use crate::ingest::bus::Bus;
+use crate::ingest::gate::Gate;
 use crate::limits::{DRAIN_PATIENCE, SEGMENT_ENTRIES_MAX};
 use crate::metrics::Metrics;
 use crate::shutdown::Drain;
@@ -78,6 +79,13 @@ impl Daemon {
             threads::spawn_vital("sc-seal", move || sealer.run()).context("start the sealer")?,
             threads::spawn_vital("sc-retain", move || retainer.run()).context("start the retainer")?,
         ];
+        let gate = Arc::new(Gate::new(
+            &config.ingest.filter,
+            &config.ingest.redact,
+            config.store.entry_bytes_max,
+            clock.clone(),
+            metrics.clone(),
+        ));
         let drain = Drain::new();
         let mut watches = Vec::new();
         let mut buses = Vec::new();
@@ -100,6 +108,7 @@ impl Daemon {
             clock: clock.clone(),
             metrics,
             jids,
+            gate,
             entry_bytes_max: config.store.entry_bytes_max,
             buses: watches,
             spools: config.spools.clone(),

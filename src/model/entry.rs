@@ -27,16 +27,22 @@ pub enum Kind {
     NoCache = 7,
     /// Thorium's register; body: any msgpack value.
     Register = 8,
+    /// A stretch of time in which events of a bus may have been missed, shown as the event [`GAP_TAG`]; body: msgpack
+    /// map, see [`crate::ingest::gap`].
+    Gap = 9,
 }
+
+/// The tag under which a gap is shown among events.
+pub const GAP_TAG: &str = "saltcellar/gap";
 
 impl Kind {
     /// How many there are.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 10;
 
     /// The kind with this number, if there is one.
     pub fn from_number(n: u8) -> Option<Self> {
-        use Kind::{Endtime, Event, JobNew, Load, Minions, NoCache, Register, Return, ReturnLoad};
-        [Event, JobNew, Return, Load, ReturnLoad, Minions, Endtime, NoCache, Register]
+        use Kind::{Endtime, Event, Gap, JobNew, Load, Minions, NoCache, Register, Return, ReturnLoad};
+        [Event, JobNew, Return, Load, ReturnLoad, Minions, Endtime, NoCache, Register, Gap]
             .get(usize::from(n))
             .copied()
     }
@@ -421,10 +427,10 @@ mod tests {
 
     #[test]
     fn numbers_on_disk_lead_back_to_their_words() {
-        for n in 0..=8 {
+        for n in 0..=9 {
             assert_eq!(Kind::from_number(n).map(|k| k as u8), Some(n));
         }
-        assert_eq!(Kind::from_number(9), None);
+        assert_eq!(Kind::from_number(10), None);
         for n in 0..5 {
             assert_eq!(Source::from_number(n).map(|s| s as u8), Some(n));
         }

@@ -7,13 +7,15 @@ mod filter;
 mod glob;
 mod hashing;
 mod jid;
+mod rule;
 mod seqno;
 
 pub use class::{Age, ClassRule, ClassRules, EVENTS, JOBS, Keep, is_class_name};
 pub use durability::Durability;
-pub use entry::{Batch, Drafts, Entry, Flags, Kind, Loose, Prints, Source};
+pub use entry::{Batch, Drafts, Entry, Flags, GAP_TAG, Kind, Loose, Prints, Source};
 pub use filter::EventFilter;
 pub use glob::{Glob, Literal};
 pub use hashing::{FastHasher, FastMap, chained, secret_seed};
 pub use jid::{JidKey, JidSpeller, stamped_jid, start_time};
+pub use rule::{Action, Builtin, FilterRule, Pattern, RedactRule, Scope};
 pub use seqno::SeqNo;

@@ -107,7 +107,7 @@ impl Job {
             Kind::Endtime => as_text(&entry.body).unwrap_or_default().clone_into(&mut self.endtime),
             Kind::NoCache => self.nocache = true,
             Kind::Return => self.answered(entry),
-            Kind::Event | Kind::Register => {}
+            Kind::Event | Kind::Register | Kind::Gap => {}
         }
     }
 

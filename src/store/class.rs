@@ -214,8 +214,8 @@ impl Classifier {
     /// The class an entry goes to.
     #[inline]
     pub fn class_of(&mut self, entry: &Entry<'_>) -> Class {
-        let rest =
-            if entry.kind == Kind::Event && entry.jid.is_empty() { Class::EVENTS } else { Class::JOBS };
+        let is_event = matches!(entry.kind, Kind::Event | Kind::Gap);
+        let rest = if is_event && entry.jid.is_empty() { Class::EVENTS } else { Class::JOBS };
         if self.matcher.by_fun.is_empty() && self.matcher.by_tag.is_empty() || entry.kind == Kind::Register {
             return rest;
         }
@@ -303,6 +303,7 @@ mod tests {
             &[],
             &[
                 (Kind::Event, "salt/auth", "", "", "events"),
+                (Kind::Gap, crate::model::GAP_TAG, "", "", "events"),
                 (Kind::Event, "salt/job/1/prog/web1/1", "1", "", "jobs"),
                 (Kind::Return, "salt/job/1/ret/web1", "1", "test.ping", "jobs"),
                 (Kind::Load, "", "1", "test.ping", "jobs"),

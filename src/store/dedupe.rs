@@ -135,8 +135,8 @@ impl Dedupe {
 
     /// Judges an entry and remembers it.
     pub fn judge(&mut self, entry: &model::Entry<'_>, prints: Prints) -> Verdict {
-        // Of these the last word counts, and A, B, A is not A, B.
-        if matches!(entry.kind, Kind::Register | Kind::Endtime) {
+        // Of these the last word counts, and A, B, A is not A, B. A gap is told by nobody else.
+        if matches!(entry.kind, Kind::Register | Kind::Endtime | Kind::Gap) {
             return Verdict::New;
         }
         let known = self.shown_elsewhere(entry, prints.whole);

@@ -373,11 +373,16 @@ impl Writer {
 
     /// Text.
     pub fn str(&mut self, s: &str) -> &mut Self {
+        self.str_bytes(s.as_bytes())
+    }
+
+    /// Text that need not be UTF-8: Salt's codec writes such.
+    pub fn str_bytes(&mut self, s: &[u8]) -> &mut Self {
         match s.len() {
             n @ 0..0x20 => self.raw(&[0xa0 | u8::try_from(n).unwrap_or(0)]),
             n => self.sized([Some(0xd9), Some(0xda), Some(0xdb)], n),
         }
-        .raw(s.as_bytes())
+        .raw(s)
     }
 
     /// Binary.

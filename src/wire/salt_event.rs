@@ -69,8 +69,8 @@ pub struct Peeked<'a> {
     pub success: Option<bool>,
     /// Is there a `return`?
     pub has_return: bool,
-    /// Is there a `_stamp`, which the firing of an event adds?
-    pub has_stamp: bool,
+    /// The text of `_stamp`, which the firing of an event adds.
+    pub stamp: Option<&'a [u8]>,
     /// The msgpack of `return`, `retcode` and `success`: what was answered.
     pub answer: [&'a [u8]; 3],
 }
@@ -104,7 +104,7 @@ fn peek_next<'a>(reader: &mut Reader<'a>) -> Result<Peeked<'a>, DecodeError> {
             3 if key == b"fun" => seen.fun = name(value),
             3 if key == b"cmd" => seen.cmd = as_text(value),
             6 if key == b"return" => (seen.has_return, seen.answer[0]) = (true, value),
-            6 if key == b"_stamp" => seen.has_stamp = true,
+            6 if key == b"_stamp" => seen.stamp = Some(text_bytes(value)),
             7 if key == b"retcode" => (seen.retcode, seen.answer[1]) = (as_int(value), value),
             7 if key == b"success" => (seen.success, seen.answer[2]) = (as_bool(value), value),
             _ => {}
@@ -163,10 +163,52 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<Fired<'a>>, DecodeEr
 }
 
 impl<'a> Fired<'a> {
-    /// The entry and its prints.
-    pub fn entry(&self, source: Source, at: Micros) -> (Entry<'a>, Prints) {
-        entry_of(self.tag, self.data, &self.seen, source, at)
+    /// The event.
+    pub fn event(&self, source: Source, at: Micros) -> Event<'a> {
+        // The array around it was walked: the data is a value, and ends where it should.
+        let form = if Reader::new(self.data).map().is_ok() { Form::Map } else { Form::NoMap };
+        let (entry, prints) = entry_of(self.tag, self.data, &self.seen, source, at);
+        Event { entry, prints, stamp: self.seen.stamp, form }
     }
+}
+
+/// How the data of an event is made. Salt fires maps; the bus itself checks nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A map.
+    Map,
+    /// Another value.
+    NoMap,
+    /// No msgpack, or more than one value.
+    Broken,
+}
+
+/// An event as a door sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Event<'a> {
+    /// What is to be stored.
+    pub entry: Entry<'a>,
+    /// What it is recognised by.
+    pub prints: Prints,
+    /// The text of its `_stamp`.
+    pub stamp: Option<&'a [u8]>,
+    /// How its data is made.
+    pub form: Form,
+}
+
+/// Reads an event that came as tag and data.
+pub fn read_event<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> Event<'a> {
+    let mut reader = Reader::new(data);
+    let seen = peek_next(&mut reader);
+    let form = match &seen {
+        Ok(_) if !reader.rest().is_empty() => Form::Broken,
+        Ok(_) if Reader::new(data).map().is_ok() => Form::Map,
+        Ok(_) => Form::NoMap,
+        Err(_) => Form::Broken,
+    };
+    let seen = seen.unwrap_or_default();
+    let (entry, prints) = entry_of(tag, data, &seen, source, at);
+    Event { entry, prints, stamp: seen.stamp, form }
 }
 
 /// What an entry is recognised by; `answer` is that of [`Peeked`].
@@ -206,12 +248,13 @@ impl Peeked<'_> {
 
 /// The entry for an event, whichever door it came by.
 pub fn event_entry<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> Entry<'a> {
-    printed_entry(tag, data, source, at).0
+    read_event(tag, data, source, at).entry
 }
 
 /// As [`event_entry`], with its prints.
 pub fn printed_entry<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> (Entry<'a>, Prints) {
-    entry_of(tag, data, &peek(data), source, at)
+    let event = read_event(tag, data, source, at);
+    (event.entry, event.prints)
 }
 
 fn entry_of<'a>(

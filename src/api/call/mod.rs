@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use super::https::Watch as HttpsWatch;
 use crate::clock::{Clock, Micros};
 use crate::ingest::bus::Watch;
+use crate::ingest::gate::Gate;
 use crate::metrics::Metrics;
 use crate::model::Drafts;
 use crate::store::{Store, StoreError};
@@ -33,6 +34,8 @@ pub struct Ctx {
     pub metrics: Arc<Metrics>,
     /// Makes jids.
     pub jids: JidMaker,
+    /// The rules that entries pass on their way in.
+    pub gate: Arc<Gate>,
     /// Bytes of the largest entry taken.
     pub entry_bytes_max: usize,
     /// The buses being read.

@@ -43,7 +43,7 @@ fn nil() -> Vec<u8> {
 impl Ctx {
     fn store_one(&self, entry: &Entry<'_>, to: &mut Drafts<'_>) -> Result<(), CallError> {
         self.check_size(entry)?;
-        to.push(entry, None);
+        self.gate.pass(entry, None, |entry, prints| to.push(entry, prints));
         Ok(())
     }
 
@@ -162,7 +162,7 @@ fn keep_return(
         minion.ok_or_else(|| ctx.refuse(format!("a return of job {jid} without `id` is nobody's")))?;
     let seen = peek(load);
     // The master fires a return before it hands it over, and firing adds the stamp: so it was on the bus.
-    let fired = from_master && seen.has_stamp && seen.cmd == Some("_return");
+    let fired = from_master && seen.stamp.is_some() && seen.cmd == Some("_return");
     let flags = if fired { seen.flags().with(Flags::ON_BUS) } else { seen.flags() };
     let tag = format!("salt/job/{jid}/ret/{minion}");
     let made = blank(ctx, args, Kind::Return)?;
@@ -178,7 +178,7 @@ fn keep_return(
         ..made
     };
     ctx.check_size(&entry)?;
-    to.push(&entry, Some(prints(&entry, seen.answer)));
+    ctx.gate.pass(&entry, Some(prints(&entry, seen.answer)), |entry, prints| to.push(entry, prints));
     Ok(nil())
 }
 
@@ -195,7 +195,7 @@ pub(super) fn event_return(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> R
     let events = args.required_array("events")?;
     let source = source(args, Source::EventReturn)?;
     let at = args.int("at")?.map_or_else(|| ctx.clock.now(), Micros);
-    let (mut total, mut malformed) = (0_u64, 0);
+    let (mut total, mut malformed, mut unfit) = (0_u64, 0, 0);
     for event in fired(events) {
         // What is handed over is told apart by its time. Equal events of one batch have each their own.
         let at = if source == Source::SpooledEventReturn {
@@ -208,15 +208,20 @@ pub(super) fn event_return(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> R
             malformed += 1;
             continue;
         };
-        let (entry, prints) = event.entry(source, at);
-        ctx.check_size(&entry)?;
-        to.push(&entry, Some(prints));
+        let event = event.event(source, at);
+        if ctx.gate.check_tag(event.entry.tag, source).is_err() {
+            unfit += 1;
+            continue;
+        }
+        ctx.check_size(&event.entry)?;
+        ctx.gate.read(&event, |entry, prints| to.push(entry, Some(prints)));
     }
     if malformed > 0 {
         ctx.metrics.event_return_malformed.add(malformed);
         tracing::warn!(malformed, total, "elements of an event_return batch have no tag or no data");
     }
-    let taken = to.len() as u64;
+    // What a rule keeps out is dealt with, too: it need not come again.
+    let taken = total - malformed - unfit;
     ctx.metrics.event_return_events.add(taken);
     let mut answer = Writer::new();
     answer.uint(taken);

@@ -1,0 +1,349 @@
+//! The gate: what every door asks before an entry goes to `intake`.
+//!
+//! Filters decide whether an entry is stored, redaction what of it. Both are carried out here, by the thread of the door,
+//! so nothing that a rule keeps out ever reaches a queue, a spill or the log. A door has the choice of three ways in:
+//!
+//! ```text
+//! message   tag, two newlines, data: a frame's body, a ZeroMQ message      -> event
+//! event     tag and data                                                    -> pass
+//! pass      an entry that the door made itself, such as a returner call's
+//! ```
+//!
+//! # Invariant
+//!
+//! What is decided depends on the entry's bytes and names alone, never on the door: so an event that comes by three doors
+//! is left out, kept, or redacted to the same bytes by each, and is still recognised as one.
+//!
+//! Loads, minions of syndics, end times and Thorium's register are never left out, only redacted: Salt itself asks for them
+//! (an unknown jid ends `salt '*' test.ping` at once). Gap records do not come this way.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::redact::{Redacted, Redactor};
+use crate::clock::{Clock, Micros};
+use crate::limits::{DOOR_SAYS, ENTRY_BYTES_MAX, TAG_BYTES_MAX};
+use crate::metrics::Metrics;
+use crate::model::{Action, Entry, FilterRule, Kind, Prints, RedactRule, Source, chained};
+use crate::wire::msgpack;
+use crate::wire::salt_event::{Event, Form, prints_of, read_event, split};
+
+/// What became of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passed {
+    /// It was handed on, perhaps redacted.
+    Taken,
+    /// A rule keeps it out; that is counted, and to the sender it is as good as stored.
+    LeftOut,
+}
+
+/// Why an event cannot be taken. It has been counted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No tag and two newlines before the data.
+    #[error("no tag: an event is its tag, two newlines, and msgpack")]
+    NoTag,
+    /// A tag of this many bytes.
+    #[error("a tag of {0} bytes exceeds the limit of {TAG_BYTES_MAX}")]
+    TagTooLong(usize),
+    /// Tag and data together exceed `store.entry_bytes_max`.
+    #[error("an event of {len} bytes exceeds the limit of {max} (store.entry_bytes_max)")]
+    TooLarge {
+        /// Its bytes.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+}
+
+/// How often a rule has had to do with an entry, for `saltcellar status`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleCount {
+    /// The rule's name.
+    pub name: String,
+    /// `filter` or `redact`.
+    pub list: &'static str,
+    /// Entries that it took: for `redact` those that it changed.
+    pub entries: u64,
+    /// Of those, entries that were not stored.
+    pub left_out: u64,
+}
+
+struct Filter {
+    rule: FilterRule,
+    entries: AtomicU64,
+    left_out: AtomicU64,
+}
+
+/// The rules, and where to count.
+pub struct Gate {
+    filters: Vec<Filter>,
+    redactor: Option<Redactor>,
+    entry_bytes_max: usize,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    said: Mutex<HashMap<&'static str, Micros>>,
+}
+
+impl Gate {
+    /// A gate with these rules.
+    pub fn new(
+        filters: &[FilterRule],
+        redact: &[RedactRule],
+        entry_bytes_max: usize,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let count = |rule: &FilterRule| Filter {
+            rule: rule.clone(),
+            entries: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
+        };
+        Self {
+            filters: filters.iter().map(count).collect(),
+            redactor: (!redact.is_empty()).then(|| Redactor::new(redact)),
+            entry_bytes_max,
+            clock,
+            metrics,
+            said: Mutex::default(),
+        }
+    }
+
+    /// A gate without rules: everything passes as it is.
+    pub fn open(clock: Clock, metrics: Arc<Metrics>) -> Self {
+        Self::new(&[], &[], ENTRY_BYTES_MAX, clock, metrics)
+    }
+
+    /// Takes an event in the form `tag`, two newlines, msgpack; hands what is to be stored to `take`.
+    pub fn message(
+        &self,
+        message: &[u8],
+        source: Source,
+        at: Micros,
+        take: impl FnOnce(&Entry<'_>, Prints),
+    ) -> Result<Passed, Refusal> {
+        match split(message) {
+            Some((tag, data)) => self.event(tag, data, source, at, take),
+            None => {
+                self.metrics.events_without_tag.add(1);
+                self.say("no tag", || {
+                    tracing::warn!(
+                        door = source.name(),
+                        bytes = message.len(),
+                        "an event {}",
+                        Refusal::NoTag
+                    );
+                });
+                Err(Refusal::NoTag)
+            }
+        }
+    }
+
+    /// Takes an event; hands what is to be stored to `take`.
+    pub fn event(
+        &self,
+        tag: &[u8],
+        data: &[u8],
+        source: Source,
+        at: Micros,
+        take: impl FnOnce(&Entry<'_>, Prints),
+    ) -> Result<Passed, Refusal> {
+        self.check_tag(tag, source)?;
+        let (len, max) = (tag.len() + data.len(), self.entry_bytes_max);
+        if len > max {
+            self.metrics.entries_too_large.add(1);
+            let refusal = Refusal::TooLarge { len, max };
+            self.say("too large", || {
+                tracing::warn!(door = source.name(), tag = %shown(tag), "an event is left out: {refusal}");
+            });
+            return Err(refusal);
+        }
+        Ok(self.read(&read_event(tag, data, source, at), take))
+    }
+
+    /// Is the tag one that can be stored?
+    pub fn check_tag(&self, tag: &[u8], source: Source) -> Result<(), Refusal> {
+        if tag.len() <= TAG_BYTES_MAX {
+            return Ok(());
+        }
+        self.metrics.events_tag_too_long.add(1);
+        let refusal = Refusal::TagTooLong(tag.len());
+        self.say("tag too long", || {
+            tracing::warn!(door = source.name(), tag = %shown(tag), "an event is left out: {refusal}");
+        });
+        Err(refusal)
+    }
+
+    /// Takes an event that has been read.
+    pub fn read(&self, event: &Event<'_>, take: impl FnOnce(&Entry<'_>, Prints)) -> Passed {
+        self.look(event);
+        self.pass(&event.entry, Some(event.prints), |entry, prints| {
+            take(entry, prints.unwrap_or_else(|| prints_of(entry)));
+        })
+    }
+
+    /// Hands an entry on as the rules want it: as it is, redacted, or not at all. `prints` are those of the entry as
+    /// it came, if they are known; a redacted one gets others.
+    pub fn pass(
+        &self,
+        entry: &Entry<'_>,
+        prints: Option<Prints>,
+        take: impl FnOnce(&Entry<'_>, Option<Prints>),
+    ) -> Passed {
+        if !self.filters.is_empty() && self.is_left_out(entry) {
+            return Passed::LeftOut;
+        }
+        let redacted = match &self.redactor {
+            Some(redactor) => redactor.redact(entry),
+            None => Redacted::Untouched,
+        };
+        let body = match redacted {
+            Redacted::Untouched => {
+                take(entry, prints);
+                return Passed::Taken;
+            }
+            Redacted::Changed(body) => body,
+            Redacted::Blind(body) => {
+                self.metrics.redactions_blind.add(1);
+                self.say("blind", || {
+                    tracing::warn!(
+                        door = entry.source.name(), tag = %shown(entry.tag),
+                        "data that is no msgpack cannot be searched for what is to be redacted; all of it is"
+                    );
+                });
+                body
+            }
+        };
+        self.metrics.entries_redacted.add(1);
+        let entry = Entry { body: &body, ..*entry };
+        take(&entry, prints.is_some().then(|| prints_of(&entry)));
+        Passed::Taken
+    }
+
+    /// How often each rule has had to do with an entry.
+    pub fn counts(&self) -> Vec<RuleCount> {
+        let filters = self.filters.iter().map(|filter| RuleCount {
+            name: filter.rule.name.clone(),
+            list: "filter",
+            entries: filter.entries.load(Ordering::Relaxed),
+            left_out: filter.left_out.load(Ordering::Relaxed),
+        });
+        let redacted = self.redactor.iter().flat_map(Redactor::counts).map(|(name, entries)| RuleCount {
+            name,
+            list: "redact",
+            entries,
+            left_out: 0,
+        });
+        filters.chain(redacted).collect()
+    }
+
+    fn is_left_out(&self, entry: &Entry<'_>) -> bool {
+        if !matches!(entry.kind, Kind::Event | Kind::JobNew | Kind::Return) {
+            return false;
+        }
+        let Some(filter) = self.filters.iter().find(|f| f.rule.scope.takes(entry, || funs_of(entry.body)))
+        else {
+            return false;
+        };
+        filter.entries.fetch_add(1, Ordering::Relaxed);
+        let (goes, counter) = match filter.rule.action {
+            Action::Store => return false,
+            Action::Drop => (true, &self.metrics.entries_filtered),
+            Action::Sample(n) => (!is_sampled(entry, n), &self.metrics.entries_sampled_out),
+        };
+        if goes {
+            filter.left_out.fetch_add(1, Ordering::Relaxed);
+            counter.add(1);
+        }
+        goes
+    }
+
+    /// Looks at what is odd about an event that is taken all the same.
+    fn look(&self, event: &Event<'_>) {
+        let Event { entry, stamp, form, .. } = event;
+        let tell = |about: &'static str, words: &str| {
+            self.say(about, || {
+                let stamp = stamp.map(|s| String::from_utf8_lossy(s).into_owned());
+                tracing::warn!(
+                    door = entry.source.name(), tag = %shown(entry.tag), minion = entry.minion, stamp, "{words}"
+                );
+            });
+        };
+        match form {
+            Form::Map => {}
+            Form::NoMap => {
+                self.metrics.events_no_map.add(1);
+                tell("no map", "an event whose data is no map is stored as it is");
+            }
+            Form::Broken => {
+                self.metrics.events_no_msgpack.add(1);
+                tell("no msgpack", "an event whose data is no msgpack is stored as the bytes it is");
+            }
+        }
+        if stamp.is_some_and(|stamp| !is_near(stamp, entry.at)) {
+            self.metrics.event_clocks_off.add(1);
+            tell(
+                "clock off",
+                "an event is stamped more than a day from the time here: one of the clocks is wrong",
+            );
+        }
+    }
+
+    /// Says something, unless the same was said a moment ago.
+    fn say(&self, about: &'static str, words: impl FnOnce()) {
+        let now = self.clock.now();
+        let pause = i64::try_from(DOOR_SAYS.as_micros()).unwrap_or(i64::MAX);
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = said.get(about).is_none_or(|last| (now.0 - last.0).unsigned_abs() >= pause.unsigned_abs());
+        if due {
+            said.insert(about, now);
+            drop(said);
+            words();
+        }
+    }
+}
+
+/// The functions of a job that has several.
+pub(super) fn funs_of(body: &[u8]) -> Vec<&str> {
+    let funs = msgpack::get(body, "fun").unwrap_or_default();
+    msgpack::elements(funs).filter_map(msgpack::as_text).collect()
+}
+
+/// Is it the one of `n` that is kept? A job is kept as a whole.
+fn is_sampled(entry: &Entry<'_>, n: u32) -> bool {
+    let hash = match entry.jid {
+        "" => chained(0, [entry.tag, entry.body]),
+        jid => chained(0, [jid.as_bytes()]),
+    };
+    hash % u64::from(n.max(1)) == 0
+}
+
+/// Is a stamp (`2026-11-21T05:47:28.123456`) within a day or so of a time? What is no such text is not judged.
+fn is_near(stamp: &[u8], at: Micros) -> bool {
+    const DAY: i64 = 86_400_000_000;
+    let number = |from: usize, to: usize| {
+        let digits = stamp.get(from..to)?;
+        digits.iter().try_fold(0_i64, |n, b| b.is_ascii_digit().then(|| n * 10 + i64::from(b - b'0')))
+    };
+    let (Some(year), Some(month), Some(day)) = (number(0, 4), number(5, 7), number(8, 10)) else {
+        return true;
+    };
+    let small = |n: i64| u32::try_from(n).unwrap_or(0);
+    let date = crate::clock::Civil {
+        year,
+        month: small(month),
+        day: small(day),
+        hour: 12,
+        minute: 0,
+        second: 0,
+        micros: 0,
+    };
+    date.micros_since_epoch().is_none_or(|noon| (noon.0 - at.0).abs() <= 2 * DAY - DAY / 2)
+}
+
+/// A tag as a log line shows it.
+fn shown(tag: &[u8]) -> String {
+    let start = tag.get(..200).unwrap_or(tag);
+    String::from_utf8_lossy(start).into_owned()
+}
