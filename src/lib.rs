@@ -29,6 +29,7 @@ pub mod shutdown;
 
 // Layer 1: words.
 pub mod channel;
+pub mod door;
 pub mod model;
 
 // Layer 2: edges.
@@ -41,6 +42,7 @@ pub mod store;
 // Layer 4: rooms.
 pub mod ingest;
 pub mod query;
+pub mod zeromq;
 
 // Layers 5, 6, 7: doors, wiring, hands.
 pub mod api;

@@ -364,3 +364,40 @@ pub const HTTPS_EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
 pub const HTTPS_SAYS_BAD: Duration = Duration::from_secs(10);
 
 const _: () = assert!(HTTPS_LARGE_BYTES_IN_FLIGHT > WIRE_FRAME_BYTES_MAX);
+
+/// Connections that a ZeroMQ door serves at once; one more is closed, and libzmq tries again by itself.
+pub const ZMQ_PEERS_MAX: usize = 512;
+
+/// Frames of a ZeroMQ message. Events have one or two; more are a message that is passed over, many more are none.
+pub const ZMTP_FRAMES_MAX: usize = 8;
+
+/// Bytes asked of a ZeroMQ peer at once, and the most that an unfinished message may have before room is set aside for it.
+pub const ZMQ_READ_BYTES: usize = 64 * 1024;
+
+/// Bytes of unfinished large messages of all ZeroMQ peers. A message that does not fit is not read until others are done.
+pub const ZMQ_BYTES_IN_FLIGHT: usize = 160 * 1024 * 1024;
+
+/// How often the log speaks of what ZeroMQ peers do wrong.
+pub const ZMQ_SAYS: Duration = Duration::from_secs(10);
+
+/// Bytes of one subscription, and of all of one subscriber. Tags of Salt have some 60 bytes.
+pub const ZMQ_PREFIX_BYTES_MAX: usize = 4096;
+/// See [`ZMQ_PREFIX_BYTES_MAX`].
+pub const ZMQ_PREFIXES_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of events that are read from the log and handed to subscribers at once.
+pub const ZMQ_WAVE_BYTES: usize = 256 * 1024;
+
+/// Events and bytes that wait for one subscriber. Beyond them it is slow, and what would come next is dropped for it; an
+/// event that is larger waits alone.
+pub const ZMQ_QUEUE_EVENTS: u64 = 50_000;
+/// See [`ZMQ_QUEUE_EVENTS`].
+pub const ZMQ_QUEUE_BYTES: usize = 8 * 1024 * 1024;
+
+/// Bytes that wait for all subscribers together.
+pub const ZMQ_QUEUES_BYTES: usize = 64 * 1024 * 1024;
+
+/// How long subscribers may take over what waits for them when the daemon stops.
+pub const ZMQ_STOP_PATIENCE: Duration = Duration::from_secs(2);
+
+const _: () = assert!(ZMQ_BYTES_IN_FLIGHT > ENTRY_BYTES_MAX + 2 * ZMQ_READ_BYTES);

@@ -89,6 +89,28 @@ counters! {
     bus_connects,
     /// Events read off the buses.
     bus_events,
+    /// Connections accepted by the ZeroMQ doors.
+    zmq_peers,
+    /// ZeroMQ connections ended because the peer broke the protocol or a bound.
+    zmq_peers_dropped,
+    /// ZeroMQ connections turned away because too many were open.
+    zmq_peers_turned_away,
+    /// Events that came through the ZeroMQ PULL.
+    zmq_events,
+    /// Of those, events that were not stored: a disk error, or the daemon stopped while the disk was full.
+    zmq_events_lost,
+    /// ZeroMQ messages that were no event: no tag, no msgpack map, more than two frames.
+    zmq_messages_malformed,
+    /// ZeroMQ messages whose sender left in the middle of them.
+    zmq_messages_cut,
+    /// Events handed to subscribers of the ZeroMQ PUB, once for each.
+    zmq_events_published,
+    /// Events not sent to a subscriber of the ZeroMQ PUB because it was slow.
+    zmq_events_dropped,
+    /// Subscribers of the ZeroMQ PUB that took nothing for too long, and were disconnected.
+    zmq_subscribers_dropped,
+    /// Events fired onto Salt's bus.
+    events_fired,
     /// Events that came through `event_return`.
     event_return_events,
     /// Elements of an `event_return` batch without tag or data.

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 /// in a layer do not know each other. `lib.rs` and `main.rs` stand on top.
 const LAYERS: &[&[&str]] = &[
     &["limits", "metrics", "clock", "shutdown"],
-    &["model", "channel"],
+    &["model", "channel", "door"],
     &["wire", "config"],
     &["store"],
-    &["ingest", "query", "reactor", "sink"],
+    &["ingest", "query", "reactor", "sink", "zeromq"],
     &["api"],
     &["daemon"],
     &["cli"],

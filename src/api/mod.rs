@@ -2,7 +2,6 @@
 
 pub mod call;
 pub mod client;
-pub mod door;
 pub mod https;
 pub mod socket;
 mod stream;

@@ -22,8 +22,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use super::call::{Ctx, Run, find};
-use super::door::Door;
 use super::stream::{Answers, Incoming, Outgoing};
+use crate::door::Door;
 use crate::limits::{
     ANSWER_BYTES_WAITING, PEER_CALLS_IN_FLIGHT, PEER_PATIENCE, PREAMBLE_PATIENCE, SOCKET_BYTES_IN_FLIGHT,
     SOCKET_PEERS_MAX, TINY_FRAME_BYTES, WIRE_FRAME_BYTES_MAX,

@@ -13,9 +13,9 @@ use super::output::{Format, Output, plain};
 use super::table::{Column, Table};
 use super::{Global, ask};
 use crate::api::client::{Client, ClientError};
-use crate::api::door;
 use crate::clock::Clock;
 use crate::config::{Config, SocketChoice, Surroundings};
+use crate::door;
 use crate::ingest::spool::Spool;
 
 pub(super) const EXAMPLES: &str = "\

@@ -6,8 +6,8 @@ use super::ask::NoDaemon;
 use super::doctor::Unwell;
 use super::output::OutputError;
 use crate::api::client::ClientError;
-use crate::api::door::SocketError;
 use crate::config::ConfigError;
+use crate::door::SocketError;
 use crate::store::StoreError;
 use crate::store::tools::ToolError;
 
@@ -58,8 +58,8 @@ impl Exit {
         }
         if let Some(error) = cause.downcast_ref::<SocketError>() {
             return Some(match error {
-                SocketError::NoGroup(_) => Self::Usage,
-                SocketError::InUse(_) => Self::TempFail,
+                SocketError::NoGroup { .. } => Self::Usage,
+                SocketError::InUse { .. } => Self::TempFail,
                 _ => Self::Failed,
             });
         }

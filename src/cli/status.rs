@@ -46,6 +46,19 @@ fn table(out: &mut Output, status: &Json) -> Result<(), OutputError> {
     list(
         out,
         status,
+        "zeromq",
+        ["door", "path", "peers", "events", "dropped"],
+        [
+            Column::left("ZEROMQ"),
+            Column::left("PATH"),
+            Column::right("PEERS"),
+            Column::right("EVENTS"),
+            Column::right("DROPPED"),
+        ],
+    )?;
+    list(
+        out,
+        status,
         "classes",
         ["class", "segments", "entries", "disk_bytes", "raw_bytes"],
         [

@@ -220,6 +220,53 @@ pub const KEYS: &[Key] = &[
         show: |config| Json::from(size::show(config.ingest.spill_bytes_max)),
     },
     Key {
+        name: "zeromq.pull",
+        takes: IPC,
+        default: "none: off",
+        doc: "A ZeroMQ PULL that takes events from any program with a PUSH socket: one frame with tag, two newlines and a \
+              msgpack map, as on Salt's bus, or two frames with tag and map. While the store has no room, senders wait. \
+              Nothing is acknowledged; docs/ZEROMQ.md says what a kill may take.",
+        example: "ipc:///run/saltcellar/events-in.sock",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.zeromq.pull, ipc(value).map(Some)),
+        show: |config| show_ipc(config.zeromq.pull.as_deref()),
+    },
+    Key {
+        name: "zeromq.pub",
+        takes: IPC,
+        default: "none: off",
+        doc: "A ZeroMQ PUB of every event that is stored, in the same form, once it is durable. A SUB socket gets those \
+              whose tag begins with what it subscribed to. For a slow subscriber events are dropped, and counted.",
+        example: "ipc:///run/saltcellar/events-out.sock",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.zeromq.publish, ipc(value).map(Some)),
+        show: |config| show_ipc(config.zeromq.publish.as_deref()),
+    },
+    Key {
+        name: "zeromq.mode",
+        takes: "file permissions in octal, from \"0600\" to \"0777\"",
+        default: "that of `socket_mode`",
+        doc: "Permissions of the ZeroMQ sockets: whoever may write to them may add to history, and read all of it that comes.",
+        example: "\"0660\"",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.zeromq.mode, mode(value).map(Some)),
+        show: |config| config.zeromq.mode.map_or(Json::Null, |mode| Json::from(format!("{mode:04o}"))),
+    },
+    Key {
+        name: "zeromq.group",
+        takes: "the name of a group",
+        default: "that of `socket_group`",
+        doc: "Group of the ZeroMQ sockets.",
+        example: "salt",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.zeromq.group, text(value).map(|name| Some(name.to_owned()))),
+        show: |config| config.zeromq.group.clone().map_or(Json::Null, Json::from),
+    },
+    Key {
         name: "log.level",
         takes: "off, error, warn, info, debug or trace, or a filter such as \"info,saltcellar::store=debug\"",
         default: "info",
@@ -321,6 +368,7 @@ pub const KEYS: &[Key] = &[
 const HTTPS: &str = "Where the HTTPS door for minions listens, for `--return saltcellar` and `ext_job_cache` on other machines; \
 `https.certificate` and `https.key` belong to it. A minion signs what it sends with its own Salt key, and can store its own \
 returns and nothing else (docs/WIRE.md). TLS must end here, at the daemon: a signature holds for this certificate only.";
+const IPC: &str = "ipc:// and an absolute path of at most 107 bytes";
 
 const CLASSES: &str = "What is kept how long. An entry goes to the first class with an item under `match` that takes it; \
 what none takes goes to `jobs` if it belongs to a job, else to `events`, and these two are always there. An item has a \
@@ -399,6 +447,21 @@ fn socket_path(value: &Value) -> Result<PathBuf, Bad> {
         return Err(Bad::from(format!("{} has {bytes} bytes, too long for a unix socket", value.noun())));
     }
     Ok(path)
+}
+
+fn ipc(value: &Value) -> Result<PathBuf, Bad> {
+    let address = text(value)?;
+    match address.split_once("://") {
+        Some(("ipc", path)) => socket_path(&Value::Text(path.to_owned())),
+        Some((other, _)) => Err(Bad::from(format!(
+            "{other}:// is not offered: ZeroMQ here has no authentication beyond the permissions of a file"
+        ))),
+        None => refused(value),
+    }
+}
+
+fn show_ipc(path: Option<&Path>) -> Json {
+    path.map_or(Json::Null, |path| Json::from(format!("ipc://{}", path.display())))
 }
 
 fn paths(value: &Value) -> Result<Vec<PathBuf>, Bad> {
@@ -515,6 +578,11 @@ mod tests {
             ("ingest.filter", "{do: drop}"),
             ("ingest.redact", "passwords"),
             ("ingest.spill_bytes_max", "1MiB"),
+            ("zeromq.pull", "tcp://0.0.0.0:5555"),
+            ("zeromq.pull", "/run/in.sock"),
+            ("zeromq.pub", "ipc://relative"),
+            ("zeromq.pub", "ipc://@abstract"),
+            ("zeromq.mode", "0777 "),
             ("log.level", "inof"),
             ("log.level", "a=b=c"),
             ("log.format", "xml"),
@@ -540,7 +608,9 @@ mod tests {
     #[test]
     fn bounds_in_prose_are_those_of_the_limits() {
         let takes = |name| find(name).unwrap().takes;
-        assert!(takes("socket").contains(&format!("at most {} bytes", limits::SOCKET_PATH_BYTES_MAX)));
+        for name in ["socket", "zeromq.pull", "zeromq.pub"] {
+            assert!(takes(name).contains(&format!("at most {} bytes", limits::SOCKET_PATH_BYTES_MAX)));
+        }
         assert!(takes("store.entry_bytes_max").contains(&size::show(limits::ENTRY_BYTES_MAX as u64)));
     }
 

@@ -57,6 +57,8 @@ pub struct Config {
     pub https: HttpsConfig,
     /// What passes the doors.
     pub ingest: IngestConfig,
+    /// The ZeroMQ doors.
+    pub zeromq: ZeromqConfig,
     /// The daemon's own log.
     pub log: LogConfig,
     /// The store.
@@ -74,6 +76,19 @@ pub struct IngestConfig {
     pub redact: Vec<RedactRule>,
     /// Bytes on disk that each bus may have waiting for the store.
     pub spill_bytes_max: u64,
+}
+
+/// The ZeroMQ doors; each is off unless it has a path.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ZeromqConfig {
+    /// The socket of the PULL.
+    pub pull: Option<PathBuf>,
+    /// The socket of the PUB.
+    pub publish: Option<PathBuf>,
+    /// Permission bits of both; none means those of the local socket.
+    pub mode: Option<u32>,
+    /// Group of both; none means that of the local socket.
+    pub group: Option<String>,
 }
 
 /// How the daemon speaks about itself.
@@ -156,6 +171,7 @@ impl Config {
             spools: SPOOLS.map(PathBuf::from).to_vec(),
             https: HttpsConfig::default(),
             ingest: IngestConfig { filter: Vec::new(), redact: Vec::new(), spill_bytes_max: size::GIB },
+            zeromq: ZeromqConfig::default(),
             log: LogConfig { level: "info".to_owned(), format: LogFormat::Auto },
             store: StoreConfig {
                 durability: Durability::Durable,

@@ -166,6 +166,8 @@ mod tests {
         let mut config = Config::for_state_dir("/s: odd # \"path\"", "/s/sock");
         config.bus = vec!["/a".into(), "/b c".into()];
         config.socket_group = Some("yes".into());
+        config.zeromq.pull = Some("/s/in: #.sock".into());
+        config.zeromq.mode = Some(0o600);
         config.log.level = "info,saltcellar::store=debug".into();
         let rule = |text: &str| ClassRule { fun: Some(Glob::new(text)), tag: None };
         let keep =
@@ -201,6 +203,11 @@ mod tests {
                 "  # key: not set  # default",
                 "  pki_dir: /etc/salt/pki/master  # default",
                 "  read: none  # default",
+                "zeromq:",
+                "  # pull: not set  # default",
+                "  # pub: not set  # default",
+                "  # mode: not set  # default",
+                "  # group: not set  # default",
                 "log:",
                 "  level: info  # default",
                 "  format: auto  # default",

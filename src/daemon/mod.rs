@@ -1,9 +1,10 @@
 //! The daemon: builds everything out of a configuration, runs it, and stops it in order.
 //!
 //! ```text
-//! start: store -> appender, committer, sealer, retainer -> buses -> socket, HTTPS -> ready
-//! stop:  socket and HTTPS (calls under way finish) -> buses (backlog handed over) -> appender (all answered, synced)
-//!        -> committer -> sealer -> retainer -> lock released
+//! start: store -> appender, committer, sealer, retainer -> buses -> ZeroMQ -> socket, HTTPS -> ready
+//! stop:  socket and HTTPS (calls under way finish) -> buses (backlog handed over) -> ZeroMQ PULL (what was sent is handed
+//!        over) -> appender (all answered, synced) -> committer -> sealer -> retainer -> ZeroMQ PUB (all published)
+//!        -> lock released
 //! ```
 //!
 //! # Invariant
@@ -12,6 +13,7 @@
 
 mod threads;
 mod watchdog;
+mod zeromq;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,11 +24,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::api::call::{Ctx, JidMaker};
-use crate::api::door::Door;
 use crate::api::https;
 use crate::api::socket::serve;
 use crate::clock::{Clock, Micros};
 use crate::config::Config;
+use crate::door::{Door, Place};
 use crate::ingest::bus::Bus;
 use crate::ingest::gate::Gate;
 use crate::limits::{DRAIN_PATIENCE, SEGMENT_ENTRIES_MAX};
@@ -46,6 +48,7 @@ pub struct Daemon {
     /// The door for minions has threads of its own: what comes over a network does not keep the master waiting.
     https: Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>,
     buses: Vec<JoinHandle<()>>,
+    zeromq: Option<zeromq::Doors>,
     store_threads: Vec<JoinHandle<()>>,
 }
 
@@ -70,8 +73,14 @@ impl Daemon {
         let runtime = runtime("sc-api", 16)?;
         let door = {
             let _inside = runtime.enter();
-            Door::open(&config.socket, config.socket_mode, config.socket_group.as_deref())
-                .context("open the local socket")?
+            let place = Place {
+                path: &config.socket,
+                mode: config.socket_mode,
+                group: config.socket_group.as_deref(),
+                key: "--socket",
+                group_key: "socket_group",
+            };
+            Door::open(&place).context("open the local socket")?
         };
         let store_threads = vec![
             threads::spawn_vital("sc-append", move || appender.run()).context("start the appender")?,
@@ -102,6 +111,7 @@ impl Daemon {
             buses
                 .push(threads::spawn(&format!("sc-bus-{n}"), move || bus.run()).context("start a bus door")?);
         }
+        let zeromq = zeromq::Doors::open(config, &store, &intake, &clock, &metrics)?;
         let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
         let ctx = Arc::new(Ctx {
             store: store.clone(),
@@ -113,6 +123,7 @@ impl Daemon {
             buses: watches,
             spools: config.spools.clone(),
             https: config.https.listen.map(|_| https::Watch::default()),
+            zeromq: zeromq.as_ref().map(zeromq::Doors::watches).unwrap_or_default(),
             started,
             state_dir: config.state_dir.clone(),
             socket: config.socket.clone(),
@@ -129,7 +140,7 @@ impl Daemon {
         };
         let socket = runtime.spawn(serve(door, ctx, intake, stopping));
         tracing::info!(socket = %config.socket.display(), "listening");
-        Ok(Self { store, clock, drain, stop, runtime, socket, https, buses, store_threads })
+        Ok(Self { store, clock, drain, stop, runtime, socket, https, buses, zeromq, store_threads })
     }
 
     /// Waits for SIGTERM or SIGINT, telling systemd's watchdog that all is well.
@@ -171,9 +182,13 @@ impl Daemon {
         }
         self.drain.stop();
         self.buses.into_iter().for_each(threads::join);
+        let zeromq = self.zeromq.map(zeromq::Doors::stop_taking);
         // The last senders of `intake` went with the doors; calls that wait in the runtime hold the rest.
         self.runtime.shutdown_timeout(Duration::from_secs(5));
         self.store_threads.into_iter().for_each(threads::join);
+        if let Some(publisher) = zeromq {
+            publisher.stop();
+        }
         tracing::info!("stopped");
     }
 }

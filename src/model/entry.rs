@@ -62,16 +62,18 @@ pub enum Source {
     SpooledReturner = 3,
     /// An `event_return` handed over from a spool: may have been stored already.
     SpooledEventReturn = 4,
+    /// The ZeroMQ PULL.
+    Zeromq = 5,
 }
 
 impl Source {
     /// How many there are.
-    pub const COUNT: usize = 5;
+    pub const COUNT: usize = 6;
 
     /// The source with this number, if there is one.
     pub fn from_number(n: u8) -> Option<Self> {
-        use Source::{Bus, EventReturn, Returner, SpooledEventReturn, SpooledReturner};
-        [Bus, EventReturn, Returner, SpooledReturner, SpooledEventReturn].get(usize::from(n)).copied()
+        use Source::{Bus, EventReturn, Returner, SpooledEventReturn, SpooledReturner, Zeromq};
+        [Bus, EventReturn, Returner, SpooledReturner, SpooledEventReturn, Zeromq].get(usize::from(n)).copied()
     }
 
     /// The same door, for what comes out of its spool.
@@ -92,6 +94,7 @@ impl Source {
             Source::Returner => "returner",
             Source::SpooledReturner => "returner (spooled)",
             Source::SpooledEventReturn => "event_return (spooled)",
+            Source::Zeromq => "zeromq",
         }
     }
 }
@@ -431,10 +434,10 @@ mod tests {
             assert_eq!(Kind::from_number(n).map(|k| k as u8), Some(n));
         }
         assert_eq!(Kind::from_number(10), None);
-        for n in 0..5 {
+        for n in 0..6 {
             assert_eq!(Source::from_number(n).map(|s| s as u8), Some(n));
         }
-        assert_eq!(Source::from_number(5), None);
+        assert_eq!(Source::from_number(6), None);
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod dedupe;
 mod dropping;
 pub mod error;
 pub mod extent;
+mod follow;
 pub mod format;
 pub mod guard;
 pub mod hold;
@@ -51,6 +52,7 @@ pub use appender::{Appender, Done, Intake};
 pub use class::{Class, Classes};
 pub use committer::Committer;
 pub use error::StoreError;
+pub use follow::Followed;
 pub use format::FORMAT_VERSION;
 pub use guard::FreeSpace;
 pub use hold::Hold;
@@ -144,6 +146,7 @@ struct Shared {
     /// One chain per class, oldest first.
     segments: Vec<RwLock<Vec<Arc<segment::Segment>>>>,
     durable: AtomicU64,
+    news: follow::News,
     /// When the appender last came round, microseconds since 1970.
     beat: AtomicI64,
     cache: cache::BlockCache,
@@ -195,10 +198,16 @@ impl Shared {
 
     fn set_durable(&self, next: SeqNo) {
         self.durable.store(next.0, Ordering::Release);
+        self.news.tell();
     }
 }
 
 impl Store {
+    /// Why nothing is taken at the moment, if nothing is: the disk is nearly full.
+    pub fn refusal(&self) -> Option<String> {
+        self.0.guard.refusal()
+    }
+
     /// When the appender last came round. It does at least every second, unless a disk holds it up.
     pub fn appender_seen_at(&self) -> Micros {
         Micros(self.0.beat.load(Ordering::Relaxed))
@@ -223,6 +232,7 @@ impl Store {
             classes,
             stamp,
             durable: AtomicU64::new(SeqNo::FIRST.0),
+            news: follow::News::default(),
             beat: AtomicI64::new(options.clock.now().0),
             cache: cache::BlockCache::default(),
             open: Mutex::default(),

@@ -132,7 +132,7 @@ impl Shared {
         }
     }
 
-    fn read_block(
+    pub(super) fn read_block(
         &self,
         segment: &Arc<Segment>,
         number: u32,

@@ -7,3 +7,4 @@ pub mod json;
 pub mod msgpack;
 pub mod salt_event;
 pub mod signed;
+pub mod zmtp;

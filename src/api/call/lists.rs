@@ -271,6 +271,13 @@ pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
             };
         }
     }
+    let doors = map.key("zeromq").array(ctx.zeromq.len());
+    for door in &ctx.zeromq {
+        let door = door.status();
+        doors.map(5).str("door").str(door.name).str("path").str(&door.path.to_string_lossy());
+        doors.str("peers").uint(door.peers).str("events").uint(door.events);
+        doors.str("dropped").uint(door.dropped);
+    }
     let counters = ctx.metrics.all();
     let w = map.key("counters").map(counters.len());
     for (name, value) in counters {

@@ -44,6 +44,8 @@ pub struct Ctx {
     pub spools: Vec<PathBuf>,
     /// The HTTPS door, if there is one.
     pub https: Option<HttpsWatch>,
+    /// The ZeroMQ doors that are open.
+    pub zeromq: Vec<crate::zeromq::Watch>,
     /// When the daemon started.
     pub started: Micros,
     /// Where the store is.

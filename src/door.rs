@@ -1,8 +1,10 @@
-//! The socket's file, and the directory that decides who can come near it.
+//! A unix socket's file, and the directory that decides who can come near it.
 //!
-//! Whoever may open the socket may read all history and add to it. The socket's own mode says who that is; its directory is
-//! the second fence, and the only one around the socket's *name*: who may write there can put a socket of their own in
-//! its place and be taken for the daemon.
+//! Who may open a socket is what its mode says. Its directory is the second fence, and the only one around the socket's *name*: who may
+//! write there can put a socket of their own in its place and be taken for the daemon.
+//!
+//! Nobody's socket is taken away: a path at which somebody answers, or which is no socket, is left alone. What a daemon
+//! that was killed left behind is removed. A directory that has to be made is closed to others.
 
 use std::fs;
 use std::io;
@@ -15,11 +17,21 @@ use tokio::net::{UnixListener, UnixStream};
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Somebody answers there already.
-    #[error("another daemon answers at {}: stop it first, or give another --socket", .0.display())]
-    InUse(PathBuf),
+    #[error("another daemon answers at {}: stop it first, or give another {key}", path.display())]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+        /// What names it in the configuration.
+        key: &'static str,
+    },
     /// Something is there that is no socket, and is left alone.
-    #[error("{} exists and is no socket: move it away, or give another --socket", .0.display())]
-    NoSocket(PathBuf),
+    #[error("{} exists and is no socket: move it away, or give another {key}", path.display())]
+    NoSocket {
+        /// What is there.
+        path: PathBuf,
+        /// What names it in the configuration.
+        key: &'static str,
+    },
     /// The operating system refused.
     #[error("{action} {}: {why}", path.display())]
     Io {
@@ -34,14 +46,34 @@ pub enum SocketError {
     #[error("{0}")]
     Unsafe(Concern),
     /// The group is not known on this machine.
-    #[error("socket_group: there is no group `{0}` on this machine")]
-    NoGroup(String),
+    #[error("{key}: there is no group `{name}` on this machine")]
+    NoGroup {
+        /// The group.
+        name: String,
+        /// What names it in the configuration.
+        key: &'static str,
+    },
 }
 
 /// The socket's file: bound, listening, removed when dropped.
 pub struct Door {
     listener: UnixListener,
     path: PathBuf,
+}
+
+/// Where a socket is to be, who may open it, and which keys of the configuration say so.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// Its path.
+    pub path: &'a Path,
+    /// Its permissions.
+    pub mode: u32,
+    /// Its group; none leaves the daemon's own.
+    pub group: Option<&'a str>,
+    /// What names the path.
+    pub key: &'static str,
+    /// What names the group.
+    pub group_key: &'static str,
 }
 
 impl Drop for Door {
@@ -52,13 +84,16 @@ impl Drop for Door {
 
 impl Door {
     /// Binds the socket, with a directory for it and its permissions. Must run inside a tokio runtime.
-    pub fn open(path: &Path, mode: u32, group: Option<&str>) -> Result<Self, SocketError> {
+    pub fn open(place: &Place<'_>) -> Result<Self, SocketError> {
+        let Place { path, mode, group, key, group_key } = *place;
         let io = |action: &'static str, path: &Path| {
             let path = path.to_owned();
             move |why| SocketError::Io { action, path, why }
         };
         let gid = group
-            .map(|name| group_id(name).ok_or_else(|| SocketError::NoGroup(name.to_owned())))
+            .map(|name| {
+                group_id(name).ok_or_else(|| SocketError::NoGroup { name: name.to_owned(), key: group_key })
+            })
             .transpose()?;
         let parent = path.parent().unwrap_or(Path::new("/"));
         if !parent.is_dir() {
@@ -77,10 +112,10 @@ impl Door {
         }
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
-                return Err(SocketError::NoSocket(path.to_owned()));
+                return Err(SocketError::NoSocket { path: path.to_owned(), key });
             }
             Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
-                return Err(SocketError::InUse(path.to_owned()));
+                return Err(SocketError::InUse { path: path.to_owned(), key });
             }
             // Nobody listens: a daemon that was killed left it behind.
             Ok(_) => fs::remove_file(path).map_err(io("remove the stale socket", path))?,
@@ -99,7 +134,7 @@ impl Door {
     }
 
     /// The next connection.
-    pub(super) async fn accept(&self) -> io::Result<UnixStream> {
+    pub async fn accept(&self) -> io::Result<UnixStream> {
         self.listener.accept().await.map(|(stream, _)| stream)
     }
 }

@@ -1,0 +1,196 @@
+//! Following the log: events in order, forwards from any point, as they become durable.
+//!
+//! A follower reads the log like any reader, on a thread of its own, and holds up nobody: what it has not read yet lies on
+//! disk. It keeps nothing between two readings but its place, so segments may be sealed, rewritten and dropped meanwhile.
+//!
+//! # Invariant
+//!
+//! Each event that is stored and not dropped by retention is seen once, in the order of sequence numbers, across all classes.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::block::BlockView;
+use super::class::Class;
+use super::error::StoreError;
+use super::segment::Segment;
+use super::{Shared, Store};
+use crate::model::{Flags, SeqNo};
+
+/// Wakes followers when more is durable. Costs one look at a number while nobody waits.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    waiting: AtomicUsize,
+    lock: Mutex<()>,
+    come: Condvar,
+}
+
+impl News {
+    /// Called behind each change of the watermark.
+    pub(super) fn tell(&self) {
+        // Who waits has said so before it looked at the watermark (below), so one of the two sees the other.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.come.notify_all();
+        }
+    }
+
+    fn wait(&self, timeout: Duration, is_there: impl Fn() -> bool) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.come.wait_timeout_while(guard, timeout, |()| !is_there()));
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// An event as a follower sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Followed<'a> {
+    /// Its place in the log.
+    pub seq: SeqNo,
+    /// Its tag.
+    pub tag: &'a [u8],
+    /// Its body, byte for byte as received.
+    pub body: &'a [u8],
+}
+
+impl Store {
+    /// Waits until something from `seq` on is durable, or `timeout` is over.
+    pub fn wait_for(&self, seq: SeqNo, timeout: Duration) {
+        self.0.news.wait(timeout, || self.durable() > seq);
+    }
+
+    /// Hands events from `from` on to `take`, in order, until all that is durable has been seen or their bytes have reached
+    /// `bytes_max`. Returns where to go on.
+    pub fn follow(
+        &self,
+        from: SeqNo,
+        bytes_max: usize,
+        mut take: impl FnMut(Followed<'_>),
+    ) -> Result<SeqNo, StoreError> {
+        let upto = self.durable();
+        if from >= upto {
+            return Ok(from);
+        }
+        let mut walks = Vec::new();
+        for class in self.0.classes.all() {
+            let mut walk = Forwards::new(&self.0, class, from)?;
+            if walk.peek(from)?.is_some() {
+                walks.push(walk);
+            }
+        }
+        let (mut next, mut bytes) = (from, 0);
+        while bytes < bytes_max {
+            // Merge: the walk whose next event is the earliest goes on until another one's turn comes.
+            let mut heads = Vec::new();
+            for (n, walk) in walks.iter_mut().enumerate() {
+                heads.extend(walk.peek(next)?.map(|seq| (seq, n)));
+            }
+            heads.sort_unstable();
+            let Some(&(seq, n)) = heads.first().filter(|(seq, _)| *seq < upto) else { return Ok(upto) };
+            let limit = heads.get(1).map_or(upto, |(seq, _)| upto.min(*seq));
+            let Some(walk) = walks.get_mut(n) else { return Ok(upto) };
+            next = seq;
+            while bytes < bytes_max
+                && let Some(seq) = walk.peek(next)?.filter(|seq| *seq < limit)
+            {
+                bytes += walk.take(seq, &mut take);
+                next = seq.next();
+            }
+        }
+        Ok(next)
+    }
+}
+
+/// A walk over a class from an event to the end.
+struct Forwards<'a> {
+    shared: &'a Shared,
+    /// Segments that may hold more, the next one last.
+    segments: Vec<Arc<Segment>>,
+    /// The segment that is walked over, and the blocks still to be read.
+    current: Option<(Arc<Segment>, Range<u32>)>,
+    view: Option<Arc<BlockView>>,
+    /// The next row of the view.
+    at: usize,
+}
+
+impl<'a> Forwards<'a> {
+    fn new(shared: &'a Shared, class: Class, from: SeqNo) -> Result<Self, StoreError> {
+        let mut segments = Vec::new();
+        for segment in shared.segments(class).into_iter().rev() {
+            let sums = segment.sums();
+            let is_over = sums.entries > 0 && sums.last_seq < from;
+            let is_first = segment.first_seq <= from;
+            if !is_over {
+                segments.push(segment);
+            }
+            // Segments of a class follow one another, so what is older is over, too.
+            if is_over || is_first {
+                break;
+            }
+        }
+        Ok(Self { shared, segments, current: None, view: None, at: 0 })
+    }
+
+    /// The number of the next event from `from` on.
+    fn peek(&mut self, from: SeqNo) -> Result<Option<SeqNo>, StoreError> {
+        loop {
+            if let Some(view) = &self.view {
+                let rows = view.rows();
+                while self.at < rows.len() {
+                    let seq = rows.seq(self.at);
+                    if seq >= from && rows.flags(self.at).has(Flags::ON_BUS) {
+                        return Ok(Some(seq));
+                    }
+                    self.at += 1;
+                }
+                self.view = None;
+            }
+            let Some((segment, blocks)) = &mut self.current else {
+                let Some(segment) = self.segments.pop() else { return Ok(None) };
+                let ready = self.shared.ready(&segment)?;
+                let metas = ready.blocks().map_or(&[][..], |blocks| blocks.metas());
+                let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+                let begin = count(metas.partition_point(|meta| meta.last_seq < from));
+                let blocks = begin..count(metas.len());
+                drop(ready);
+                self.current = Some((segment, blocks));
+                continue;
+            };
+            let Some(number) = blocks.next() else {
+                self.current = None;
+                continue;
+            };
+            let segment = segment.clone();
+            // Not kept in the cache: readers look for other blocks than those that pass by once.
+            self.view = match self.shared.cache.get((segment.id, number)) {
+                Some(view) => Some(view),
+                None => self.shared.read_block(&segment, number, true)?,
+            };
+            self.at = 0;
+        }
+    }
+
+    /// Hands out the event that [`Forwards::peek`] found; its bytes. One whose body cannot be unpacked is left out.
+    fn take(&mut self, seq: SeqNo, take: &mut impl FnMut(Followed<'_>)) -> usize {
+        let Some(view) = &self.view else { return 0 };
+        let rows = view.rows();
+        let (tag, body) = (rows.tag(self.at), rows.body(self.at));
+        self.at += 1;
+        match body {
+            Ok(body) => {
+                take(Followed { seq, tag: &tag, body });
+                tag.len() + body.len()
+            }
+            Err(what) => {
+                self.shared.metrics.frames_damaged.add(1);
+                tracing::error!(%seq, what, "an event cannot be read and is left out");
+                0
+            }
+        }
+    }
+}
