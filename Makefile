@@ -79,7 +79,7 @@ bench-store: ## the store alone, in this process, against the yardstick
 	$(CARGO) bench --bench ingest
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz
-	@for t in frame salt_event call signed_batch block pages; do RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$t -- -max_total_time=$${FUZZ_SECONDS:-60} -rss_limit_mb=4096; done
+	@for t in frame salt_event call signed_batch block pages zmtp; do RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$t -- -max_total_time=$${FUZZ_SECONDS:-60} -rss_limit_mb=4096; done
 
 clean: ## remove everything built, the Python environments too
 	$(CARGO) clean

@@ -1,4 +1,4 @@
-//! A unix socket's file, and the directory that decides who can come near it.
+//! A unix socket's file, the directory that decides who can come near it, and what is counted at a door.
 //!
 //! Who may open a socket is what its mode says. Its directory is the second fence, and the only one around the socket's *name*: who may
 //! write there can put a socket of their own in its place and be taken for the daemon.
@@ -10,6 +10,8 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::net::{UnixListener, UnixStream};
 
@@ -237,6 +239,90 @@ pub fn group_id(name: &str) -> Option<u32> {
         let mut fields = line.split(':');
         (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
     })
+}
+
+/// What `saltcellar status` shows of a ZeroMQ door.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DoorStatus {
+    /// `pull` or `pub`.
+    pub name: &'static str,
+    /// Its socket.
+    pub path: PathBuf,
+    /// Connections open now.
+    pub peers: u64,
+    /// Events taken, or sent: one that goes to three subscribers counts three times.
+    pub events: u64,
+    /// Events not taken, or not sent because a subscriber was slow.
+    pub dropped: u64,
+}
+
+#[derive(Debug)]
+struct Tally {
+    name: &'static str,
+    path: PathBuf,
+    peers: AtomicU64,
+    events: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// A [`DoorStatus`] that its door keeps up to date.
+#[derive(Debug, Clone)]
+pub struct Watch(Arc<Tally>);
+
+impl Watch {
+    /// Nothing has happened yet at the door `name`.
+    pub fn new(name: &'static str, path: &Path) -> Self {
+        let count = AtomicU64::default;
+        Self(Arc::new(Tally {
+            name,
+            path: path.to_owned(),
+            peers: count(),
+            events: count(),
+            dropped: count(),
+        }))
+    }
+
+    /// How it stands at the moment.
+    pub fn status(&self) -> DoorStatus {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        DoorStatus {
+            name: self.0.name,
+            path: self.0.path.clone(),
+            peers: read(&self.0.peers),
+            events: read(&self.0.events),
+            dropped: read(&self.0.dropped),
+        }
+    }
+
+    /// Counts events that went through.
+    pub fn count(&self, events: u64) {
+        self.0.events.fetch_add(events, Ordering::Relaxed);
+    }
+
+    /// Counts events that did not.
+    pub fn drop_events(&self, events: u64) {
+        self.0.dropped.fetch_add(events, Ordering::Relaxed);
+    }
+
+    /// The door's name.
+    pub fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    /// Counts a connection for as long as it is held.
+    pub fn enter(&self) -> Seat {
+        self.0.peers.fetch_add(1, Ordering::Relaxed);
+        Seat(self.clone())
+    }
+}
+
+/// One open connection.
+pub struct Seat(Watch);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.0.peers.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]

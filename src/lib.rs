@@ -42,9 +42,9 @@ pub mod store;
 // Layer 4: rooms.
 pub mod ingest;
 pub mod query;
-pub mod zeromq;
 
 // Layers 5, 6, 7: doors, wiring, hands.
 pub mod api;
 pub mod cli;
 pub mod daemon;
+pub mod zeromq;

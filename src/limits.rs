@@ -232,6 +232,17 @@ pub const SAMPLE_MAX: u32 = 1_000_000;
 
 /// How often a door speaks of the same kind of bad input; in between it is only counted.
 pub const DOOR_SAYS: Duration = Duration::from_secs(60);
+/// Bytes of data that are fired onto a bus: Salt's own `max_event_size` unless configured, beyond which Salt would cut it.
+pub const FIRE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Bytes of a tag that is fired onto a bus.
+pub const TAG_BYTES_FIRED_MAX: usize = 1024;
+
+/// How long a bus may take over an event that is fired, or to let a probe out.
+pub const FIRE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a probe of a bus's framing is waited for at first, each time twice as long.
+pub const FIRE_PROBE_PAUSE: Duration = Duration::from_millis(100);
 
 /// First and longest pause between attempts to connect to a bus.
 pub const BUS_RECONNECT_MIN: Duration = Duration::from_millis(50);

@@ -12,8 +12,8 @@ const LAYERS: &[&[&str]] = &[
     &["model", "channel", "door"],
     &["wire", "config"],
     &["store"],
-    &["ingest", "query", "reactor", "sink", "zeromq"],
-    &["api"],
+    &["ingest", "query", "reactor", "sink"],
+    &["api", "zeromq"],
     &["daemon"],
     &["cli"],
 ];

@@ -21,7 +21,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-use super::call::{Ctx, Run, find};
+use super::call::{Caller, Ctx, Run, find};
 use super::stream::{Answers, Incoming, Outgoing};
 use crate::door::Door;
 use crate::limits::{
@@ -115,10 +115,12 @@ impl Drop for Held {
 }
 
 async fn serve_peer(house: &Arc<House>, stream: UnixStream, stop: watch::Receiver<bool>) -> io::Result<()> {
+    let caller = Caller { uid: stream.peer_cred().ok().map(|who| who.uid()) };
     let (from, to) = stream.into_split();
     let mut from = Incoming::new(from);
     let peer = Peer {
         house: house.clone(),
+        caller,
         answers: Arc::new(Answers::new(to, PEER_PATIENCE)),
         places: Arc::new(Semaphore::new(PEER_CALLS_IN_FLIGHT)),
     };
@@ -138,6 +140,7 @@ async fn serve_peer(house: &Arc<House>, stream: UnixStream, stop: watch::Receive
 #[derive(Clone)]
 struct Peer {
     house: Arc<House>,
+    caller: Caller,
     answers: Arc<Answers<Held>>,
     /// Each call under way holds one, until its answer is out.
     places: Arc<Semaphore>,
@@ -271,11 +274,18 @@ async fn start_call(
     let reply = Reply { id: request.id, place, peer: peer.clone() };
     match find(request.call).map(|call| &call.run) {
         None => reply.send(Err(CallError::UnknownCall(request.call.to_owned()))),
-        Some(Run::Read(run)) => {
-            let house = house.clone();
+        Some(run @ (Run::Read(_) | Run::Act(_))) => {
+            let (house, caller) = (house.clone(), peer.caller);
             tokio::task::spawn_blocking(move || {
                 // A panic is a fault of ours; the caller is told instead of left waiting.
-                let work = || Request::read(&payload).and_then(|request| run(&house.ctx, &request.args));
+                let work = || {
+                    let request = Request::read(&payload)?;
+                    match run {
+                        Run::Read(run) => run(&house.ctx, &request.args),
+                        Run::Act(run) => run(&house.ctx, &request.args, &caller),
+                        Run::Write(_) => Err(CallError::Internal("a writing call went astray".to_owned())),
+                    }
+                };
                 let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
                     Err(CallError::Internal("the call ended by a panic, see the daemon's log".to_owned()))
                 });

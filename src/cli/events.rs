@@ -1,6 +1,9 @@
-//! `saltcellar events list`: the archive of the event bus.
+//! `saltcellar events`: the archive of the event bus, and a way onto the bus itself.
 
-use anyhow::Context;
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
 use rmpv::Value;
 use serde_json::Value as Json;
 
@@ -9,14 +12,44 @@ use super::nested::{leaf, nested};
 use super::output::{Format, Output};
 use super::table::{Column, Table};
 use super::when::{When, short};
-use super::{Global, ask, jobs};
+use super::{Global, ask, jobs, yaml};
 
 /// Verbs under `events`.
 #[derive(clap::Subcommand)]
 pub(super) enum Events {
     /// The last events, the newest at the bottom
     List(Filter),
+    /// Fire an event onto Salt's bus
+    Send(Send),
 }
+
+/// Flags of `events send`.
+#[derive(clap::Args)]
+#[command(after_long_help = SEND_EXAMPLES)]
+pub(super) struct Send {
+    /// The event's tag
+    tag: String,
+    /// Its data, a map in JSON or YAML; - reads it from standard input
+    data: Option<String>,
+    /// Read the data from this file; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    data_file: Option<PathBuf>,
+    /// The bus to fire at, if the daemon reads several: its directory
+    #[arg(long, value_name = "SOCK_DIR")]
+    bus: Option<PathBuf>,
+}
+
+const SEND_EXAMPLES: &str = "\
+The daemon fires it as `salt-run event.send` does, with the _stamp of the moment: reactors, engines and
+everybody on the bus see it, and so does the archive, once it comes back. Only root and the user that the
+master runs as may. Nobody answers: what is written to a master's socket was fired as far as anyone knows.
+
+Examples:
+  saltcellar events send my/custom/event
+  saltcellar events send deploy/done '{\"app\": \"shop\", \"version\": \"1.4\"}'
+  saltcellar events send deploy/done 'app: shop'
+  make-report | saltcellar events send report/ready -
+  saltcellar events send deploy/done --data-file done.yaml --bus /var/run/salt/master";
 
 /// Flags of `events list`.
 #[derive(clap::Args)]
@@ -65,7 +98,69 @@ Examples:
 const NAMES: Names = Names { call: "events_list", rows: "events", cursor: "seq" };
 
 pub(super) fn run(global: &Global, events: Events) -> anyhow::Result<()> {
-    let Events::List(filter) = events;
+    match events {
+        Events::List(filter) => list(global, filter),
+        Events::Send(event) => send(global, event),
+    }
+}
+
+/// Bytes of data that are read; the daemon takes less.
+const DATA_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+fn send(global: &Global, event: Send) -> anyhow::Result<()> {
+    let data = data(&event).context("read the event's data").map_err(BadData)?;
+    let mut client = ask::connect(global)?;
+    let bus = event.bus.map(std::path::absolute).transpose().context("find the bus")?;
+    let pairs = [
+        ("tag", Value::from(event.tag.as_str())),
+        ("data", data),
+        ("bus", bus.map_or(Value::Nil, |bus| Value::from(bus.to_string_lossy().as_ref()))),
+    ];
+    let answer = ask::call(&mut client, "event_send", pairs).context("fire the event")?;
+    let mut out = Output::new(global.output);
+    if out.format == Format::Table {
+        let field = |name: &str| answer.get(name).map(leaf).unwrap_or_default();
+        out.line(&format!("fired {} at {}", field("tag"), field("socket")))?;
+    } else {
+        out.json(&answer)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Data that is no map, or cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+pub(super) struct BadData(anyhow::Error);
+
+fn data(event: &Send) -> anyhow::Result<Value> {
+    let read = |from: &mut dyn std::io::Read| -> anyhow::Result<String> {
+        let mut text = String::new();
+        if from.take(DATA_BYTES_MAX + 1).read_to_string(&mut text)? as u64 > DATA_BYTES_MAX {
+            bail!("more than {DATA_BYTES_MAX} bytes");
+        }
+        Ok(text)
+    };
+    let file = event.data_file.as_deref();
+    let text = match (event.data.as_deref(), file) {
+        (Some("-"), _) => read(&mut std::io::stdin()).context("from standard input")?,
+        (None, Some(path)) if path.as_os_str() == "-" => {
+            read(&mut std::io::stdin()).context("from standard input")?
+        }
+        (None, Some(path)) => {
+            let from = || path.display().to_string();
+            read(&mut std::fs::File::open(path).with_context(from)?).with_context(from)?
+        }
+        (Some(text), _) => text.to_owned(),
+        (None, None) => return Ok(Value::Map(Vec::new())),
+    };
+    match yaml::value(&text)? {
+        Value::Map(pairs) => Ok(Value::Map(pairs)),
+        Value::Nil => Ok(Value::Map(Vec::new())),
+        other => bail!("an event's data is a map, such as '{{\"key\": \"value\"}}', not {other}"),
+    }
+}
+
+fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
     let client = ask::connect(global)?;
     let said = vec![
         ("tag", Value::from(filter.tag.unwrap_or_default())),

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use super::ask::NoDaemon;
 use super::doctor::Unwell;
+use super::events::BadData;
 use super::output::OutputError;
 use crate::api::client::ClientError;
 use crate::config::ConfigError;
@@ -42,7 +43,7 @@ impl Exit {
         if let Some(OutputError::Closed) = cause.downcast_ref() {
             return Some(Self::Ok);
         }
-        if cause.is::<ConfigError>() {
+        if cause.is::<ConfigError>() || cause.is::<BadData>() {
             return Some(Self::Usage);
         }
         if let Some(error) = cause.downcast_ref() {

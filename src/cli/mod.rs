@@ -23,6 +23,7 @@ mod store;
 mod table;
 mod version;
 mod when;
+mod yaml;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

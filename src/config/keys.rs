@@ -582,7 +582,7 @@ mod tests {
             ("zeromq.pull", "/run/in.sock"),
             ("zeromq.pub", "ipc://relative"),
             ("zeromq.pub", "ipc://@abstract"),
-            ("zeromq.mode", "0777 "),
+            ("zeromq.mode", "1777"),
             ("log.level", "inof"),
             ("log.level", "a=b=c"),
             ("log.format", "xml"),

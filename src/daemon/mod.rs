@@ -30,6 +30,7 @@ use crate::clock::{Clock, Micros};
 use crate::config::Config;
 use crate::door::{Door, Place};
 use crate::ingest::bus::Bus;
+use crate::ingest::fire::Firer;
 use crate::ingest::gate::Gate;
 use crate::limits::{DRAIN_PATIENCE, SEGMENT_ENTRIES_MAX};
 use crate::metrics::Metrics;
@@ -120,6 +121,7 @@ impl Daemon {
             jids,
             gate,
             entry_bytes_max: config.store.entry_bytes_max,
+            firer: Firer::new(watches.clone()),
             buses: watches,
             spools: config.spools.clone(),
             https: config.https.listen.map(|_| https::Watch::default()),

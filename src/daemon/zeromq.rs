@@ -10,12 +10,11 @@ use tokio::sync::watch;
 use super::threads;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::door::Place;
+use crate::door::{Place, Watch};
 use crate::limits::PEER_PATIENCE;
 use crate::metrics::Metrics;
 use crate::shutdown::Drain;
 use crate::store::{Intake, Store};
-use crate::zeromq::Watch;
 use crate::zeromq::publish::Publish;
 use crate::zeromq::pull::Pull;
 

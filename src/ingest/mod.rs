@@ -1,6 +1,7 @@
-//! Doors for bytes that nobody waits for: event buses; and the gate that entries pass at every door.
+//! Doors for bytes that nobody waits for: event buses; the gate that entries pass at every door; and the way back, onto a bus.
 
 pub mod bus;
+pub mod fire;
 pub mod gate;
 pub mod redact;
 pub mod spool;

@@ -110,6 +110,20 @@ impl Splitter {
     }
 }
 
+/// An event as it is fired: the frame of a bus in one of the framings.
+pub fn fired(framing: Framing, tag: &[u8], data: &[u8]) -> Vec<u8> {
+    let mut w = msgpack::Writer::new();
+    w.map(2).str("head").map(0).str("body").bin(&[tag, b"\n\n", data].concat());
+    let frame = w.into_bytes();
+    match framing {
+        Framing::Plain => frame,
+        Framing::Len32 => {
+            let len = u32::try_from(frame.len()).unwrap_or(u32::MAX).to_be_bytes();
+            [&len, frame.as_slice()].concat()
+        }
+    }
+}
+
 /// The body of a frame: the bytes under `body`, whether packed as bin or as str.
 pub fn body(frame: &[u8]) -> Option<&[u8]> {
     Reader::new(msgpack::get(frame, "body")?).bytes().ok()
@@ -135,6 +149,14 @@ mod tests {
             }
         }
         (bodies, splitter.framing())
+    }
+
+    #[test]
+    fn what_is_fired_is_a_frame_of_its_framing() {
+        for framing in [Framing::Plain, Framing::Len32] {
+            let (bodies, found) = cut(&fired(framing, b"a/b", b"\x80"), 3);
+            assert_eq!((bodies, found), (vec![b"a/b\n\n\x80".to_vec()], Some(framing)));
+        }
     }
 
     #[test]

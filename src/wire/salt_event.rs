@@ -6,7 +6,7 @@
 
 use memchr::memmem;
 
-use super::msgpack::{DecodeError, Reader, as_bool, as_int, as_text};
+use super::msgpack::{self, DecodeError, Reader, Writer, as_bool, as_int, as_text};
 use crate::clock::Micros;
 use crate::limits::NAME_BYTES_MAX;
 use crate::model::{Entry, Flags, Kind, Prints, Source, chained, secret_seed};
@@ -16,6 +16,31 @@ pub fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = memmem::find(body, b"\n\n")?;
     let (tag, rest) = body.split_at_checked(at)?;
     (!tag.is_empty()).then_some((tag, rest.get(2..)?))
+}
+
+/// A map of data with its `_stamp`: in the place of the one that it has, else behind the rest, as Salt's own firing does.
+pub fn stamped(data: &[u8], stamp: &str) -> Vec<u8> {
+    let known = msgpack::get(data, "_stamp").is_some();
+    let pairs: Vec<_> = msgpack::pairs(data).collect();
+    let mut w = Writer::new();
+    w.map(pairs.len() + usize::from(!known));
+    for (key, value) in pairs {
+        w.raw(key);
+        if as_text(key) == Some("_stamp") {
+            w.str(stamp);
+        } else {
+            w.raw(value);
+        }
+    }
+    if !known {
+        w.str("_stamp").str(stamp);
+    }
+    w.into_bytes()
+}
+
+/// The `_stamp` of an event's data.
+pub fn stamp_of(data: &[u8]) -> Option<&str> {
+    as_text(msgpack::get(data, "_stamp")?)
 }
 
 /// What a job's tag says.
@@ -314,6 +339,22 @@ mod tests {
         assert_eq!(split(b"\n\n\x80"), None);
         assert_eq!(split(b"a/b\n"), None);
         assert_eq!(split(b"a\n\n"), Some((&b"a"[..], &b""[..])));
+    }
+
+    #[test]
+    fn a_stamp_takes_the_place_of_another_or_comes_last() {
+        let map = |pairs: &[(&str, &str)]| {
+            let mut w = msgpack::Writer::new();
+            w.map(pairs.len());
+            for (key, value) in pairs {
+                w.str(key).str(value);
+            }
+            w.into_bytes()
+        };
+        let (bare, old) = (map(&[("a", "1")]), map(&[("_stamp", "old"), ("a", "1")]));
+        assert_eq!(stamped(&bare, "now"), map(&[("a", "1"), ("_stamp", "now")]));
+        assert_eq!(stamped(&old, "now"), map(&[("_stamp", "now"), ("a", "1")]));
+        assert_eq!((stamp_of(&old), stamp_of(&bare)), (Some("old"), None));
     }
 
     #[test]

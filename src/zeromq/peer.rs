@@ -9,8 +9,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-use super::Watch;
-use crate::door::Door;
+use crate::door::{Door, Watch};
 use crate::limits::{PEER_PATIENCE, PREAMBLE_PATIENCE, ZMQ_PEERS_MAX, ZMQ_SAYS};
 use crate::metrics::Metrics;
 use crate::wire::zmtp::{self, Piece, SocketType, Splitter, ZmtpError};
@@ -143,7 +142,7 @@ impl Lobby {
         if let Farewell::Told(why) = farewell {
             self.metrics.zmq_peers_dropped.add(1);
             if let Some(times) = self.says.is_time() {
-                let door = self.watch.0.name;
+                let door = self.watch.name();
                 tracing::warn!(door, times, %why, "a ZeroMQ peer broke the protocol or a bound and was dropped");
             }
         }

@@ -21,10 +21,9 @@ use tokio::net::unix::{ReadHalf, WriteHalf};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use super::Watch;
 use super::peer::{Farewell, Lobby, Says};
 use super::subscriptions::Subscriptions;
-use crate::door::{Door, Place, SocketError};
+use crate::door::{Door, Place, SocketError, Watch};
 use crate::limits::{
     PEER_PATIENCE, STOP_CHECK, ZMQ_PREFIX_BYTES_MAX, ZMQ_QUEUE_BYTES, ZMQ_QUEUE_EVENTS, ZMQ_QUEUES_BYTES,
     ZMQ_STOP_PATIENCE, ZMQ_WAVE_BYTES,

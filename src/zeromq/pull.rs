@@ -23,11 +23,10 @@ use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use super::Watch;
 use super::peer::{Farewell, Lobby, Says};
 use crate::channel::Refused;
 use crate::clock::Clock;
-use crate::door::{Door, Place, SocketError};
+use crate::door::{Door, Place, SocketError, Watch};
 use crate::limits::{ENTRY_BYTES_MAX, PEER_PATIENCE, ZMQ_BYTES_IN_FLIGHT, ZMQ_READ_BYTES};
 use crate::metrics::Metrics;
 use crate::model::{Batch, Source};

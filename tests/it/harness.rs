@@ -51,6 +51,21 @@ impl Cellar {
         Self::start_in(dir, &[])
     }
 
+    /// Starts one with a configuration file; `DIR` in it is its directory.
+    pub(crate) fn start_configured(yaml: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("c.yaml"), yaml.replace("DIR", dir.path().to_str().unwrap())).unwrap();
+        Self::start_in(dir, &["--config", "DIR/c.yaml"])
+    }
+
+    /// The same, on a disk that does what a plan says.
+    pub(crate) fn start_configured_on_disk(yaml: &str, plan: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        put_plan(dir.path(), plan);
+        std::fs::write(dir.path().join("c.yaml"), yaml.replace("DIR", dir.path().to_str().unwrap())).unwrap();
+        Self::start_in(dir, &["--config", "DIR/c.yaml"])
+    }
+
     /// Gives the disk another plan.
     pub(crate) fn plan_disk(&self, plan: &str) {
         put_plan(self.dir.path(), plan);

@@ -34,6 +34,11 @@ mod bus_door;
 
 /// What `doctor` finds.
 mod doctor;
+/// The ZeroMQ doors: events in, events out, and peers that are none.
+mod zeromq_doors;
+
+/// Firing events onto a bus.
+mod events_send;
 
 /// The files under systemd/.
 mod systemd_files;

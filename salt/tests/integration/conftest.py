@@ -52,7 +52,7 @@ class Daemon:
     """`saltcellar serve`, which a test may kill and start again on the same files."""
 
     def __init__(self, root, bus):
-        self.root, self.bus, self.process = root, bus, None
+        self.root, self.bus, self.process, self.flags = root, bus, None, []
         self.bin = os.environ["SALTCELLAR_BIN"]
         self.socket, self.log = f"{root}/sc.sock", f"{root}/daemon.log"
         self.flags = []  # more of them, for `serve`

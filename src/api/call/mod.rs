@@ -5,6 +5,7 @@
 
 mod cache;
 mod lists;
+mod send;
 mod store;
 mod writes;
 
@@ -17,7 +18,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::https::Watch as HttpsWatch;
 use crate::clock::{Clock, Micros};
+use crate::door;
 use crate::ingest::bus::Watch;
+use crate::ingest::fire::Firer;
 use crate::ingest::gate::Gate;
 use crate::metrics::Metrics;
 use crate::model::Drafts;
@@ -44,8 +47,10 @@ pub struct Ctx {
     pub spools: Vec<PathBuf>,
     /// The HTTPS door, if there is one.
     pub https: Option<HttpsWatch>,
+    /// Fires onto them.
+    pub firer: Firer,
     /// The ZeroMQ doors that are open.
-    pub zeromq: Vec<crate::zeromq::Watch>,
+    pub zeromq: Vec<door::Watch>,
     /// When the daemon started.
     pub started: Micros,
     /// Where the store is.
@@ -58,8 +63,17 @@ pub struct Ctx {
 pub enum Run {
     /// Answers at once, from what is stored.
     Read(fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>),
+    /// As [`Run::Read`], and asks who the caller is.
+    Act(fn(&Ctx, &Args<'_>, &Caller) -> Result<Vec<u8>, CallError>),
     /// Puts entries to store into the drafts; the answer is given once they are on disk.
     Write(WriteCall),
+}
+
+/// Who makes a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// The user of the process that connected, if the kernel tells.
+    pub uid: Option<u32>,
 }
 
 /// A writing call.
@@ -81,6 +95,14 @@ const fn read(
     run: fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>,
 ) -> Call {
     Call { name, doc, run: Run::Read(run) }
+}
+
+const fn act(
+    name: &'static str,
+    doc: &'static str,
+    run: fn(&Ctx, &Args<'_>, &Caller) -> Result<Vec<u8>, CallError>,
+) -> Call {
+    Call { name, doc, run: Run::Act(run) }
 }
 
 const fn write(name: &'static str, doc: &'static str, run: WriteCall) -> Call {
@@ -107,6 +129,7 @@ pub const CALLS: &[Call] = &[
     read("load_reg", "Thorium's register as kept last", cache::load_reg),
     read("status", "the daemon, its doors and its store", lists::status),
     read("events_list", "events, the latest first", lists::events_list),
+    act("event_send", "fire an event onto Salt's bus", send::event_send),
     read("jobs_list", "jobs, the latest first", lists::jobs_list),
     read("store_stats", "the store in figures", store::stats),
     read("store_prune", "let go of what exceeds bounds, or say what would go", store::prune),

@@ -1,0 +1,242 @@
+//! `events send`: onto a bus that the test plays, in each framing that Salt's releases have.
+
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use rmpv::Value;
+use saltcellar::wire::frame::{Framing, Splitter, body, fired};
+use saltcellar::wire::salt_event::split;
+
+use crate::fake_daemon::program;
+use crate::harness::{Cellar, wait_for};
+
+/// A master's bus: what is fired at it comes out to each subscriber.
+struct FakeMaster {
+    fired: Receiver<(String, Value)>,
+    pull: PathBuf,
+}
+
+/// As a puller of that framing cuts a stream: whatever it says about itself.
+fn cut(framing: Framing, stream: &mut dyn std::io::Read, mut take: impl FnMut(&[u8])) {
+    let mut bytes = Vec::new();
+    let mut splitter = Splitter::new(1 << 22);
+    let mut piece = vec![0; 4096];
+    while let Ok(n @ 1..) = stream.read(&mut piece) {
+        bytes.extend_from_slice(&piece[..n]);
+        let wrong = match framing {
+            // Takes the first bytes of a map for 2 GB that are to come.
+            Framing::Len32 => bytes[0] >= 0x80,
+            Framing::Plain => bytes[0] < 0x80,
+        };
+        if wrong {
+            continue;
+        }
+        splitter.feed(&bytes);
+        bytes.clear();
+        while let Ok(Some(frame)) = splitter.next_frame() {
+            take(body(frame).unwrap());
+        }
+    }
+}
+
+impl FakeMaster {
+    fn start(dir: &Path, published: Framing, pulled: Framing) -> Self {
+        for name in ["master_event_pub.ipc", "master_event_pull.ipc"] {
+            let _ = std::fs::remove_file(dir.join(name));
+        }
+        let publisher = UnixListener::bind(dir.join("master_event_pub.ipc")).unwrap();
+        let pull = dir.join("master_event_pull.ipc");
+        let puller = UnixListener::bind(&pull).unwrap();
+        let (events, fired_events): (Sender<(String, Value)>, _) = channel();
+        let subscribers = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let to = subscribers.clone();
+        std::thread::spawn(move || {
+            publisher.incoming().flatten().for_each(|peer| to.lock().unwrap().push(peer))
+        });
+        std::thread::spawn(move || {
+            for mut peer in puller.incoming().flatten() {
+                let (events, subscribers) = (events.clone(), subscribers.clone());
+                std::thread::spawn(move || {
+                    cut(pulled, &mut peer, |body| {
+                        let (tag, data) = split(body).unwrap();
+                        for subscriber in subscribers.lock().unwrap().iter_mut() {
+                            let _ = subscriber.write_all(&fired(published, tag, data));
+                        }
+                        let data = rmpv::decode::read_value(&mut &data[..]).unwrap();
+                        let _ = events.send((String::from_utf8(tag.to_vec()).unwrap(), data));
+                    });
+                });
+            }
+        });
+        Self { fired: fired_events, pull }
+    }
+
+    /// The next event that is no probe.
+    fn next(&self) -> (String, Value) {
+        let patience = std::time::Duration::from_secs(20);
+        loop {
+            let event = self.fired.recv_timeout(patience).unwrap();
+            if !event.0.starts_with("saltcellar/probe/") {
+                return event;
+            }
+        }
+    }
+}
+
+fn send(cellar: &Cellar, args: &[&str]) -> Output {
+    program().args(["--socket"]).arg(cellar.socket()).args(["events", "send"]).args(args).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+fn connected(cellar: &Cellar) {
+    let status = || cellar.ask("status", vec![]);
+    wait_for("the bus", || (status()["bus"][0]["connected"] == true.into()).then_some(()));
+}
+
+#[test]
+fn an_event_is_fired_in_the_framing_that_the_release_takes() {
+    use Framing::{Len32, Plain};
+    // 3006.28; 3007.15 and 3008.3; those before.
+    for (published, pulled) in [(Len32, Len32), (Plain, Len32), (Plain, Plain)] {
+        let dir = tempfile::tempdir().unwrap();
+        let master = FakeMaster::start(dir.path(), published, pulled);
+        let cellar = Cellar::start_with(&["--bus", dir.path().to_str().unwrap()]);
+        connected(&cellar);
+        let output = send(&cellar, &["deploy/done", r#"{"app": "shop", "n": 3}"#]);
+        assert!(output.status.success(), "{}", said(&output));
+        let (tag, data) = master.next();
+        assert_eq!(tag, "deploy/done");
+        let stamp = data["_stamp"].as_str().unwrap().to_owned();
+        assert_eq!(data.to_string(), format!(r#"{{"app": "shop", "n": 3, "_stamp": "{stamp}"}}"#));
+        // And it comes back by the bus door.
+        wait_for("the archive", || {
+            let page = cellar.ask("events_list", vec![("tag", "deploy/*".into())]);
+            (page["events"][0]["source"] == "bus".into()).then_some(())
+        });
+        // What was found out is remembered, and found out anew for another socket.
+        let probes = || {
+            let tag = "saltcellar/probe/*".into();
+            cellar.ask("events_list", vec![("tag", tag)])["events"].as_array().unwrap().len()
+        };
+        let before = probes();
+        assert!(send(&cellar, &["again"]).status.success());
+        assert_eq!((master.next().0, probes()), ("again".to_owned(), before));
+        assert_eq!(cellar.counter("events_fired"), 2);
+        let other = if published == Len32 {
+            (Plain, Plain)
+        } else {
+            (Plain, if pulled == Plain { Len32 } else { Plain })
+        };
+        drop(master);
+        let master = FakeMaster::start(dir.path(), other.0, other.1);
+        if published == Plain {
+            assert!(send(&cellar, &["upgraded"]).status.success());
+            assert_eq!(master.next().0, "upgraded");
+        }
+    }
+}
+
+#[test]
+fn data_comes_as_json_as_yaml_from_a_file_or_from_standard_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start(dir.path(), Framing::Len32, Framing::Len32);
+    let cellar = Cellar::start_with(&["--bus", dir.path().to_str().unwrap()]);
+    connected(&cellar);
+    std::fs::write(dir.path().join("data.yaml"), "a: yes\nb: [1, 2]\n").unwrap();
+    let file = dir.path().join("data.yaml");
+    let file = file.to_str().unwrap();
+    let check = |args: &[&str], expected: &str| {
+        let output = send(&cellar, args);
+        assert!(output.status.success(), "{args:?}: {}", said(&output));
+        let (_, data) = master.next();
+        assert!(data.to_string().starts_with(expected), "{args:?}: {data}");
+    };
+    check(&["t"], r#"{"_stamp": "#);
+    check(&["t", "{a: 1}"], r#"{"a": 1, "#);
+    check(&["t", r#"{"_stamp": "old", "a": {"$bin": "AAE="}}"#], r#"{"_stamp": "20"#);
+    check(&["t", "--data-file", file], r#"{"a": true, "b": [1, 2], "#);
+    let mut child = program()
+        .args(["--socket"])
+        .arg(cellar.socket())
+        .args(["events", "send", "t", "-", "--output", "json"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"c: 3").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(said(&output).contains("\"framing\": \"len32\""), "{}", said(&output));
+    assert!(master.next().1.to_string().starts_with(r#"{"c": 3, "#));
+}
+
+#[test]
+fn what_cannot_be_fired_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let cellar = Cellar::start_with(&["--bus", dir.path().to_str().unwrap()]);
+    let alone = Cellar::start();
+    let check = |cellar: &Cellar, args: &[&str], code: i32, why: &str| {
+        let output = send(cellar, args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", said(&output));
+        assert!(said(&output).contains(why), "{args:?}: {}", said(&output));
+    };
+    check(&alone, &["t"], 1, "no bus is configured");
+    check(&cellar, &["t"], 75, "is the master running?");
+    check(&cellar, &["t", "--bus", "/elsewhere"], 1, "/elsewhere is no configured bus; there are: ");
+    for data in ["[1]", "text", "1"] {
+        check(&cellar, &["t", data], 64, "an event's data is a map");
+    }
+    check(&cellar, &["t", "{a: 1"], 64, "neither JSON nor YAML");
+    check(&cellar, &["t", "--data-file", "/none"], 64, "/none");
+    check(&cellar, &[""], 64, "a tag of 1 to 1024 bytes");
+    check(&cellar, &["a\n\nb"], 64, "without an empty line");
+    // A master that is there and lets nothing out.
+    let _publisher = UnixListener::bind(dir.path().join("master_event_pub.ipc")).unwrap();
+    let _puller = UnixListener::bind(dir.path().join("master_event_pull.ipc")).unwrap();
+    check(&cellar, &["t"], 75, "do not come out of the bus");
+    assert_eq!(cellar.counter("events_fired"), 0);
+}
+
+#[test]
+fn an_event_that_salt_would_cut_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let _master = FakeMaster::start(dir.path(), Framing::Len32, Framing::Len32);
+    let cellar = Cellar::start_with(&["--bus", dir.path().to_str().unwrap()]);
+    wait_for("the bus", || (cellar.counter("bus_connects") > 0).then_some(()));
+    std::fs::write(dir.path().join("large"), format!("a: {}", "x".repeat(1 << 20))).unwrap();
+    let output = send(&cellar, &["t", "--data-file", dir.path().join("large").to_str().unwrap()]);
+    assert!(said(&output).contains("exceeds the limit of 1048576"), "{}", said(&output));
+}
+
+#[test]
+fn who_may_read_history_may_not_fire_for_that() {
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start(dir.path(), Framing::Len32, Framing::Len32);
+    let cellar =
+        Cellar::start_configured(&format!("bus: [{}]\nsocket_mode: \"0777\"\n", dir.path().display()));
+    connected(&cellar);
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(cellar.dir.path(), open).unwrap();
+    let as_nobody = || {
+        use std::os::unix::process::CommandExt as _;
+        let mut command = program();
+        command.uid(65534).args(["--socket"]).arg(cellar.socket());
+        command.args(["events", "send", "t"]).output().unwrap()
+    };
+    let output = as_nobody();
+    assert!(said(&output).contains("you may not fire at"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(1));
+    std::os::unix::fs::chown(&master.pull, Some(65534), None).unwrap();
+    let output = as_nobody();
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(master.next().0, "t");
+}
