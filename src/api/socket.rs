@@ -282,7 +282,7 @@ async fn start_call(
                     let request = Request::read(&payload)?;
                     match run {
                         Run::Read(run) => run(&house.ctx, &request.args),
-                        Run::Act(run) => run(&house.ctx, &request.args, &caller),
+                        Run::Act(run) => run(&house.ctx, &request.args, caller),
                         Run::Write(_) => Err(CallError::Internal("a writing call went astray".to_owned())),
                     }
                 };

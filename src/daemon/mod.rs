@@ -112,7 +112,7 @@ impl Daemon {
             buses
                 .push(threads::spawn(&format!("sc-bus-{n}"), move || bus.run()).context("start a bus door")?);
         }
-        let zeromq = zeromq::Doors::open(config, &store, &intake, &clock, &metrics)?;
+        let zeromq = zeromq::Doors::open(config, &gate, &store, &intake, &clock, &metrics)?;
         let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
         let ctx = Arc::new(Ctx {
             store: store.clone(),

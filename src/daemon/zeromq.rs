@@ -11,6 +11,7 @@ use super::threads;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::door::{Place, Watch};
+use crate::ingest::gate::Gate;
 use crate::limits::PEER_PATIENCE;
 use crate::metrics::Metrics;
 use crate::shutdown::Drain;
@@ -44,6 +45,7 @@ impl Doors {
     /// Opens what is configured; `None` if nothing is, and then nothing runs.
     pub(super) fn open(
         config: &Config,
+        gate: &Arc<Gate>,
         store: &Store,
         intake: &Intake,
         clock: &Clock,
@@ -60,7 +62,7 @@ impl Doors {
             .enable_all()
             .build()
             .context("start the runtime of the ZeroMQ doors")?;
-        let _inside = runtime.enter();
+        let inside = runtime.enter();
         let (mode, group) = (asked.mode.unwrap_or(config.socket_mode), asked.group.as_ref());
         let group_key = if group.is_some() { "zeromq.group" } else { "socket_group" };
         let group = group.or(config.socket_group.as_ref()).map(String::as_str);
@@ -70,9 +72,9 @@ impl Doors {
         let mut pull = None;
         if let Some(path) = &asked.pull {
             let ends = (intake.clone(), store.clone());
-            let max = config.store.entry_bytes_max;
-            let door = Pull::open(&place(path, "zeromq.pull"), max, ends, clock.clone(), metrics.clone())
-                .context("open the ZeroMQ PULL")?;
+            let door =
+                Pull::open(&place(path, "zeromq.pull"), gate.clone(), ends, clock.clone(), metrics.clone())
+                    .context("open the ZeroMQ PULL")?;
             watches.push(door.watch());
             pull = Some(runtime.spawn(door.serve(pull_stops)));
             tracing::info!(pull = %path.display(), "taking events over ZeroMQ");
@@ -89,7 +91,7 @@ impl Doors {
             publisher = Some(Publisher { drain, follower, stop, door: runtime.spawn(door.serve(stops)) });
             tracing::info!(publish = %path.display(), "publishing events over ZeroMQ");
         }
-        drop(_inside);
+        drop(inside);
         Ok(Some(Self { watches, runtime, stop_pull, pull, publisher }))
     }
 

@@ -112,7 +112,7 @@ impl Firer {
         let name = bus.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let path = bus.path.with_file_name(name.replace("_pub.", "_pull."));
         if path == bus.path {
-            let why = format!("the bus {} has no name from which that of its other socket follows", name);
+            let why = format!("the bus {name} has no name from which that of its other socket follows");
             return Err(FireError::Away { path, why });
         }
         let found = std::fs::metadata(&path).map_err(|why| away(&path, &why))?;

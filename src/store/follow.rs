@@ -78,7 +78,7 @@ impl Store {
         }
         let mut walks = Vec::new();
         for class in self.0.classes.all() {
-            let mut walk = Forwards::new(&self.0, class, from)?;
+            let mut walk = Forwards::new(&self.0, class, from);
             if walk.peek(from)?.is_some() {
                 walks.push(walk);
             }
@@ -119,7 +119,7 @@ struct Forwards<'a> {
 }
 
 impl<'a> Forwards<'a> {
-    fn new(shared: &'a Shared, class: Class, from: SeqNo) -> Result<Self, StoreError> {
+    fn new(shared: &'a Shared, class: Class, from: SeqNo) -> Self {
         let mut segments = Vec::new();
         for segment in shared.segments(class).into_iter().rev() {
             let sums = segment.sums();
@@ -133,7 +133,7 @@ impl<'a> Forwards<'a> {
                 break;
             }
         }
-        Ok(Self { shared, segments, current: None, view: None, at: 0 })
+        Self { shared, segments, current: None, view: None, at: 0 }
     }
 
     /// The number of the next event from `from` on.

@@ -183,19 +183,20 @@ fn property<'a>(mut data: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
 
 /// Appends the header of a frame.
 fn put_header(out: &mut Vec<u8>, flags: u8, len: usize) {
-    match u8::try_from(len) {
-        Ok(len) => out.extend_from_slice(&[flags, len]),
-        Err(_) => {
-            out.push(flags | LONG);
-            out.extend_from_slice(&(len as u64).to_be_bytes());
-        }
+    if let Ok(len) = u8::try_from(len) {
+        out.extend_from_slice(&[flags, len]);
+    } else {
+        out.push(flags | LONG);
+        out.extend_from_slice(&(len as u64).to_be_bytes());
     }
 }
 
 /// Appends a message of one frame that is made of parts.
 pub fn put_message(out: &mut Vec<u8>, parts: &[&[u8]]) {
     put_header(out, 0, parts.iter().map(|part| part.len()).sum());
-    parts.iter().for_each(|part| out.extend_from_slice(part));
+    for part in parts {
+        out.extend_from_slice(part);
+    }
 }
 
 fn command(name: &str, parts: &[&[u8]]) -> Vec<u8> {
@@ -204,7 +205,9 @@ fn command(name: &str, parts: &[&[u8]]) -> Vec<u8> {
     put_header(&mut out, COMMAND, len);
     out.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
     out.extend_from_slice(name.as_bytes());
-    parts.iter().for_each(|part| out.extend_from_slice(part));
+    for part in parts {
+        out.extend_from_slice(part);
+    }
     out
 }
 
@@ -387,8 +390,10 @@ mod tests {
         out
     }
 
+    type Cut = (char, Vec<Vec<u8>>);
+
     /// Everything in a stream that comes in pieces of `step` bytes: commands as `c`, messages as `m` with their frames.
-    fn cut(stream: &[u8], step: usize) -> Result<Vec<(char, Vec<Vec<u8>>)>, ZmtpError> {
+    fn cut(stream: &[u8], step: usize) -> Result<Vec<Cut>, ZmtpError> {
         let mut splitter = Splitter::new(1000);
         let mut found = Vec::new();
         for bytes in stream.chunks(step) {

@@ -27,9 +27,10 @@ use super::peer::{Farewell, Lobby, Says};
 use crate::channel::Refused;
 use crate::clock::Clock;
 use crate::door::{Door, Place, SocketError, Watch};
+use crate::ingest::gate::Gate;
 use crate::limits::{ENTRY_BYTES_MAX, PEER_PATIENCE, ZMQ_BYTES_IN_FLIGHT, ZMQ_READ_BYTES};
 use crate::metrics::Metrics;
-use crate::model::{Batch, Source};
+use crate::model::{Batch, Entry, Source};
 use crate::store::{Done, Intake, Store};
 use crate::wire::msgpack::Reader;
 use crate::wire::salt_event;
@@ -58,7 +59,7 @@ struct House {
     intake: Intake,
     store: Store,
     clock: Clock,
-    entry_bytes_max: usize,
+    gate: Arc<Gate>,
     large: Arc<Semaphore>,
     malformed: Says,
 }
@@ -67,7 +68,7 @@ impl Pull {
     /// Binds the socket. Must run inside a tokio runtime.
     pub fn open(
         place: &Place<'_>,
-        entry_bytes_max: usize,
+        gate: Arc<Gate>,
         (intake, store): (Intake, Store),
         clock: Clock,
         metrics: Arc<Metrics>,
@@ -78,7 +79,7 @@ impl Pull {
         let lobby = Lobby::new(SocketType::Pull, ENTRY_BYTES_MAX + ZMQ_READ_BYTES, watch, metrics);
         let large = Arc::new(Semaphore::new(ZMQ_BYTES_IN_FLIGHT / PERMIT_BYTES));
         let malformed = Says::default();
-        let house = House { lobby, intake, store, clock, entry_bytes_max, large, malformed };
+        let house = House { lobby, intake, store, clock, gate, large, malformed };
         Ok(Self { door, house: Arc::new(house) })
     }
 
@@ -179,16 +180,14 @@ impl House {
                 Ok(None) => return (batch, Ok(())),
                 Err(error) => return (batch, Err(error.into())),
             };
-            match event(&message) {
-                Some((tag, data)) if tag.len() + data.len() > self.entry_bytes_max => {
-                    self.lobby.metrics.entries_too_large.add(1);
-                    self.lobby.watch.drop_events(1);
-                }
-                Some((tag, data)) => {
-                    let (entry, prints) = salt_event::printed_entry(tag, data, Source::Zeromq, at);
-                    batch.push(&entry, Some(prints));
-                }
-                None => self.pass_over(&message),
+            let Some((tag, data)) = event(&message) else {
+                self.pass_over(&message);
+                continue;
+            };
+            let take = |entry: &Entry<'_>, prints| batch.push(entry, Some(prints));
+            // What is refused has been counted and said there; to its sender, what a rule leaves out is as good as stored.
+            if self.gate.event(tag, data, Source::Zeromq, at, take).is_err() {
+                self.lobby.watch.drop_events(1);
             }
         }
     }

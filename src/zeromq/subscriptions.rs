@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_subscriber_has_bounds() {
         let mut wanted = Subscriptions::default();
-        let taken = (0_u32..).take_while(|n| wanted.add(&n.to_be_bytes())).count();
+        let taken = (0..10_000_u32).take_while(|n| wanted.add(&n.to_be_bytes())).count();
         assert_eq!(taken, ZMQ_PREFIXES_BYTES_MAX / (OVERHEAD + 4));
         wanted.cancel(&0_u32.to_be_bytes());
         assert!(wanted.add(b"more"), "what was cancelled makes room");

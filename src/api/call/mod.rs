@@ -64,7 +64,7 @@ pub enum Run {
     /// Answers at once, from what is stored.
     Read(fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>),
     /// As [`Run::Read`], and asks who the caller is.
-    Act(fn(&Ctx, &Args<'_>, &Caller) -> Result<Vec<u8>, CallError>),
+    Act(fn(&Ctx, &Args<'_>, Caller) -> Result<Vec<u8>, CallError>),
     /// Puts entries to store into the drafts; the answer is given once they are on disk.
     Write(WriteCall),
 }
@@ -100,7 +100,7 @@ const fn read(
 const fn act(
     name: &'static str,
     doc: &'static str,
-    run: fn(&Ctx, &Args<'_>, &Caller) -> Result<Vec<u8>, CallError>,
+    run: fn(&Ctx, &Args<'_>, Caller) -> Result<Vec<u8>, CallError>,
 ) -> Call {
     Call { name, doc, run: Run::Act(run) }
 }

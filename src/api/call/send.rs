@@ -19,7 +19,7 @@ impl From<FireError> for CallError {
     }
 }
 
-pub(super) fn event_send(ctx: &Ctx, args: &Args<'_>, caller: &Caller) -> Result<Vec<u8>, CallError> {
+pub(super) fn event_send(ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<Vec<u8>, CallError> {
     let tag = args.required_text("tag")?;
     let data = args.raw("data").unwrap_or(&[0x80]);
     let is_map = Reader::new(data).map().is_ok();
@@ -47,7 +47,7 @@ pub(super) fn event_send(ctx: &Ctx, args: &Args<'_>, caller: &Caller) -> Result<
 }
 
 /// Whom Salt itself lets fire: who owns the socket, and root. Who may read history need not be one of them.
-fn check_caller(target: &Target, caller: &Caller) -> Result<(), CallError> {
+fn check_caller(target: &Target, caller: Caller) -> Result<(), CallError> {
     if caller.uid.is_some_and(|uid| uid == 0 || uid == target.owner) {
         return Ok(());
     }

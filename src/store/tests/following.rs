@@ -1,0 +1,87 @@
+//! Following the log: every event once, in order, across classes, whatever happens to its segments.
+
+use super::*;
+
+/// Bodies of events followed from `from` on, at most so many bytes at a time.
+fn follow(store: &Store, from: SeqNo, bytes: usize) -> (Vec<(SeqNo, String)>, SeqNo) {
+    let (mut found, mut next) = (Vec::new(), from);
+    loop {
+        let take =
+            |event: Followed<'_>| found.push((event.seq, String::from_utf8_lossy(event.tag).into_owned()));
+        let after = store.follow(next, bytes, take).unwrap();
+        if after == next {
+            return (found, next);
+        }
+        next = after;
+    }
+}
+
+/// Events that go to both classes in turns, and a load, which is no event.
+fn put(rig: &Rig, numbers: std::ops::Range<u64>) {
+    for n in numbers {
+        let tag =
+            if n % 3 == 0 { format!("salt/job/2026112103095500000{n}/x") } else { format!("other/{n}") };
+        let mut w = Writer::new();
+        w.map(1).str("n").uint(n);
+        let body = w.into_bytes();
+        rig.put(Batch::of(&event_entry(tag.as_bytes(), &body, Source::Bus, Micros(1)))).unwrap();
+        if n % 10 == 0 {
+            let load = Entry {
+                kind: Kind::Load,
+                flags: Flags::default(),
+                tag: b"",
+                ..event_entry(b"x", b"\x92\x80\xc0", Source::Returner, Micros(1))
+            };
+            rig.put(Batch::of(&Entry { jid: &format!("load{n}"), ..load })).unwrap();
+        }
+    }
+}
+
+fn expected(numbers: std::ops::Range<u64>) -> Vec<String> {
+    let tag =
+        |n| if n % 3 == 0 { format!("salt/job/2026112103095500000{n}/x") } else { format!("other/{n}") };
+    numbers.map(tag).collect()
+}
+
+#[test]
+fn each_event_is_seen_once_and_in_order_however_many_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    // Small segments: some are sealed and rewritten, the newest grow.
+    let rig = Rig::open(dir.path(), SMALL);
+    put(&rig, 0..300);
+    for bytes in [1, 100, 1 << 20] {
+        let (found, next) = follow(&rig.store, SeqNo::FIRST, bytes);
+        assert!(found.is_sorted_by(|a, b| a.0 < b.0));
+        assert_eq!(found.into_iter().map(|(_, tag)| tag).collect::<Vec<_>>(), expected(0..300));
+        assert_eq!(next, rig.store.durable());
+    }
+    // From the middle, and on with what comes then.
+    let (all, next) = follow(&rig.store, SeqNo::FIRST, 1 << 20);
+    let (found, _) = follow(&rig.store, all[150].0, 1000);
+    assert_eq!(found, all[150..]);
+    assert_eq!(follow(&rig.store, next, 1000).0, []);
+    put(&rig, 300..310);
+    let (found, _) = follow(&rig.store, next, 1 << 20);
+    assert_eq!(found.into_iter().map(|(_, tag)| tag).collect::<Vec<_>>(), expected(300..310));
+    rig.close();
+    let rig = Rig::open(dir.path(), SMALL);
+    assert_eq!(follow(&rig.store, SeqNo::FIRST, 1 << 20).0.len(), 310);
+    rig.close();
+}
+
+#[test]
+fn who_waits_is_woken_by_a_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    let next = rig.store.durable();
+    let store = rig.store.clone();
+    let waits = std::thread::spawn(move || {
+        store.wait_for(next, std::time::Duration::from_secs(3600));
+        store.durable()
+    });
+    put(&rig, 0..1);
+    assert!(waits.join().unwrap() > next);
+    // What is there already is not waited for.
+    rig.store.wait_for(next, std::time::Duration::from_secs(3600));
+    rig.close();
+}
