@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::Builder;
 
 use rmpv::Value;
 use saltcellar::wire::frame::{Framing, Splitter, body, fired};
@@ -43,6 +44,11 @@ fn cut(framing: Framing, stream: &mut dyn std::io::Read, mut take: impl FnMut(&[
     }
 }
 
+/// Ends with the test's process.
+fn spawn(work: impl FnOnce() + Send + 'static) {
+    Builder::new().spawn(work).unwrap();
+}
+
 impl FakeMaster {
     fn start(dir: &Path, published: Framing, pulled: Framing) -> Self {
         for name in ["master_event_pub.ipc", "master_event_pull.ipc"] {
@@ -51,16 +57,14 @@ impl FakeMaster {
         let publisher = UnixListener::bind(dir.join("master_event_pub.ipc")).unwrap();
         let pull = dir.join("master_event_pull.ipc");
         let puller = UnixListener::bind(&pull).unwrap();
-        let (events, fired_events): (Sender<(String, Value)>, _) = channel();
+        let (events, fired_events): (SyncSender<(String, Value)>, _) = sync_channel(1000);
         let subscribers = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let to = subscribers.clone();
-        std::thread::spawn(move || {
-            publisher.incoming().flatten().for_each(|peer| to.lock().unwrap().push(peer))
-        });
-        std::thread::spawn(move || {
+        spawn(move || publisher.incoming().flatten().for_each(|peer| to.lock().unwrap().push(peer)));
+        spawn(move || {
             for mut peer in puller.incoming().flatten() {
                 let (events, subscribers) = (events.clone(), subscribers.clone());
-                std::thread::spawn(move || {
+                spawn(move || {
                     cut(pulled, &mut peer, |body| {
                         let (tag, data) = split(body).unwrap();
                         for subscriber in subscribers.lock().unwrap().iter_mut() {

@@ -37,6 +37,9 @@ mod doctor;
 /// The ZeroMQ doors: events in, events out, and peers that are none.
 mod zeromq_doors;
 
+/// The ZeroMQ doors with sockets of the crate `zeromq` as peers.
+mod zeromq_crate;
+
 /// Firing events onto a bus.
 mod events_send;
 

@@ -74,13 +74,14 @@ fn who_waits_is_woken_by_a_commit() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     let next = rig.store.durable();
-    let store = rig.store.clone();
-    let waits = std::thread::spawn(move || {
-        store.wait_for(next, std::time::Duration::from_secs(3600));
-        store.durable()
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            rig.store.wait_for(next, std::time::Duration::from_secs(3600));
+            rig.store.durable()
+        });
+        put(&rig, 0..1);
+        assert!(waits.join().unwrap() > next);
     });
-    put(&rig, 0..1);
-    assert!(waits.join().unwrap() > next);
     // What is there already is not waited for.
     rig.store.wait_for(next, std::time::Duration::from_secs(3600));
     rig.close();
