@@ -213,8 +213,48 @@ pub const INTAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes asked of a bus socket at once.
 pub const BUS_READ_BYTES: usize = 256 * 1024;
 
-/// Bytes of events that the bus door keeps while the store is slow. Beyond it events are lost, and counted.
-pub const BUS_BACKLOG_BYTES: usize = 64 * 1024 * 1024;
+/// Memory of events that one bus may have waiting for the store. Beyond it events are lost, and counted; but as long as
+/// the disk takes anything, what exceeds [`SPILL_ABOVE_BYTES`] goes there.
+pub const BUS_MEMORY_BYTES: usize = 8 * 1024 * 1024;
+/// See [`BUS_MEMORY_BYTES`].
+pub const SPILL_ABOVE_BYTES: usize = 3 * 1024 * 1024;
+
+/// How long the reader of a bus waits in all for the mover to make room in that memory before it loses events; half of it
+/// free again, and the reader may wait anew. Salt disconnects a subscriber after 60 s, or (3008) with 10,000 frames
+/// waiting for it, which is two seconds of a bus at its limit, in which one who waits now and then reads on.
+pub const BUS_WAITS_MAX: Duration = Duration::from_secs(3);
+
+/// Room that there must be in that memory before events are kept again after some were lost.
+pub const LOSING_ENDS_BYTES: usize = 2 * 1024 * 1024;
+
+const _: () = assert!(SPILL_ABOVE_BYTES + LOSING_ENDS_BYTES < BUS_MEMORY_BYTES);
+
+/// Bytes of one file of the spill. A file goes when all that is in it is stored.
+pub const SPILL_FILE_BYTES: u64 = 8 * 1024 * 1024;
+
+/// Bytes of events that are handed over from the spill at once.
+pub const SPILL_READ_BYTES: usize = 256 * 1024;
+
+/// Pause after the spill's disk failed, before it is tried again.
+pub const SPILL_RETRY: Duration = Duration::from_secs(1);
+
+/// How often a bus door writes down the moment up to which everything is safe. A gap after `kill -9` begins so much too early
+/// at most.
+pub const SEEN_EVERY: Duration = Duration::from_secs(5);
+
+/// First and longest pause after the store refused events of a bus, before they are offered again.
+pub const REFUSED_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// See [`REFUSED_PAUSE_MIN`].
+pub const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// How often a batch is offered while the store takes others, before it is given up.
+pub const REFUSED_TIMES_MAX: u32 = 20;
+
+/// How long stopping waits for a store that takes nothing; what it has not taken by then stays in the spill.
+pub const SPILL_STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a connection to a bus must have lived, if no event came, to count as one.
+pub const BUS_SETTLED: Duration = Duration::from_secs(1);
 
 /// Bytes of an event's tag. Salt's are below 300; a longer one is refused and counted, for tags stand in dictionaries
 /// and in every list.

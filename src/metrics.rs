@@ -61,8 +61,24 @@ counters! {
     entries_dropped,
     /// Attempts to let go of a segment that failed; the next round tries again.
     drops_failed,
-    /// Events read off a bus and lost: the store failed, or the backlog was full.
+    /// Events read off a bus and lost: memory and spill were full, or the store took others and never these.
     bus_events_lost,
+    /// Gap records: stretches of time in which events of a bus may have been missed.
+    bus_gaps,
+    /// Events of a bus that the store refused for the time being and that are offered again.
+    bus_events_offered_again,
+    /// Events of a bus that waited on disk, and their bytes there.
+    bus_events_spilled,
+    /// See `bus_events_spilled`.
+    bus_bytes_spilled,
+    /// Events that were in the spill when the daemon started.
+    spill_events_found,
+    /// Writes to the spill that failed; what was to be written stays in memory and is tried again.
+    spill_writes_failed,
+    /// Reads of the spill that failed.
+    spill_reads_failed,
+    /// Bytes of torn records that were cut off the spill at start.
+    spill_bytes_cut,
     /// Frames on a bus that were none: no msgpack, no body, over the limit. All but those without a body end the connection.
     bus_frames_malformed,
     /// Connections whose first bytes are in no framing that is known.

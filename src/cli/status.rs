@@ -35,13 +35,39 @@ fn table(out: &mut Output, status: &Json) -> Result<(), OutputError> {
         let until = until.unwrap_or_else(|| "unknown".to_owned());
         out.line(&format!("https      {listen}, {state}, {peers} connections, certificate until {until}"))?;
     }
-    let columns = |titles: [&'static str; 4]| titles.map(Column::left);
     list(
         out,
         status,
         "bus",
-        ["path", "connected", "framing", "events"],
-        columns(["BUS", "CONNECTED", "FRAMING", "EVENTS"]),
+        [
+            "path",
+            "connected",
+            "framing",
+            "events",
+            "waiting_events",
+            "spilled_events",
+            "spilled_bytes",
+            "lost",
+            "gaps",
+        ],
+        [
+            Column::left("BUS"),
+            Column::left("CONNECTED"),
+            Column::left("FRAMING"),
+            Column::right("EVENTS"),
+            Column::right("WAITING"),
+            Column::right("SPILLED"),
+            Column::right("SPILL BYTES"),
+            Column::right("LOST"),
+            Column::right("GAPS"),
+        ],
+    )?;
+    list(
+        out,
+        status,
+        "rules",
+        ["name", "list", "entries", "left_out"],
+        [Column::left("RULE"), Column::left("LIST"), Column::right("ENTRIES"), Column::right("LEFT OUT")],
     )?;
     list(
         out,

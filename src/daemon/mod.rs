@@ -32,6 +32,7 @@ use crate::door::{Door, Place};
 use crate::ingest::bus::Bus;
 use crate::ingest::fire::Firer;
 use crate::ingest::gate::Gate;
+use crate::ingest::spill::{Fittings, hand_over_leftovers};
 use crate::limits::{DRAIN_PATIENCE, SEGMENT_ENTRIES_MAX};
 use crate::metrics::Metrics;
 use crate::shutdown::Drain;
@@ -99,19 +100,25 @@ impl Daemon {
         let drain = Drain::new();
         let mut watches = Vec::new();
         let mut buses = Vec::new();
+        let fittings = Fittings {
+            intake: intake.clone(),
+            gate: gate.clone(),
+            spills: config.state_dir.join("spill"),
+            spill_bytes_max: config.ingest.spill_bytes_max,
+            medium: options.medium.clone(),
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            drain: drain.clone(),
+        };
         for (n, sock_dir) in config.bus.iter().enumerate() {
-            let bus = Bus::new(
-                sock_dir,
-                config.store.entry_bytes_max,
-                intake.clone(),
-                clock.clone(),
-                metrics.clone(),
-                drain.clone(),
-            );
+            let bus = Bus::new(n, sock_dir, fittings.clone());
             watches.push(bus.watch());
             buses
                 .push(threads::spawn(&format!("sc-bus-{n}"), move || bus.run()).context("start a bus door")?);
         }
+        let configured = config.bus.clone();
+        let leftovers = move || hand_over_leftovers(&fittings.spills, &configured, &fittings);
+        buses.push(threads::spawn("sc-leftovers", leftovers).context("hand over what is left in spills")?);
         let zeromq = zeromq::Doors::open(config, &gate, &store, &intake, &clock, &metrics)?;
         let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
         let ctx = Arc::new(Ctx {

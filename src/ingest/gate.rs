@@ -123,21 +123,19 @@ impl Gate {
         at: Micros,
         take: impl FnOnce(&Entry<'_>, Prints),
     ) -> Result<Passed, Refusal> {
-        match split(message) {
-            Some((tag, data)) => self.event(tag, data, source, at, take),
-            None => {
-                self.metrics.events_without_tag.add(1);
-                self.say("no tag", || {
-                    tracing::warn!(
-                        door = source.name(),
-                        bytes = message.len(),
-                        "an event {}",
-                        Refusal::NoTag
-                    );
-                });
-                Err(Refusal::NoTag)
-            }
+        if let Some((tag, data)) = split(message) {
+            return self.event(tag, data, source, at, take);
         }
+        self.metrics.events_without_tag.add(1);
+        self.say("no tag", || {
+            tracing::warn!(
+                door = source.name(),
+                bytes = message.len(),
+                "an event is left out: {}",
+                Refusal::NoTag
+            );
+        });
+        Err(Refusal::NoTag)
     }
 
     /// Takes an event; hands what is to be stored to `take`.
@@ -346,4 +344,152 @@ fn is_near(stamp: &[u8], at: Micros) -> bool {
 fn shown(tag: &[u8]) -> String {
     let start = tag.get(..200).unwrap_or(tag);
     String::from_utf8_lossy(start).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Builtin, Flags, Glob, Scope};
+    use crate::wire::msgpack::Writer;
+
+    const NOW: Micros = Micros(1_795_230_637_000_000);
+
+    fn gate(filters: &[FilterRule], redact: &[RedactRule]) -> (Gate, Arc<Metrics>) {
+        let metrics = Arc::new(Metrics::default());
+        (Gate::new(filters, redact, 1 << 20, Clock::hand_wound(NOW), metrics.clone()), metrics)
+    }
+
+    fn rule(action: Action, tag: &str) -> FilterRule {
+        let scope = Scope { tag: vec![Glob::new(tag)], ..Scope::default() };
+        FilterRule { name: tag.to_owned(), scope, action }
+    }
+
+    fn data(id: &str) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.map(2).str("id").str(id).str("_stamp").str("2026-11-21T03:10:37.359479");
+        w.into_bytes()
+    }
+
+    /// Does the event come out?
+    fn comes_out(gate: &Gate, tag: &str, data: &[u8], door: Source) -> bool {
+        let mut out = false;
+        gate.event(tag.as_bytes(), data, door, NOW, |entry, prints| {
+            out = true;
+            assert_eq!(prints, prints_of(entry), "a door's prints are those of what is stored");
+        })
+        .unwrap();
+        out
+    }
+
+    #[test]
+    fn the_first_rule_that_takes_an_event_decides() {
+        let everything = FilterRule { name: "rest".into(), scope: Scope::default(), action: Action::Drop };
+        let rules = [rule(Action::Store, "salt/job/*"), rule(Action::Drop, "salt/*"), everything];
+        let (gate, metrics) = gate(&rules, &[]);
+        for (tag, stored) in [("salt/job/1/new", true), ("salt/auth", false), ("other", false)] {
+            assert_eq!(comes_out(&gate, tag, &data("web1"), Source::Bus), stored, "{tag}");
+        }
+        assert_eq!(metrics.entries_filtered.get(), 2);
+        let counts: Vec<_> = gate.counts().into_iter().map(|c| (c.entries, c.left_out)).collect();
+        assert_eq!(counts, [(1, 0), (1, 1), (1, 1)]);
+    }
+
+    #[test]
+    fn doors_sample_alike_and_jobs_as_a_whole() {
+        let (gate, metrics) = gate(&[rule(Action::Sample(4), "*")], &[]);
+        let mut kept = 0;
+        for n in 0..400 {
+            let event = data(&format!("web{n}"));
+            let doors = [Source::Bus, Source::EventReturn, Source::SpooledEventReturn];
+            let [first, others @ ..] = doors.map(|door| comes_out(&gate, "salt/auth", &event, door));
+            assert_eq!(others, [first; 2]);
+            kept += u32::from(first);
+            let job = ["new", "ret/web1", "prog/web1/1"].map(|about| format!("salt/job/{n}/{about}"));
+            let [new, rest @ ..] = job.map(|tag| comes_out(&gate, &tag, &event, Source::Bus));
+            assert_eq!(rest, [new; 2]);
+        }
+        assert!((60..140).contains(&kept), "{kept} of 400");
+        assert!(metrics.entries_sampled_out.get() > 1000);
+    }
+
+    #[test]
+    fn what_salt_asks_for_is_never_left_out() {
+        let (gate, _) =
+            gate(&[FilterRule { name: "all".into(), scope: Scope::default(), action: Action::Drop }], &[]);
+        let entry = read_event(b"t", b"\x80", Source::Returner, NOW).entry;
+        for (kind, passed) in [
+            (Kind::Load, Passed::Taken),
+            (Kind::Minions, Passed::Taken),
+            (Kind::Endtime, Passed::Taken),
+            (Kind::Register, Passed::Taken),
+            (Kind::Return, Passed::LeftOut),
+            (Kind::Event, Passed::LeftOut),
+        ] {
+            assert_eq!(gate.pass(&Entry { kind, ..entry }, None, |_, _| ()), passed, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn bad_events_are_refused_or_told_each_by_its_counter() {
+        let (gate, metrics) = gate(&[], &[]);
+        let take = |message: &[u8]| gate.message(message, Source::Bus, NOW, |_, _| ());
+        assert_eq!(take(b"no tag at all"), Err(Refusal::NoTag));
+        assert_eq!(take(b"\n\n\x80"), Err(Refusal::NoTag));
+        let long = [&vec![b't'; 10 << 20][..], b"\n\n\x80"].concat();
+        assert_eq!(take(&long), Err(Refusal::TagTooLong(10 << 20)));
+        let large = [b"t\n\n", &vec![0xc0; 2 << 20][..]].concat();
+        assert_eq!(take(&large), Err(Refusal::TooLarge { len: (2 << 20) + 1, max: 1 << 20 }));
+        assert_eq!(take(b"t\n\n\x93\x01\x02\x03"), Ok(Passed::Taken));
+        for broken in [&b"t\n\n\xc1"[..], b"t\n\n", b"t\n\n\x80\x80", b"t\n\n\x82\xa1a"] {
+            assert_eq!(take(broken), Ok(Passed::Taken), "{broken:?}");
+        }
+        let old = data("web1").iter().map(|&b| if b == b'6' { b'1' } else { b }).collect::<Vec<_>>();
+        assert_eq!(take(&[b"t\n\n", &old[..]].concat()), Ok(Passed::Taken));
+        assert_eq!(take(&[b"t\n\n", &data("web1")[..]].concat()), Ok(Passed::Taken));
+        let counted = [
+            &metrics.events_without_tag,
+            &metrics.events_tag_too_long,
+            &metrics.entries_too_large,
+            &metrics.events_no_map,
+            &metrics.events_no_msgpack,
+            &metrics.event_clocks_off,
+        ];
+        assert_eq!(counted.map(crate::metrics::Counter::get), [2, 1, 1, 1, 4, 1]);
+    }
+
+    #[test]
+    fn a_secret_is_gone_and_the_same_by_every_door() {
+        let redact =
+            RedactRule { name: "p".into(), builtin: Some(Builtin::Passwords), ..RedactRule::default() };
+        let (gate, metrics) = gate(&[], &[redact]);
+        let mut w = Writer::new();
+        w.map(6).str("fun").str("x.y").str("id").str("web1").str("jid").str("1").str("retcode").int(3);
+        w.str("success").bool(true).str("return").map(1).str("db_Password").str("hunter2");
+        let body = w.into_bytes();
+        let tag = b"salt/job/1/ret/web1";
+        let mut seen = Vec::new();
+        gate.event(tag, &body, Source::Bus, NOW, |entry, prints| seen.push((entry.body.to_vec(), prints)))
+            .unwrap();
+        let entry = read_event(tag, &body, Source::Returner, NOW).entry;
+        gate.pass(&entry, Some(prints_of(&entry)), |entry, prints| {
+            assert_eq!((entry.kind, entry.jid, entry.minion, entry.fun), (Kind::Return, "1", "web1", "x.y"));
+            assert!(entry.flags.has(Flags::SUCCESS.with(Flags::RETCODE_KNOWN)) && entry.retcode == 3);
+            seen.push((entry.body.to_vec(), prints.unwrap()));
+        });
+        assert_eq!(seen[0], seen[1]);
+        let text = String::from_utf8_lossy(&seen[0].0).into_owned();
+        assert!(!text.contains("hunter2") && text.contains("[redacted]"), "{text}");
+        assert_eq!((metrics.entries_redacted.get(), gate.counts()[0].entries), (2, 2));
+    }
+
+    #[test]
+    fn data_that_cannot_be_searched_goes_as_a_whole() {
+        let redact =
+            RedactRule { name: "p".into(), builtin: Some(Builtin::PrivateKeys), ..RedactRule::default() };
+        let (gate, metrics) = gate(&[], &[redact]);
+        let broken = b"\x82\xa1a-----BEGIN RSA PRIVATE KEY-----";
+        gate.event(b"t", broken, Source::Bus, NOW, |entry, _| assert_eq!(entry.body, b"\xaa[redacted]"))
+            .unwrap();
+        assert_eq!(metrics.redactions_blind.get(), 1);
+    }
 }

@@ -2,6 +2,8 @@
 
 pub mod bus;
 pub mod fire;
+pub mod gap;
 pub mod gate;
 pub mod redact;
+pub mod spill;
 pub mod spool;

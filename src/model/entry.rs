@@ -64,16 +64,20 @@ pub enum Source {
     SpooledEventReturn = 4,
     /// The ZeroMQ PULL.
     Zeromq = 5,
+    /// Read off a bus and handed over from the door's spill: may have been stored already.
+    SpilledBus = 6,
 }
 
 impl Source {
     /// How many there are.
-    pub const COUNT: usize = 6;
+    pub const COUNT: usize = 7;
 
     /// The source with this number, if there is one.
     pub fn from_number(n: u8) -> Option<Self> {
-        use Source::{Bus, EventReturn, Returner, SpooledEventReturn, SpooledReturner, Zeromq};
-        [Bus, EventReturn, Returner, SpooledReturner, SpooledEventReturn, Zeromq].get(usize::from(n)).copied()
+        use Source::{Bus, EventReturn, Returner, SpilledBus, SpooledEventReturn, SpooledReturner, Zeromq};
+        [Bus, EventReturn, Returner, SpooledReturner, SpooledEventReturn, Zeromq, SpilledBus]
+            .get(usize::from(n))
+            .copied()
     }
 
     /// The same door, for what comes out of its spool.
@@ -95,6 +99,7 @@ impl Source {
             Source::SpooledReturner => "returner (spooled)",
             Source::SpooledEventReturn => "event_return (spooled)",
             Source::Zeromq => "zeromq",
+            Source::SpilledBus => "bus (spilled)",
         }
     }
 }
@@ -231,6 +236,11 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// None yet, with room for so many bytes.
+    pub fn with_room(bytes: usize) -> Self {
+        Self { arena: Vec::with_capacity(bytes), drafts: Vec::new() }
+    }
+
     /// A batch of one.
     pub fn of(entry: &Entry<'_>) -> Self {
         let mut batch = Self::default();
@@ -278,6 +288,18 @@ impl Batch {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.arena.len()
+    }
+
+    /// Memory that it takes.
+    pub fn footprint(&self) -> usize {
+        self.arena.capacity() + self.drafts.capacity() * size_of::<Draft>()
+    }
+
+    /// Gives back room that was not needed, if it is much.
+    pub fn shrink(&mut self) {
+        if self.arena.capacity() > self.arena.len() * 2 {
+            self.arena.shrink_to_fit();
+        }
     }
 
     fn view(&self, draft: &Draft) -> Entry<'_> {
@@ -434,10 +456,10 @@ mod tests {
             assert_eq!(Kind::from_number(n).map(|k| k as u8), Some(n));
         }
         assert_eq!(Kind::from_number(10), None);
-        for n in 0..6 {
+        for n in 0..7 {
             assert_eq!(Source::from_number(n).map(|s| s as u8), Some(n));
         }
-        assert_eq!(Source::from_number(6), None);
+        assert_eq!(Source::from_number(7), None);
     }
 
     #[test]

@@ -36,9 +36,12 @@ use crate::wire::salt_event::prints_of;
 /// Called once with the outcome of a batch: stored and synced, or why not.
 pub type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
 
+/// A batch that was offered, given back.
+pub type Offer = (Arc<Batch>, Option<Done>);
+
 /// A batch and whom to tell.
 pub struct Work {
-    batch: Batch,
+    batch: Arc<Batch>,
     done: Option<Done>,
 }
 
@@ -65,6 +68,16 @@ impl Intake {
     /// Hands over a batch if there is room; gives it back if there is none. A batch larger than all the room there is
     /// goes in alone.
     pub fn try_submit(&self, batch: Batch, done: Option<Done>) -> Result<(), Refused<(Batch, Option<Done>)>> {
+        // Nobody else has a share in it, so it can be given back.
+        let own = |(batch, done)| (Arc::into_inner(batch).unwrap_or_default(), done);
+        self.try_share(Arc::new(batch), done).map_err(|refused| match refused {
+            Refused::Full(back) => Refused::Full(own(back)),
+            Refused::Closed(back) => Refused::Closed(own(back)),
+        })
+    }
+
+    /// As [`Intake::try_submit`], for a sender who keeps a share of the batch to offer it again should it fail.
+    pub fn try_share(&self, batch: Arc<Batch>, done: Option<Done>) -> Result<(), Refused<Offer>> {
         let bytes = batch.bytes();
         let waiting = self.bytes.fetch_add(bytes, Ordering::AcqRel);
         if waiting > 0 && waiting + bytes > INTAKE_BYTES {
@@ -347,7 +360,6 @@ impl Appender {
             }
             return;
         }
-        let batch = Arc::new(batch);
         let outcome = self.pack(&batch);
         self.intake_bytes.fetch_sub(bytes, Ordering::AcqRel);
         if let Some(done) = done {

@@ -175,7 +175,7 @@ impl Dedupe {
 
     /// Counts the entry for its door; true if another door has shown it as often already.
     fn shown_elsewhere(&mut self, entry: &model::Entry<'_>, key: u64) -> bool {
-        if matches!(entry.source, Source::SpooledReturner | Source::SpooledEventReturn)
+        if matches!(entry.source, Source::SpooledReturner | Source::SpooledEventReturn | Source::SpilledBus)
             && self.handed_over(key, entry)
         {
             return true;

@@ -10,7 +10,7 @@
 //!
 //! A subscriber starts at a frame's first byte, and that byte tells: `0x82`, a map of two, is plain. Read as a
 //! length it would announce more than 2 GB. A master's upgrade changes the framing under the same path, so it
-//! is detected anew at every connect.
+//! is detected anew at every connect. What is neither is refused by its first five bytes.
 
 use super::msgpack::{self, DecodeError, Reader};
 
@@ -33,6 +33,22 @@ impl Framing {
     }
 }
 
+impl Framing {
+    /// The framing that the first bytes of a stream tell, once they are enough to tell: a map is plain, for read as a length
+    /// it would announce more than 2 GB; a length is len32, if a map is behind it.
+    fn of(start: &[u8], max: usize) -> Result<Option<Self>, FrameError> {
+        let is_map = |byte: u8| matches!(byte, 0x80..=0x8f | 0xde | 0xdf);
+        let unknown = || FrameError::Unknown { start: start.iter().take(8).copied().collect(), max };
+        match (start.first(), start.first_chunk::<4>(), start.get(4)) {
+            (Some(&first), ..) if is_map(first) => Ok(Some(Framing::Plain)),
+            (_, Some(head), _) if u32::from_be_bytes(*head) as usize > max => Err(unknown()),
+            (_, Some(_), Some(&first)) if is_map(first) => Ok(Some(Framing::Len32)),
+            (_, Some(_), Some(_)) => Err(unknown()),
+            _ => Ok(None),
+        }
+    }
+}
+
 /// Why a stream of frames cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
@@ -42,6 +58,17 @@ pub enum FrameError {
         /// Bytes announced, or already received of an unfinished frame.
         len: usize,
         /// The limit.
+        max: usize,
+    },
+    /// The first bytes are in no framing that is known.
+    #[error(
+        "the first bytes {start:02x?} are neither a msgpack map nor a length of at most {max} with one behind it: \
+         a framing of a release not known here, or no event bus"
+    )]
+    Unknown {
+        /// The first bytes.
+        start: Vec<u8>,
+        /// The limit of a length.
         max: usize,
     },
     /// Bytes that are no msgpack where a frame should begin.
@@ -82,9 +109,13 @@ impl Splitter {
     pub fn next_frame(&mut self) -> Result<Option<&[u8]>, FrameError> {
         let max = self.frame_bytes_max;
         let rest = self.buffer.get(self.read..).unwrap_or_default();
-        let Some(&first) = rest.first() else { return Ok(None) };
-        let framing =
-            *self.framing.get_or_insert(if first == 0x82 { Framing::Plain } else { Framing::Len32 });
+        if rest.is_empty() {
+            return Ok(None);
+        }
+        if self.framing.is_none() {
+            self.framing = Framing::of(rest, max)?;
+        }
+        let Some(framing) = self.framing else { return Ok(None) };
         let (skip, len) = match framing {
             Framing::Plain => match Reader::new(rest).value() {
                 Ok(frame) => (0, frame.len()),
@@ -179,6 +210,8 @@ mod tests {
     #[test]
     fn a_frame_over_the_limit_is_refused_by_its_header() {
         let mut splitter = Splitter::new(100);
+        splitter.feed(&[0, 0, 0, 2, 0x82, 0xc0]);
+        assert_eq!(splitter.next_frame(), Ok(Some(&[0x82, 0xc0][..])));
         splitter.feed(&[0, 1, 0, 0]);
         assert_eq!(splitter.next_frame(), Err(FrameError::TooLarge { len: 65_536, max: 100 }));
         let mut splitter = Splitter::new(100);
@@ -187,6 +220,23 @@ mod tests {
         let mut splitter = Splitter::new(100);
         splitter.feed(&frame(&[0; 200])[..150]);
         assert!(matches!(splitter.next_frame(), Err(FrameError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn what_begins_like_no_known_framing_is_told_by_its_first_bytes() {
+        for (start, unknown) in [
+            (&b"GET / HTTP/1.1"[..], true),
+            (&[0, 1, 0, 0], true),
+            (&[0, 0, 0, 9, 0x92, 0, 0], true),
+            (&[0, 0, 0, 9], false),
+            (&[0, 0, 0, 9, 0x83], false),
+            (&[0x83, 0xa1], false),
+        ] {
+            let mut splitter = Splitter::new(100);
+            splitter.feed(start);
+            let found = splitter.next_frame().map(|frame| frame.is_some());
+            assert_eq!(matches!(found, Err(FrameError::Unknown { .. })), unknown, "{start:?}: {found:?}");
+        }
     }
 
     #[test]

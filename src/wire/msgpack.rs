@@ -371,6 +371,11 @@ impl Writer {
         }
     }
 
+    /// A float.
+    pub fn float(&mut self, x: f64) -> &mut Self {
+        self.raw(&[0xcb]).raw(&x.to_be_bytes())
+    }
+
     /// Text.
     pub fn str(&mut self, s: &str) -> &mut Self {
         self.str_bytes(s.as_bytes())

@@ -74,7 +74,11 @@ fn a_master_that_is_upgraded_may_change_its_framing() {
     let bus = FakeBus::in_dir(dir.path());
     let mut to = bus.subscriber();
     publish(&mut to, "len32", after);
-    assert_same(&archived(&cellar, frames.len()), &tags_and_data(&frames));
+    let found = archived(&cellar, frames.len() + 1);
+    let (gaps, found): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|(tag, _)| tag.starts_with("saltcellar/"));
+    assert_same(&found, &tags_and_data(&frames));
+    assert_eq!((gaps.len(), gaps[0].0.as_str()), (1, "saltcellar/gap/disconnect"));
     assert_eq!(cellar.counter("bus_connects"), 2);
 }
 
@@ -95,13 +99,20 @@ fn garbage_on_the_bus_ends_the_connection_not_the_daemon() {
     let (_dir, bus, cellar) = with_bus();
     let (_, frames) = recording("3008.3");
     publish(&mut bus.subscriber(), "plain", &[vec![0x82, 0xc1, 0, 0, 0, 0, 0, 0]]);
+    publish(&mut bus.subscriber(), "plain", &[b"GET / HTTP/1.1".to_vec()]);
     let mut to = bus.subscriber();
     // A frame without a tag is counted and passed over.
     let no_tag = vec![0x82, 0xa4, b'h', b'e', b'a', b'd', 0x80, 0xa4, b'b', b'o', b'd', b'y', 0xc4, 1, b'x'];
     publish(&mut to, "len32", &[no_tag]);
     publish(&mut to, "len32", &frames[..3]);
-    assert_same(&archived(&cellar, 3), &tags_and_data(&frames[..3]));
-    assert_eq!(cellar.counter("bus_frames_malformed"), 2);
+    let found = archived(&cellar, 4);
+    assert_eq!(found[0].0, "saltcellar/gap/framing", "one gap, however often it was tried");
+    assert_same(&found[1..], &tags_and_data(&frames[..3]));
+    let counted = ["bus_frames_malformed", "bus_framings_unknown", "events_without_tag", "bus_gaps"];
+    assert_eq!(counted.map(|name| cellar.counter(name)), [1, 1, 1, 1]);
+    for words in ["byte 0xc1 begins no value", "47, 45, 54, 20", "no tag: an event is its tag"] {
+        assert!(cellar.log().contains(words), "{words}: {}", cellar.log());
+    }
 }
 
 #[test]

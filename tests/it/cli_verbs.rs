@@ -287,8 +287,8 @@ fn the_status_is_shown() {
     let text = stdout(&daemon.run(&["status"]));
     for line in [
         "version    0.1.0",
-        "BUS                   CONNECTED  FRAMING  EVENTS",
-        "/var/run/salt/master  true       len      12",
+        "BUS                   CONNECTED  FRAMING  EVENTS  WAITING  SPILLED  SPILL BYTES  LOST  GAPS",
+        "/var/run/salt/master  true       len          12",
         "events_in     12",
     ] {
         assert!(text.lines().any(|shown| shown == line), "{line:?} in {text}");

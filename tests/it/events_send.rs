@@ -226,7 +226,7 @@ fn who_may_read_history_may_not_fire_for_that() {
     let dir = tempfile::tempdir().unwrap();
     let master = FakeMaster::start(dir.path(), Framing::Len32, Framing::Len32);
     let cellar =
-        Cellar::start_configured(&format!("bus: [{}]\nsocket_mode: \"0777\"\n", dir.path().display()));
+        Cellar::start_configured(&format!("bus: [{}]\nsocket_mode: \"0777\"\n", dir.path().display()), &[]);
     connected(&cellar);
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(cellar.dir.path(), open).unwrap();

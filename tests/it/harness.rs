@@ -46,16 +46,21 @@ impl Cellar {
 
     /// Starts one on a disk that does what a plan says (`src/store/medium/faults.rs`); only a debug build can.
     pub(crate) fn start_on_disk(plan: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        put_plan(dir.path(), plan);
-        Self::start_in(dir, &[])
+        Self::start_on_disk_with(plan, &[])
     }
 
-    /// Starts one with a configuration file; `DIR` in it is its directory.
-    pub(crate) fn start_configured(yaml: &str) -> Self {
+    /// The same with more flags.
+    pub(crate) fn start_on_disk_with(plan: &str, flags: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        put_plan(dir.path(), plan);
+        Self::start_in(dir, flags)
+    }
+
+    /// Starts one with a configuration file, in which `DIR` is its directory, and flags.
+    pub(crate) fn start_configured(yaml: &str, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("c.yaml"), yaml.replace("DIR", dir.path().to_str().unwrap())).unwrap();
-        Self::start_in(dir, &["--config", "DIR/c.yaml"])
+        Self::start_in(dir, &[&["--config", "DIR/c.yaml"], flags].concat())
     }
 
     /// The same, on a disk that does what a plan says.
@@ -92,6 +97,12 @@ impl Cellar {
     pub(crate) fn restart(&mut self) {
         self.child = serve(self.dir.path(), &self.flags);
         self.wait_until_ready();
+    }
+
+    /// The same with other flags.
+    pub(crate) fn restart_with(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        self.restart();
     }
 
     fn wait_until_ready(&self) {

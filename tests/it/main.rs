@@ -43,6 +43,9 @@ mod zeromq_crate;
 /// Firing events onto a bus.
 mod events_send;
 
+/// The bus door when the store, the disk, the master or the daemon is away; bad events; rules.
+mod bus_outages;
+
 /// The files under systemd/.
 mod systemd_files;
 

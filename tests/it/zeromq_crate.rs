@@ -8,7 +8,8 @@ use crate::harness::{Cellar, wait_for};
 
 #[tokio::test]
 async fn its_push_and_its_sub_get_along_with_the_doors() {
-    let cellar = Cellar::start_configured("zeromq: {pull: 'ipc://DIR/in.sock', pub: 'ipc://DIR/out.sock'}\n");
+    let cellar =
+        Cellar::start_configured("zeromq: {pull: 'ipc://DIR/in.sock', pub: 'ipc://DIR/out.sock'}\n", &[]);
     let address = |name: &str| format!("ipc://{}", cellar.dir.path().join(name).display());
     let mut sub = SubSocket::new();
     sub.connect(&address("out.sock")).await.unwrap();

@@ -13,7 +13,7 @@ use crate::harness::{Cellar, read_to_end, wait_for};
 const DOORS: &str = "zeromq: {pull: 'ipc://DIR/z/in.sock', pub: 'ipc://DIR/z/out.sock'}\n";
 
 fn start() -> Cellar {
-    Cellar::start_configured(DOORS)
+    Cellar::start_configured(DOORS, &[])
 }
 
 fn place(cellar: &Cellar, name: &str) -> PathBuf {
@@ -154,7 +154,7 @@ fn what_is_no_event_is_counted_and_its_sender_goes_on() {
 
 #[test]
 fn an_event_too_large_is_passed_over_and_one_just_fits() {
-    let cellar = Cellar::start_configured(&format!("{DOORS}store: {{entry_bytes_max: 1MiB}}\n"));
+    let cellar = Cellar::start_configured(&format!("{DOORS}store: {{entry_bytes_max: 1MiB}}\n"), &[]);
     let mut peer = Peer::push(&cellar);
     let body = |bytes: usize| {
         let mut data = Vec::new();

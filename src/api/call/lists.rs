@@ -7,7 +7,7 @@ use super::{Ctx, failed};
 use crate::clock::Micros;
 use crate::ingest::spool::Spool;
 use crate::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX};
-use crate::model::{EventFilter, Glob, SeqNo};
+use crate::model::{EventFilter, Glob, Kind, SeqNo};
 use crate::query::{Job, JobFilter, Listed, jobs_before, row_load};
 use crate::store::StoredEntry;
 use crate::wire::call::{Args, CallError};
@@ -102,7 +102,8 @@ fn write_event(w: &mut Writer, event: &StoredEntry) {
     map.key("seq").uint(event.seq.0);
     map.key("time").int(event.at.0);
     map.key("tag").str(&String::from_utf8_lossy(&event.tag));
-    map.key("source").str(event.source.name());
+    // Anybody may fire an event under any tag; a gap is told by the daemon alone.
+    map.key("source").str(if event.kind == Kind::Gap { "saltcellar" } else { event.source.name() });
     map.text_unless_empty("jid", &event.jid);
     map.text_unless_empty("minion", &event.minion);
     map.text_unless_empty("fun", &event.fun);
@@ -242,13 +243,28 @@ pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let buses = map.key("bus").array(ctx.buses.len());
     for bus in &ctx.buses {
         let bus = bus.status();
-        buses.map(4).str("path").str(&bus.path.to_string_lossy()).str("connected").bool(bus.connected);
+        buses.map(11).str("path").str(&bus.path.to_string_lossy()).str("connected").bool(bus.connected);
         buses.str("framing");
         match bus.framing {
             Some(framing) => buses.str(framing.name()),
             None => buses.nil(),
         };
         buses.str("events").uint(bus.events);
+        let waiting = bus.waiting;
+        buses.str("waiting_events").uint(waiting.events).str("waiting_bytes").uint(waiting.bytes);
+        buses.str("spilled_events").uint(waiting.spilled_events);
+        buses.str("spilled_bytes").uint(waiting.spilled_bytes);
+        buses.str("lost").uint(waiting.lost).str("gaps").uint(waiting.gaps).str("safe_until");
+        match waiting.seen {
+            Some(at) => buses.int(at.0),
+            None => buses.nil(),
+        };
+    }
+    let counts = ctx.gate.counts();
+    let rules = map.key("rules").array(counts.len());
+    for rule in counts {
+        rules.map(4).str("name").str(&rule.name).str("list").str(rule.list);
+        rules.str("entries").uint(rule.entries).str("left_out").uint(rule.left_out);
     }
     let spools: Vec<_> =
         ctx.spools.iter().filter_map(|dir| Some((dir, Spool::look(dir).transpose()?))).collect();

@@ -1,0 +1,138 @@
+//! Gap records: where what a bus said may have been missed.
+//!
+//! A gap is an entry of its own kind ([`Kind::Gap`]) in the order of the log, in front of the first event after it. Readers of
+//! events see it as an event with the tag `saltcellar/gap/<cause>` and this data:
+//!
+//! ```text
+//! bus      the publisher's socket
+//! cause    as in the tag
+//! begin    up to here everything is known to be stored; nil if that moment is not known
+//! end      from here on everything is read again
+//! seconds  how long that is; negative if the clock was set back meanwhile
+//! lost     how many events were lost; nil if nobody knows
+//! ```
+//!
+//! Times are texts, UTC to the microsecond. A gap may be longer than the truth and never shorter: what was read but
+//! not stored when a daemon was killed lies in it.
+
+use std::path::Path;
+
+use crate::clock::Micros;
+use crate::model::{Batch, Entry, Flags, GAP_TAG, Kind, Source};
+use crate::wire::msgpack::Writer;
+
+/// Why continuity is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The daemon was not running.
+    StartUp,
+    /// The connection ended: the master stopped, or dropped us.
+    Disconnect,
+    /// Bytes came that are no frame, so the connection was given up.
+    Framing,
+    /// Memory and disk for what waits were full.
+    Overflow,
+    /// Records of the spill were damaged or missing.
+    Spill,
+    /// The store took other entries and would not take these.
+    Refused,
+}
+
+impl Cause {
+    /// Its word in tag and data.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::StartUp => "start-up",
+            Self::Disconnect => "disconnect",
+            Self::Framing => "framing",
+            Self::Overflow => "overflow",
+            Self::Spill => "spill",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// A gap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// Everything before is known to be stored.
+    pub begin: Option<Micros>,
+    /// Everything after is read again.
+    pub end: Micros,
+    /// Why.
+    pub cause: Cause,
+    /// Events lost, if that is known.
+    pub lost: Option<u64>,
+}
+
+impl Gap {
+    /// The entry for it.
+    pub fn batch(&self, bus: &Path) -> Batch {
+        let tag = format!("{GAP_TAG}/{}", self.cause.name());
+        let body = self.body(bus);
+        Batch::of(&entry(tag.as_bytes(), &body, self.end))
+    }
+
+    fn body(&self, bus: &Path) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.map(6).str("bus").str(&bus.to_string_lossy()).str("cause").str(self.cause.name()).str("begin");
+        match self.begin {
+            Some(begin) => w.str(&begin.iso()),
+            None => w.nil(),
+        };
+        w.str("end").str(&self.end.iso()).str("seconds");
+        match self.begin {
+            #[expect(clippy::cast_precision_loss, reason = "for people; the instants are exact")]
+            Some(begin) => w.float((self.end.0.saturating_sub(begin.0)) as f64 / 1e6),
+            None => w.nil(),
+        };
+        w.str("lost");
+        match self.lost {
+            Some(lost) => w.uint(lost),
+            None => w.nil(),
+        };
+        w.into_bytes()
+    }
+}
+
+/// The entry of a gap, made or read back.
+pub(super) fn entry<'a>(tag: &'a [u8], body: &'a [u8], at: Micros) -> Entry<'a> {
+    Entry {
+        kind: Kind::Gap,
+        source: Source::Bus,
+        flags: Flags::ON_BUS,
+        at,
+        tag,
+        jid: "",
+        minion: "",
+        fun: "",
+        retcode: 0,
+        body,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::msgpack::{as_text, get};
+
+    #[test]
+    fn a_gap_says_where_from_and_to_and_why() {
+        let gap = Gap {
+            begin: Some(Micros(1_000_000)),
+            end: Micros(3_500_000),
+            cause: Cause::Overflow,
+            lost: Some(7),
+        };
+        let batch = gap.batch(Path::new("/run/x.ipc"));
+        let entry = batch.entry(0).unwrap();
+        assert_eq!((entry.kind, entry.tag, entry.at), (Kind::Gap, &b"saltcellar/gap/overflow"[..], gap.end));
+        let value = rmpv::decode::read_value(&mut &entry.body[..]).unwrap();
+        assert_eq!(value["seconds"], rmpv::Value::F64(2.5));
+        assert_eq!(value["lost"], rmpv::Value::from(7));
+        assert_eq!(get(entry.body, "begin").and_then(as_text), Some("1970-01-01T00:00:01.000000Z"));
+        let unknown = Gap { begin: None, lost: None, ..gap }.batch(Path::new("/x"));
+        let value = rmpv::decode::read_value(&mut unknown.entry(0).unwrap().body).unwrap();
+        assert!(value["begin"].is_nil() && value["seconds"].is_nil() && value["lost"].is_nil());
+    }
+}

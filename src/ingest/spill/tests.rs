@@ -1,0 +1,390 @@
+//! The spill without a bus: order, refusal, restarts.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::file::DiskQueue;
+use super::*;
+use crate::model::{EventFilter, SeqNo, Source};
+use crate::store::medium::Disk;
+use crate::store::{Classes, FreeSpace, Limits, Opened, Options, Store};
+use crate::wire::salt_event::read_event;
+
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+fn event(n: u64, bytes: usize) -> Batch {
+    let mut batch = Batch::default();
+    let tag = format!("test/{n}");
+    let mut w = crate::wire::msgpack::Writer::new();
+    w.map(1).str("fill").bin(&vec![0; bytes]);
+    let data = w.into_bytes();
+    batch.push(&read_event(tag.as_bytes(), &data, Source::Bus, at(n)).entry, None);
+    batch
+}
+
+fn at(n: u64) -> Micros {
+    Micros(i64::try_from(n).unwrap() * 1_000)
+}
+
+/// What a queue on disk gives out: tags, and the sources of the entries.
+fn drained(queue: &mut DiskQueue) -> Vec<(String, Source)> {
+    let mut found = Vec::new();
+    while let Some(piece) = queue.next_piece().unwrap() {
+        for (entry, _) in piece.batch.entries() {
+            found.push((String::from_utf8_lossy(entry.tag).into_owned(), entry.source));
+        }
+        queue.stored(piece.file);
+    }
+    found
+}
+
+fn tags(range: std::ops::Range<u64>) -> Vec<String> {
+    range.map(|n| format!("test/{n}")).collect()
+}
+
+fn only_tags(found: &[(String, Source)]) -> Vec<String> {
+    found.iter().map(|(tag, _)| tag.clone()).collect()
+}
+
+fn open(dir: &Path) -> (DiskQueue, super::file::Found) {
+    DiskQueue::open(Arc::new(Disk), dir).unwrap()
+}
+
+fn files(dir: &Path) -> Vec<std::path::PathBuf> {
+    let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|item| item.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "spill" || ending == "read"));
+    files.sort();
+    files
+}
+
+#[test]
+fn what_goes_to_disk_comes_back_in_order_and_its_files_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut queue, _) = open(&dir.path().join("a/b"));
+    // Over three files, read while it is written.
+    let mut found = Vec::new();
+    for n in 1..=60 {
+        queue.append(&event(n, 400_000), n).unwrap();
+        if n == 30 {
+            found.extend(drained(&mut queue));
+        }
+    }
+    assert!(files(queue.dir()).len() >= 2, "{:?}", files(queue.dir()));
+    found.extend(drained(&mut queue));
+    assert_eq!(only_tags(&found), tags(1..61));
+    assert!(found.iter().all(|(_, source)| *source == Source::Bus));
+    assert_eq!((queue.bytes(), queue.waiting(), files(queue.dir()).len()), (0, 0, 0));
+}
+
+#[test]
+fn the_next_daemon_hands_over_what_is_there_and_knows_what_may_be_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut queue, _) = open(&dir.path().join("a/b"));
+    for n in 1..=40 {
+        queue.append(&event(n, 400_000), n).unwrap();
+    }
+    let first = queue.next_piece().unwrap().unwrap();
+    let dir = queue.dir().to_owned();
+    drop(queue);
+    let (mut queue, found) = open(&dir);
+    assert_eq!((found.events, found.first, found.last), (40, Some((1, at(1))), Some((40, at(40)))));
+    let found = drained(&mut queue);
+    assert_eq!(only_tags(&found), tags(1..41));
+    // Of the file that was begun nobody knows how far the store got.
+    let sure = found.iter().position(|(_, source)| *source == Source::Bus).unwrap();
+    assert!(first.batch.len() <= sure && sure < 40, "{sure}");
+    assert!(found[..sure].iter().all(|(_, source)| *source == Source::SpilledBus));
+    assert!(found[sure..].iter().all(|(_, source)| *source == Source::Bus));
+}
+
+#[test]
+fn a_torn_end_is_cut_off_and_a_hole_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut queue, _) = open(&dir.path().join("a/b"));
+    for n in 1..=40 {
+        queue.append(&event(n, 400_000), n).unwrap();
+    }
+    let dir = queue.dir().to_owned();
+    drop(queue);
+    let files = files(&dir);
+    let size = |n: usize| std::fs::metadata(&files[n]).unwrap().len();
+    let cut = |n: usize, by: u64| {
+        std::fs::OpenOptions::new().write(true).open(&files[n]).unwrap().set_len(size(n) - by).unwrap();
+    };
+    cut(files.len() - 1, 7);
+    let (queue, found) = open(&dir);
+    assert_eq!((found.events, found.last), (39, Some((39, at(39)))));
+    assert_eq!(found.cut, 400_050 - 7, "the rest of that record");
+    drop(queue);
+    // Half a record at the end of an earlier file, and a bit in the middle of it.
+    cut(0, 100);
+    let (mut queue, found) = open(&dir);
+    assert!(found.events < 39 && found.cut > 0);
+    let mut holes = Vec::new();
+    let mut count = 0;
+    while let Some(piece) = queue.next_piece().unwrap() {
+        count += piece.batch.len() as u64;
+        holes.extend(piece.hole);
+    }
+    assert_eq!((count, holes.len()), (found.events, 1));
+    assert_eq!(holes[0].0, 39 - found.events, "so many are missing");
+}
+
+#[test]
+fn bytes_that_rot_are_not_handed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut queue, _) = open(&dir.path().join("a/b"));
+    for n in 1..=10 {
+        queue.append(&event(n, 1_000), n).unwrap();
+    }
+    let path = files(queue.dir())[0].clone();
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[5_500] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    assert_eq!(only_tags(&drained(&mut queue)), tags(1..6));
+    let dir = queue.dir().to_owned();
+    // A file of something else is no danger either.
+    std::fs::write(dir.join("0000000001.spill"), vec![0xff; 1000]).unwrap();
+    let (_, found) = open(&dir);
+    assert_eq!((found.events, found.cut), (0, 1000));
+}
+
+#[test]
+fn what_went_past_the_disk_is_no_hole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut queue, _) = open(&dir.path().join("a/b"));
+    for n in [1, 2, 50, 51] {
+        queue.append(&event(n, 10), n).unwrap();
+        if n % 2 == 0 {
+            let piece = queue.next_piece().unwrap().unwrap();
+            assert_eq!(piece.hole, None);
+            queue.stored(piece.file);
+            assert!(queue.next_piece().unwrap().is_none());
+        }
+    }
+}
+
+#[test]
+fn what_is_put_in_front_comes_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut queue, _) = open(&dir.path().join("a/b"));
+    for n in 3..=5 {
+        queue.append(&event(n, 10), n).unwrap();
+    }
+    queue.prepend(&[(Arc::new(event(1, 10)), 1), (Arc::new(event(2, 10)), 2)]).unwrap();
+    let dir = queue.dir().to_owned();
+    drop(queue);
+    let found = drained(&mut open(&dir).0);
+    assert_eq!(only_tags(&found), tags(1..6));
+    assert_eq!(found.iter().filter(|(_, source)| *source == Source::SpilledBus).count(), 2);
+}
+
+/// A store whose threads are started when a test wants it.
+struct Rig {
+    dir: tempfile::TempDir,
+    metrics: Arc<Metrics>,
+    opened: Option<Opened>,
+    store: Option<Store>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+fn spawn(work: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
+    std::thread::Builder::new().spawn(work).unwrap()
+}
+
+impl Rig {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let metrics = Arc::default();
+        let mut rig = Self { dir, metrics, opened: None, store: None, threads: Vec::new() };
+        rig.open();
+        rig
+    }
+
+    fn open(&mut self) {
+        let options = Options {
+            dir: self.dir.path().join("state"),
+            holder: "the test".to_owned(),
+            clock: Clock::real(),
+            metrics: self.metrics.clone(),
+            limits: Limits::default(),
+            medium: Arc::new(Disk),
+            classes: Classes::default(),
+            free: FreeSpace { low: Some(0), min: Some(0) },
+        };
+        self.opened = Some(Store::open(&options).unwrap());
+    }
+
+    fn feeder(&self) -> Feeder {
+        let intake = self.opened.as_ref().unwrap().intake.clone();
+        Feeder::new(Path::new("/the/bus"), intake, Clock::real(), self.metrics.clone())
+    }
+
+    fn mover(&self, feeder: &Feeder, bytes_max: u64) -> (Mover, Seen) {
+        Mover::open(feeder, &self.spill(), Arc::new(Disk), bytes_max).unwrap()
+    }
+
+    fn spill(&self) -> PathBuf {
+        dir_of(&self.dir.path().join("state/spill"), Path::new("/the/bus"))
+    }
+
+    /// Lets the store work.
+    fn start(&mut self) {
+        let Opened { store, intake, appender, committer, .. } = self.opened.take().unwrap();
+        drop(intake);
+        self.store = Some(store);
+        self.threads = vec![spawn(|| appender.run()), spawn(|| committer.run())];
+    }
+
+    /// Tags of what is stored, in order, without their first part.
+    fn stored(&mut self) -> Vec<String> {
+        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+        let store = self.store.take().unwrap();
+        let mut found =
+            store.events_before(&EventFilter::default(), SeqNo(u64::MAX), usize::MAX, usize::MAX).unwrap();
+        found.reverse();
+        found.iter().map(|entry| String::from_utf8_lossy(&entry.tag).into_owned()).collect()
+    }
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn while_the_store_stands_still_events_go_to_disk_and_come_back_in_order() {
+    let mut rig = Rig::new();
+    let feeder = rig.feeder();
+    let (mover, seen) = rig.mover(&feeder, 1 << 30);
+    assert!(!seen.known);
+    let shared = feeder.shared();
+    let moving = spawn(|| mover.run());
+    // The queue takes 8 MB, memory 3: the rest is for the disk.
+    for n in 0..400 {
+        feeder.push(event(n, 100_000), at(n));
+        let memory = shared.waiting().bytes;
+        assert!(memory <= BUS_MEMORY_BYTES as u64, "{memory}");
+    }
+    assert!(shared.waiting().spilled_events > 100, "{:?}", shared.waiting());
+    assert!(rig.metrics.bus_bytes_spilled.get() > 10_000_000);
+    rig.start();
+    for n in 400..500 {
+        feeder.push(event(n, 1_000), at(n));
+    }
+    feeder.close();
+    drop(feeder);
+    moving.join().unwrap();
+    assert_eq!(rig.stored(), tags(0..500));
+    let left = shared.waiting();
+    assert_eq!((left.lost, left.spilled_events, left.spilled_bytes, left.bytes), (0, 0, 0, 0));
+    assert_eq!(rig.metrics.bus_events_lost.get(), 0);
+}
+
+#[test]
+fn when_memory_and_disk_are_full_events_are_lost_and_a_gap_stands_in_their_place() {
+    let mut rig = Rig::new();
+    let feeder = rig.feeder();
+    let (mover, _) = rig.mover(&feeder, 0);
+    let shared = feeder.shared();
+    let moving = spawn(|| mover.run());
+    for n in 0..400 {
+        feeder.push(event(n, 100_000), at(n));
+    }
+    let lost = shared.waiting().lost;
+    assert!(lost > 50 && shared.waiting().gaps == 0, "{:?}", shared.waiting());
+    rig.start();
+    wait_until("there is room", || shared.waiting().bytes == 0);
+    feeder.push(event(400, 10), at(400));
+    feeder.close();
+    drop(feeder);
+    moving.join().unwrap();
+    let kept = 400 - lost;
+    let expected = [tags(0..kept), vec!["saltcellar/gap/overflow".to_owned()], tags(400..401)].concat();
+    assert_eq!(rig.stored(), expected);
+    assert_eq!((rig.metrics.bus_events_lost.get(), rig.metrics.bus_gaps.get()), (lost, 1));
+}
+
+#[test]
+fn what_the_store_has_not_taken_at_the_stop_is_handed_over_by_the_next_daemon() {
+    let mut rig = Rig::new();
+    let feeder = rig.feeder();
+    let (mover, _) = rig.mover(&feeder, 1 << 30);
+    let moving = spawn(|| mover.run());
+    for n in 0..300 {
+        feeder.push(event(n, 100_000), at(n));
+    }
+    feeder.read_until(at(1_000));
+    feeder.close();
+    // The store takes nothing: after a while everything is on disk, also what waited in its queue.
+    moving.join().unwrap();
+    drop((feeder, rig.opened.take()));
+    assert_eq!(rig.metrics.bus_events_lost.get(), 0);
+    rig.open();
+    let feeder = rig.feeder();
+    let (mover, seen) = rig.mover(&feeder, 1 << 30);
+    assert_eq!(seen, Seen { known: true, until: Some(at(1_000)) });
+    assert_eq!(rig.metrics.spill_events_found.get(), 300);
+    let moving = spawn(|| mover.run());
+    feeder.push(event(300, 10), at(1_001));
+    rig.start();
+    feeder.close();
+    drop(feeder);
+    moving.join().unwrap();
+    assert_eq!(rig.stored(), tags(0..301));
+    assert_eq!(files(&rig.spill()).len(), 0);
+}
+
+#[test]
+fn what_a_killed_daemon_had_handed_over_is_not_stored_twice() {
+    let mut rig = Rig::new();
+    // One life: twenty events, all stored, but their file still there, as after a kill at that moment.
+    let (mut queue, _) = open(&rig.spill());
+    for n in 1..=20 {
+        queue.append(&event(n, 100), n).unwrap();
+    }
+    let path = files(&rig.spill())[0].clone();
+    let copy = std::fs::read(&path).unwrap();
+    drop(queue);
+    for _ in 0..2 {
+        let feeder = rig.feeder();
+        let (mover, _) = rig.mover(&feeder, 1 << 30);
+        rig.start();
+        feeder.close();
+        drop(feeder);
+        mover.run();
+        assert_eq!(rig.stored(), tags(1..21));
+        std::fs::write(path.with_extension("read"), &copy).unwrap();
+        rig.open();
+    }
+    assert_eq!(rig.metrics.duplicates_folded.get(), 20);
+}
+
+#[test]
+fn what_was_in_memory_when_the_daemon_was_killed_is_a_gap_before_what_is_on_disk() {
+    let mut rig = Rig::new();
+    let (mut queue, _) = open(&rig.spill());
+    queue.append(&event(7, 100), 7).unwrap();
+    drop(queue);
+    std::fs::write(rig.spill().join("SEEN"), "3000 3\n").unwrap();
+    let feeder = rig.feeder();
+    let (mover, seen) = rig.mover(&feeder, 1 << 30);
+    assert_eq!(seen, Seen { known: true, until: Some(at(7)) });
+    rig.start();
+    feeder.close();
+    drop(feeder);
+    mover.run();
+    assert_eq!(rig.stored(), ["saltcellar/gap/start-up", "test/7"]);
+}
+
+#[test]
+fn each_bus_has_a_directory_of_its_own() {
+    let dir = |bus: &str| dir_of(Path::new("/s"), Path::new(bus));
+    let name = dir("/var/run/salt/master").file_name().unwrap().to_string_lossy().into_owned();
+    assert!(name.starts_with("var-run-salt-master-"), "{name}");
+    assert_ne!(dir("/a-b"), dir("/a/b"));
+    assert!(dir(&"/x".repeat(300)).file_name().unwrap().len() < 100);
+}
