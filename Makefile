@@ -10,7 +10,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test test-rust test-python test-integration check matrix bench bench-store bench-extension crash soak fuzz clean
+.PHONY: help run test test-rust test-python test-integration check matrix bench bench-store bench-bus bench-extension crash soak fuzz clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -61,6 +61,10 @@ bench: ## ingest, query, returner and doors measured, beside the physical yardst
 crash: ## kill -9 under load, CRASHES times, damage to every kind of file, TRIALS power cuts (CRASH_SEED=n repeats a run)
 	@TRIALS=$${TRIALS:-5000} $(CARGO) test --release --lib trials
 	@CRASHES=$${CRASHES:-200} $(CARGO) test --release --test crash -- --nocapture --test-threads=1
+
+bench-bus: ## what archiving its events costs a real master: Salt's own EventReturn and saltcellar on one bus
+	@$(CARGO) build --release
+	@SALTCELLAR_BIN="$(abspath $(TARGET))/release/saltcellar" $(LAB) in-venv -- python tests/lab/bus_cost.py
 
 bench-extension: ## the Salt extension measured: event_return in batches, returner with 1 and 8 workers
 	@$(CARGO) build --release

@@ -213,6 +213,13 @@ pub const INTAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes asked of a bus socket at once.
 pub const BUS_READ_BYTES: usize = 256 * 1024;
 
+/// A read off a bus that brings less than this is followed by [`BUS_GATHER`].
+pub const BUS_READ_LITTLE: usize = 16 * 1024;
+
+/// How long events gather in the socket while little comes, so that a commit has more than one or two of them. Nobody waits
+/// for an answer there; the first event after silence is read at once.
+pub const BUS_GATHER: Duration = Duration::from_millis(5);
+
 /// Memory of events that one bus may have waiting for the store. Beyond it events are lost, and counted; but as long as
 /// the disk takes anything, what exceeds [`SPILL_ABOVE_BYTES`] goes there.
 pub const BUS_MEMORY_BYTES: usize = 8 * 1024 * 1024;

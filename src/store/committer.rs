@@ -59,6 +59,9 @@ pub(super) struct Progress {
     pub(super) words: String,
 }
 
+/// Up to so many callers are answered before the appender is told that the disk is free.
+const FEW_DONES: usize = 2;
+
 /// A class's growing segment.
 pub(super) struct Active {
     pub(super) segment: Arc<Segment>,
@@ -162,11 +165,17 @@ impl Committer {
             self.shared.metrics.entries_failed.add(entries as u64);
             tracing::error!(%error, entries, "entries could not be stored; their senders are told");
         }
-        let buffers = commit.parts.into_iter().map(|part| emptied(part.frames)).collect();
-        let _ = self.idles.send(Idle { buffers });
+        let idle = Idle { buffers: commit.parts.into_iter().map(|part| emptied(part.frames)).collect() };
         let words = outcome.map_err(|error| error.to_string());
-        for done in commit.dones {
-            done(words.clone());
+        let answer = |dones: Vec<Done>| dones.into_iter().for_each(|done| done(words.clone()));
+        // In a flood the next commit is packed while these are answered. One or two callers wait for nothing else, and the
+        // appender's being woken would only take the processor from them.
+        if commit.dones.len() > FEW_DONES {
+            let _ = self.idles.send(idle);
+            answer(commit.dones);
+        } else {
+            answer(commit.dones);
+            let _ = self.idles.send(idle);
         }
         self.roll_full_segments();
     }

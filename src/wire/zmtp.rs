@@ -71,6 +71,8 @@ pub enum SocketType {
     Pull,
     /// Gives messages to whom has subscribed.
     Pub,
+    /// Gives messages to a PULL: the load of a measurement.
+    Push,
 }
 
 impl SocketType {
@@ -79,6 +81,7 @@ impl SocketType {
         match self {
             SocketType::Pull => "PULL",
             SocketType::Pub => "PUB",
+            SocketType::Push => "PUSH",
         }
     }
 
@@ -86,6 +89,7 @@ impl SocketType {
         match self {
             SocketType::Pull => theirs == b"PUSH",
             SocketType::Pub => theirs == b"SUB" || theirs == b"XSUB",
+            SocketType::Push => theirs == b"PULL",
         }
     }
 

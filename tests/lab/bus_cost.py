@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """bus_cost: what it costs the master to archive its events, by Salt's own means and by saltcellar's bus door.
 
-  salt_lab.py in-venv -- tests/lab/bus_cost.py [--events N] [--json]
+  salt_lab.py in-venv -- python tests/lab/bus_cost.py [--events N] [--json]
 
 A master of the lab logs every event by `event_return: rawfile_json`, in batches of 1,000, and a saltcellar daemon reads the
 same bus. N events of 300 to 400 bytes are fired into the master's own socket as fast as it takes them. What is measured is

@@ -457,7 +457,8 @@ def main():
             os.environ["SALT_RELEASE"] = args.release
             # pytest through the interpreter: a script's #! line has a length limit
             script = os.path.join(path, "bin", args.command[0])
-            cmd = [os.path.join(path, "bin", "python"), script] if os.path.exists(script) else args.command[:1]
+            is_script = os.path.exists(script) and not args.command[0].startswith("python")
+            cmd = [os.path.join(path, "bin", "python"), script] if is_script else args.command[:1]
             os.execvp(cmd[0], [*cmd, *args.command[1:]])
         elif args.cmd == "start":
             print_env(begin())

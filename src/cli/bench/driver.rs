@@ -131,7 +131,7 @@ impl Lane<'_> {
             Wrap::Returner => {
                 w.array(3).uint(id).str("returner").map(1).str("load");
             }
-            Wrap::Bare => {
+            Wrap::Bare | Wrap::Message => {
                 w.raw(&id.to_be_bytes());
             }
         }

@@ -33,7 +33,8 @@ pub(super) enum Bench {
     Query(query::Args),
     /// Durable `returner` calls, one at a time on each connection
     Returner(returner::Args),
-    /// Each door with senders outside the daemon
+    /// Each door with senders outside the daemon, beside the physical yardstick
+    #[command(after_long_help = doors::EXAMPLES)]
     Doors(doors::Args),
     /// What `ingest` compares with; started by it
     #[command(hide = true)]

@@ -83,6 +83,8 @@ pub(super) enum Wrap {
     Returner,
     /// Nothing but tag and data: what the yardstick takes.
     Bare,
+    /// Tag, two newlines, data: a message as on Salt's bus.
+    Message,
 }
 
 /// A form as it lies in a request.
@@ -111,6 +113,11 @@ impl Flat {
             Wrap::Returner => part.append(&form.data),
             Wrap::Bare => {
                 part.append(&form.tag);
+                part.append(&form.data);
+            }
+            Wrap::Message => {
+                part.append(&form.tag);
+                part.bytes.extend_from_slice(b"\n\n");
                 part.append(&form.data);
             }
         }
