@@ -218,7 +218,7 @@ pub const BUS_READ_LITTLE: usize = 16 * 1024;
 
 /// How long events gather in the socket while little comes, so that a commit has more than one or two of them. Nobody waits
 /// for an answer there; the first event after silence is read at once.
-pub const BUS_GATHER: Duration = Duration::from_millis(5);
+pub const BUS_GATHER: Duration = Duration::from_millis(10);
 
 /// Memory of events that one bus may have waiting for the store. Beyond it events are lost, and counted; but as long as
 /// the disk takes anything, what exceeds [`SPILL_ABOVE_BYTES`] goes there.
@@ -226,7 +226,10 @@ pub const BUS_MEMORY_BYTES: usize = 8 * 1024 * 1024;
 /// See [`BUS_MEMORY_BYTES`].
 pub const SPILL_ABOVE_BYTES: usize = 3 * 1024 * 1024;
 
-/// How long the reader of a bus waits in all for the mover to make room in that memory before it loses events; half of it
+/// How long events wait in memory for a store that is busy before they go to disk.
+pub const SPILL_AFTER: Duration = Duration::from_millis(100);
+
+/// How long, beyond that, the reader of a bus waits in all for the mover to make room in that memory before it loses events; half of it
 /// free again, and the reader may wait anew. Salt disconnects a subscriber after 60 s, or (3008) with 10,000 frames
 /// waiting for it, which is two seconds of a bus at its limit, in which one who waits now and then reads on.
 pub const BUS_WAITS_MAX: Duration = Duration::from_secs(3);

@@ -169,8 +169,9 @@ impl Committer {
         let words = outcome.map_err(|error| error.to_string());
         let answer = |dones: Vec<Done>| dones.into_iter().for_each(|done| done(words.clone()));
         // In a flood the next commit is packed while these are answered. One or two callers wait for nothing else, and the
-        // appender's being woken would only take the processor from them.
-        if commit.dones.len() > FEW_DONES {
+        // appender's being woken would only take the processor from them. After a failure the appender hears of it first: it
+        // must not take what a caller then sends for something behind the failed commit.
+        if commit.dones.len() > FEW_DONES || words.is_err() {
             let _ = self.idles.send(idle);
             answer(commit.dones);
         } else {

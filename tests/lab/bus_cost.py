@@ -77,7 +77,7 @@ def wait(what, probe):
             return found
         if time.monotonic() > until:
             raise salt_lab.LabError(f"{what} took longer than {PATIENCE} s")
-        time.sleep(0.1)
+        time.sleep(0.5)
 
 
 def measure(binary, events, home, release):

@@ -6,11 +6,11 @@
 //!                        \--> disk --/
 //! ```
 //!
-//! The reader waits neither for the store nor for a disk, which only the mover touches; at most it gives the mover a
-//! moment ([`BUS_WAITS_MAX`]). The mover hands over in
-//! order: what the store refused, then what is on disk, then what is in memory. Memory is bounded by
-//! [`BUS_MEMORY_BYTES`]; above [`SPILL_ABOVE_BYTES`] it is emptied to disk, up to `ingest.spill_bytes_max`. Only when both are
-//! full, or the disk takes nothing, are events lost: counted, and told by a gap record in their place.
+//! The reader never waits for a disk, which only the mover touches. Memory is bounded by [`BUS_MEMORY_BYTES`]; while it is full
+//! the reader gives the store a moment ([`SPILL_AFTER`]), so that a store that works at its limit sets the pace, and what it
+//! has not taken by then goes to disk, up to `ingest.spill_bytes_max`. The mover hands over in order: what the store
+//! refused, then what is on disk, then what is in memory. Only when both are full, or the disk takes nothing, are events
+//! lost: counted, and told by a gap record in their place.
 //!
 //! # Invariant
 //!
@@ -32,7 +32,7 @@ use super::gap::{Cause, Gap};
 use super::gate::Gate;
 use crate::channel::Refused;
 use crate::clock::{Clock, Micros};
-use crate::limits::{BUS_MEMORY_BYTES, BUS_WAITS_MAX, DOOR_SAYS, LOSING_ENDS_BYTES};
+use crate::limits::{BUS_MEMORY_BYTES, BUS_WAITS_MAX, DOOR_SAYS, LOSING_ENDS_BYTES, SPILL_AFTER};
 use crate::metrics::Metrics;
 use crate::model::Batch;
 use crate::shutdown::Drain;
@@ -47,6 +47,8 @@ struct Parcel {
     first: u64,
     /// When it was read.
     at: Micros,
+    /// Since when it waits.
+    since: Instant,
     /// The file of the spill that it came out of.
     file: Option<u64>,
     /// How often the store refused it alone.
@@ -274,10 +276,14 @@ impl Feeder {
         if state.waiting_bytes < BUS_MEMORY_BYTES / 2 {
             state.patience = BUS_WAITS_MAX;
         }
+        let came = Instant::now();
         while !state.fits(wanted) && !state.patience.is_zero() {
             let began = Instant::now();
             state = self.shared.wait(state, Duration::from_millis(2));
-            state.patience = state.patience.saturating_sub(began.elapsed());
+            // So long everybody waits before the mover begins.
+            if came.elapsed() > 2 * SPILL_AFTER {
+                state.patience = state.patience.saturating_sub(began.elapsed());
+            }
         }
         if !state.fits(wanted) {
             self.lose(&mut state, batch.len() as u64, at);
@@ -317,7 +323,8 @@ impl Feeder {
     fn take(&self, state: &mut State, batch: Batch, at: Micros) {
         let first = state.next_number;
         state.next_number += batch.len() as u64;
-        let parcel = Parcel { batch: Arc::new(batch), first, at, file: None, refused: 0 };
+        let parcel =
+            Parcel { batch: Arc::new(batch), first, at, since: Instant::now(), file: None, refused: 0 };
         if state.is_clear() && offer(&self.shared, state, &self.intake, &parcel) {
             return;
         }

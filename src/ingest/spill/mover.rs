@@ -10,7 +10,7 @@ use crate::clock::Micros;
 use crate::ingest::gap::{Cause, Gap};
 use crate::limits::{
     DOOR_SAYS, REFUSED_PAUSE_MAX, REFUSED_PAUSE_MIN, REFUSED_TIMES_MAX, SEEN_EVERY, SPILL_ABOVE_BYTES,
-    SPILL_RETRY, SPILL_STOP_PATIENCE, STOP_CHECK,
+    SPILL_AFTER, SPILL_RETRY, SPILL_STOP_PATIENCE, STOP_CHECK,
 };
 use crate::store::Intake;
 use crate::store::medium::{Medium, MediumFile};
@@ -75,7 +75,14 @@ impl Mover {
             if let Some((first, at)) = found.first.filter(|(first, _)| known && *first > number + 1) {
                 let gap = Gap { begin: until, end: at, cause: Cause::StartUp, lost: None };
                 let batch = Arc::new(gap.batch(&shared.bus));
-                state.back.push_back(Parcel { batch, first: first - 1, at, file: None, refused: 0 });
+                state.back.push_back(Parcel {
+                    batch,
+                    first: first - 1,
+                    at,
+                    since: Instant::now(),
+                    file: None,
+                    refused: 0,
+                });
                 feeder.count_gap(&mut state, &gap);
             }
         }
@@ -272,6 +279,7 @@ impl Mover {
                     batch: Arc::new(piece.batch),
                     first: piece.first,
                     at,
+                    since: Instant::now(),
                     file: Some(piece.file),
                     refused: 0,
                 };
@@ -282,7 +290,14 @@ impl Mover {
                     self.shared.metrics.bus_events_lost.add(missing);
                     count_gap(&self.shared, &gap);
                     let batch = Arc::new(gap.batch(&self.shared.bus));
-                    state.back.push_back(Parcel { batch, first: piece.first, at, file: None, refused: 0 });
+                    state.back.push_back(Parcel {
+                        batch,
+                        first: piece.first,
+                        at,
+                        since: Instant::now(),
+                        file: None,
+                        refused: 0,
+                    });
                 }
                 self.piece = Some(parcel);
                 true
@@ -307,7 +322,8 @@ impl Mover {
         loop {
             let parcel = {
                 let mut state = self.shared.lock();
-                emptying |= state.waiting_bytes > SPILL_ABOVE_BYTES;
+                let waits_long = || state.waiting.front().is_some_and(|p| p.since.elapsed() > SPILL_AFTER);
+                emptying |= state.waiting_bytes > SPILL_ABOVE_BYTES && (state.held || waits_long());
                 if !emptying || state.waiting.is_empty() {
                     return wrote;
                 }
