@@ -229,7 +229,7 @@ pub const SPILL_ABOVE_BYTES: usize = 3 * 1024 * 1024;
 /// How long events wait in memory for a store that is busy before they go to disk.
 pub const SPILL_AFTER: Duration = Duration::from_millis(100);
 
-/// How long, beyond that, the reader of a bus waits in all for the mover to make room in that memory before it loses events; half of it
+/// How long the reader of a bus waits in all, the store being stuck, for the mover to make room in that memory before it loses events; half of it
 /// free again, and the reader may wait anew. Salt disconnects a subscriber after 60 s, or (3008) with 10,000 frames
 /// waiting for it, which is two seconds of a bus at its limit, in which one who waits now and then reads on.
 pub const BUS_WAITS_MAX: Duration = Duration::from_secs(3);

@@ -196,7 +196,6 @@ struct Waiting {
 /// What has happened to entries since the last commit was handed over.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    pub(super) stored: u64,
     pub(super) raw_bytes: u64,
     pub(super) known: u64,
     pub(super) differing: u64,
@@ -394,7 +393,6 @@ impl Appender {
                 Verdict::New => {}
             }
             let seq = self.numbers.take();
-            self.tally.stored += 1;
             self.tally.raw_bytes += entry.raw_len() as u64;
             self.dedupe.depends_on(class, seq);
             if lane.builder.is_full_for(&entry) {

@@ -226,14 +226,15 @@ impl Committer {
             }
         }
         self.shared.set_durable(commit.covered);
+        let (metrics, tally) = (&self.shared.metrics, &commit.tally);
         for part in &commit.parts {
-            let entries: usize = part.blocks.iter().map(|block| block.entries.len()).sum();
-            self.shared.count_written(part.class, entries as u64);
+            let entries = part.blocks.iter().map(|block| block.entries.len() as u64).sum();
+            self.shared.count_written(part.class, entries);
+            // Not the tally's: some that were judged with these wait for a commit to come.
+            metrics.entries_stored.add(entries);
         }
         self.shared.look_for_room();
-        let (metrics, tally) = (&self.shared.metrics, &commit.tally);
         metrics.commits.add(1);
-        metrics.entries_stored.add(tally.stored);
         metrics.entry_bytes_stored.add(tally.raw_bytes);
         metrics.duplicates_folded.add(tally.known);
         metrics.returns_differing.add(tally.differing);

@@ -108,7 +108,7 @@ fn a_stalled_store_is_not_noticed_by_the_bus_and_everything_comes_in_order() {
     let mut to = bus.subscriber();
     publish(&mut to, "len32", &events(0..1, 10));
     tags(&cellar, 1);
-    cellar.plan_disk("sync_delay_ms=3000");
+    cellar.plan_disk("sync_delay_ms=6000");
     // The test's writes never wait for long: the socket holds 200 kB and these are 40 MB.
     publish(&mut to, "len32", &events(1..401, 100_000));
     wait_for("the spill", || (of_bus(&cellar, "spilled_events") > 50).then_some(()));
@@ -141,7 +141,7 @@ fn a_daemon_killed_with_a_full_spill_hands_it_over_at_its_next_start() {
     let mut to = bus.subscriber();
     publish(&mut to, "len32", &events(401..402, 10));
     wait_for("the last", || all_tags(&cellar).contains(&"test/000401".to_owned()).then_some(()));
-    // What the store and its queue held is gone, and so is what was in memory: two gaps, around what was on disk.
+    // What the store and its queue held is gone, and so is what was still in memory: two gaps, around what was on disk.
     let found = all_tags(&cellar);
     let [stored, survived, last] =
         found.split(|tag| tag == "saltcellar/gap/start-up").collect::<Vec<_>>()[..]
@@ -149,7 +149,7 @@ fn a_daemon_killed_with_a_full_spill_hands_it_over_at_its_next_start() {
         panic!("{found:?}")
     };
     let from = survived[0].strip_prefix("test/").unwrap().parse::<usize>().unwrap();
-    assert!(survived.len() > 150 && stored.len() < from && from + survived.len() < 401, "{found:?}");
+    assert!(survived.len() > 150 && stored.len() < from && from + survived.len() <= 401, "{found:?}");
     assert_eq!(survived, wanted(from..from + survived.len()), "the spill, whole and in order");
     assert_eq!(last, ["test/000401"]);
     for gap in gaps(&cellar) {
@@ -172,6 +172,7 @@ fn what_a_full_disk_refuses_waits_and_is_stored_when_there_is_room() {
     let full = |cellar: &Cellar| cellar.call("save_reg", vec![("data", 1.into())]).is_err();
     wait_for("the guard", || full(&cellar).then_some(()));
     publish(&mut to, "plain", &events(5..205, 1_000));
+    wait_for("all to be read", || (of_bus(&cellar, "events") == 205).then_some(()));
     wait_for("a refusal", || (cellar.counter("bus_events_offered_again") > 0).then_some(()));
     assert_eq!(cellar.counter("bus_events_lost"), 0);
     // Not even a stop loses them.
@@ -293,7 +294,10 @@ fn a_burst_of_a_hundred_thousand_events_is_stored_whole() {
     }
     to.write_all(&bytes).unwrap();
     wait_for("the store", || (cellar.counter("entries_stored") == 100_000).then_some(()));
-    assert_eq!(all_tags(&cellar), wanted(0..100_000));
+    let (found, wanted) = (all_tags(&cellar), wanted(0..100_000));
+    let odd = (0..wanted.len()).find(|&at| found.get(at) != wanted.get(at));
+    let around = odd.map(|at| found.get(at.saturating_sub(1)..).unwrap_or_default().iter().take(3));
+    assert!(found.len() == wanted.len() && odd.is_none(), "{} events; odd {odd:?}: {around:?}", found.len());
     assert_eq!((cellar.counter("bus_events_lost"), cellar.counter("bus_gaps")), (0, 0));
 }
 

@@ -108,6 +108,8 @@ struct State {
     closing: bool,
     /// Parcels that the store has taken.
     taken: u64,
+    /// When it took the last one.
+    taken_at: Option<Instant>,
     /// Files of which a piece has been stored.
     stored: Vec<u64>,
     disk: (u64, u64),
@@ -194,6 +196,7 @@ impl Shared {
                 let file = state.flights.pop_front().and_then(|flight| flight.parcel.file);
                 state.first_flight += 1;
                 state.taken += 1;
+                state.taken_at = Some(Instant::now());
                 state.stored.extend(file);
             }
             // What it refused before, it takes now.
@@ -276,12 +279,11 @@ impl Feeder {
         if state.waiting_bytes < BUS_MEMORY_BYTES / 2 {
             state.patience = BUS_WAITS_MAX;
         }
-        let came = Instant::now();
         while !state.fits(wanted) && !state.patience.is_zero() {
             let began = Instant::now();
             state = self.shared.wait(state, Duration::from_millis(2));
-            // So long everybody waits before the mover begins.
-            if came.elapsed() > 2 * SPILL_AFTER {
+            // A store that is busy, and not stuck, may set the pace.
+            if state.taken_at.is_none_or(|at| at.elapsed() > SPILL_AFTER) {
                 state.patience = state.patience.saturating_sub(began.elapsed());
             }
         }
