@@ -144,6 +144,10 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     if count == 0 || count > BLOCK_ENTRIES_MAX {
         return Err(format!("{count} entries in a block"));
     }
+    // An entry has one jid at most. A column of equal values holds any number of them, in no bytes at all.
+    if jids > count {
+        return Err(format!("{jids} jids of {count} entries"));
+    }
     let per_entry = [
         &block.seq,
         &block.at,
@@ -256,7 +260,7 @@ impl<'a> Rows<'a> {
         if time < 0 {
             return Some(JidKey::of(self.text_str(usize::try_from(-1 - time).ok()?)));
         }
-        let pid = u32::try_from(self.block.jid_pid.get(at) - 1).ok();
+        let pid = self.block.jid_pid.get(at).checked_sub(1).and_then(|pid| u32::try_from(pid).ok());
         Some(JidKey::from_time(Micros(time), pid))
     }
 
@@ -271,7 +275,7 @@ impl<'a> Rows<'a> {
         if time < 0 {
             return usize::try_from(-1 - time).map(|t| self.text_str(t).to_owned()).unwrap_or_default();
         }
-        let pid = u32::try_from(self.block.jid_pid.get(at) - 1).ok();
+        let pid = self.block.jid_pid.get(at).checked_sub(1).and_then(|pid| u32::try_from(pid).ok());
         JidKey::from_time(Micros(time), pid).text().unwrap_or_default()
     }
 

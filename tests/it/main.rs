@@ -54,3 +54,6 @@ mod store_tools;
 
 /// Stores written by earlier releases, and how they are made.
 mod old_stores;
+
+/// The fuzz targets, each for a few seconds.
+mod fuzz_short;

@@ -292,8 +292,8 @@ impl DiskQueue {
     /// Appends the entries of a batch. After an error nothing of it is there.
     pub fn append(&mut self, batch: &Batch, first: u64) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(batch.bytes() + batch.len() * (HEADER + FIXED));
-        for ((entry, _), number) in batch.entries().zip(first..) {
-            write_record(&mut bytes, &entry, number, false);
+        for ((entry, _), n) in batch.entries().zip(0_u64..) {
+            write_record(&mut bytes, &entry, first.wrapping_add(n), false);
         }
         if self.tail.as_ref().is_none_or(|tail| tail.size >= SPILL_FILE_BYTES) {
             self.tail = None;
@@ -333,8 +333,8 @@ impl DiskQueue {
         }
         let mut bytes = MAGIC.to_vec();
         for (batch, first) in batches {
-            for ((entry, _), number) in batch.entries().zip(*first..) {
-                write_record(&mut bytes, &entry, number, true);
+            for ((entry, _), n) in batch.entries().zip(0_u64..) {
+                write_record(&mut bytes, &entry, first.wrapping_add(n), true);
             }
         }
         let number = self.files.front().map_or(self.next_file, |file| file.number) - 1;
@@ -361,7 +361,7 @@ impl DiskQueue {
             let mut batch = Batch::with_room(buffer.len());
             let mut piece: Option<(u64, Option<(u64, Micros)>)> = None;
             while let Ok(Some(record)) = record(rest) {
-                let expected = self.last_out.map(|(number, at)| (number + 1, at));
+                let expected = self.last_out.map(|(number, at)| (number.saturating_add(1), at));
                 let hole = expected.filter(|(number, _)| *number < record.number);
                 if hole.is_some() && piece.is_some() {
                     break;

@@ -1,0 +1,7 @@
+//! cargo-fuzz's door to `fuzz/targets/spill.rs`.
+#![no_main]
+
+#[path = "../targets/spill.rs"]
+mod target;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| target::spill(data));

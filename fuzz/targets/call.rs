@@ -1,0 +1,66 @@
+//! A peer that says anything: a request is read, and written again it is the same, or it is refused in words of the protocol;
+//! what a writing call would store of it is what was sent.
+
+use saltcellar::clock::Micros;
+use saltcellar::limits::NAME_BYTES_MAX;
+use saltcellar::model::{Drafts, Source};
+use saltcellar::wire::call::{Args, Request, refusal_frame, request_frame};
+use saltcellar::wire::msgpack::{Reader, pairs};
+use saltcellar::wire::salt_event::{fired, peek};
+
+const KEYS: [&str; 9] = ["jid", "load", "events", "minions", "id", "count", "return", "limit", "x"];
+
+pub(crate) fn call(payload: &[u8]) {
+    let request = match Request::read(payload) {
+        Ok(request) => request,
+        Err(error) => {
+            let refusal = refusal_frame(Some(7), &error);
+            let (len, rest) = refusal.split_first_chunk::<4>().expect("a frame has a length");
+            assert_eq!(u32::from_be_bytes(*len) as usize, rest.len());
+            assert_eq!(Reader::new(rest).value().map(<[u8]>::len), Ok(rest.len()), "one value");
+            return;
+        }
+    };
+    same_again(payload, &request);
+    let args = &request.args;
+    let _ = (args.count("count"), args.int("at"), args.flag("x"), args.text("id"));
+    assert!(args.id("jid").ok().flatten().is_none_or(|jid| jid.len() <= NAME_BYTES_MAX));
+    if let Ok(load) = args.required_map("load") {
+        let _ = (peek(load), pairs(load).count());
+    }
+    let Ok(Some(events)) = args.array("events") else { return };
+    let mut drafts = Drafts::within(payload);
+    let mut stored = Vec::new();
+    for event in fired(events) {
+        let Ok(Some(event)) = event else { continue };
+        let event = event.event(Source::EventReturn, Micros(1));
+        let entry = event.entry;
+        assert!(entry.jid.len() <= NAME_BYTES_MAX && entry.minion.len() <= NAME_BYTES_MAX);
+        drafts.push(&entry, Some(event.prints));
+        stored.push(entry);
+    }
+    // What the appender gets is what was read.
+    let batch = drafts.loose().into_batch(payload.to_vec());
+    assert!(batch.entries().map(|(entry, _)| entry).eq(stored));
+}
+
+/// The same request, written by the client's encoder.
+fn same_again(payload: &[u8], request: &Request<'_>) {
+    let mut reader = Reader::new(payload);
+    let skipped = reader.array().is_ok() && reader.value().is_ok() && reader.value().is_ok();
+    assert!(skipped && Args::of(reader.rest()).is_some(), "a request is [id, call, args]");
+    let frame = request_frame(request.id, request.call, reader.rest());
+    let (_, written) = frame.split_first_chunk::<4>().expect("a frame has a length");
+    let again = Request::read(written).expect("what the client writes is a request");
+    assert_eq!((again.id, again.call), (request.id, request.call));
+    for key in KEYS {
+        assert_eq!(again.args.raw(key), request.args.raw(key));
+        assert_eq!(again.args.raw(key), first_of(reader.rest(), key));
+    }
+}
+
+/// As `Args::raw`, the plain way: the first pair of that name, unless it is nil.
+fn first_of<'a>(map: &'a [u8], key: &str) -> Option<&'a [u8]> {
+    let is_it = |name: &[u8]| Reader::new(name).bytes() == Ok(key.as_bytes());
+    pairs(map).find(|(name, _)| is_it(name)).map(|(_, value)| value).filter(|value| value.first() != Some(&0xc0))
+}

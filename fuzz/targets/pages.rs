@@ -1,0 +1,58 @@
+//! Pages of an index and a backup's manifest that say anything: refused, or read without a panic and without end; what was read
+//! and is written again reads the same.
+
+use saltcellar::store::index::code::Reader;
+use saltcellar::store::index::job::Decoder;
+use saltcellar::store::index::{Blocks, Facts, Shapes, latest, minion};
+use saltcellar::store::tools::manifest::Manifest;
+use xxhash_rust::xxh3::xxh3_128;
+
+pub(crate) fn pages(bytes: &[u8]) {
+    let mut decoder = Decoder::new(bytes);
+    while let Some(Some((record, places))) = decoder.next(|_| true) {
+        let _ = (record.row(), places.len());
+    }
+    let mut blocks = Blocks::default();
+    if blocks.read(bytes).is_some() {
+        let _ = (0..blocks.entries().min(1000)).filter_map(|n| blocks.place(n)).count();
+        let mut page = Vec::new();
+        for n in 0..blocks.metas().len() {
+            blocks.write(n, n.checked_sub(1), &mut page);
+        }
+        let mut again = Blocks::default();
+        assert_eq!(again.read(&page), Some(()));
+        assert_eq!(again.metas(), blocks.metas());
+        assert!((0..blocks.metas().len()).all(|n| again.shapes(n) == blocks.shapes(n)));
+    }
+    if let Some(shapes) = Shapes::from_bytes(bytes) {
+        let again = Shapes::from_bytes(&shapes.to_bytes()).expect("what was written is read");
+        assert!(again.each().eq(shapes.each()));
+    }
+    if let Some(facts) = Facts::from_bytes(bytes) {
+        let written = facts.to_bytes();
+        let again = Facts::from_bytes(&written).expect("what was written is read");
+        assert_eq!(again.to_bytes(), written);
+    }
+    if let Some(rows) = latest::read(bytes) {
+        assert!(rows.len() <= bytes.len(), "a row has bytes of its own");
+    }
+    let (mut reader, mut name) = (Reader(bytes), Vec::new());
+    while let Some(found) = minion::read_record(&mut reader, &mut name) {
+        assert!(found.is_sorted_by(|one, next| one < next), "{found:?}");
+    }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        manifest(text);
+    }
+}
+
+/// A manifest, its last line put right: with that nothing in it may lead out of the backup.
+fn manifest(text: &str) {
+    let Some((lines, _)) = text.trim_end_matches('\n').rsplit_once('\n') else { return };
+    let body = format!("{lines}\n");
+    let end = format!("end {} {:032x}\n", body.lines().count(), xxh3_128(body.as_bytes()));
+    let Ok(manifest) = Manifest::parse(&format!("{body}{end}")) else { return };
+    let logs = manifest.logs.iter().map(|log| &log.file);
+    for file in logs.chain(manifest.smalls.iter().map(|small| &small.file)) {
+        assert!(!file.starts_with('/') && file.split('/').all(|part| part != ".."), "{file}");
+    }
+}

@@ -1,0 +1,144 @@
+//! An entry whose body says anything, under rules of every sort: what comes out is one value again, or a blot alone; none of it
+//! should have gone; and to redact it once more changes nothing. What is left is looked for by a walk of its own, over a tree.
+//!
+//! Input: a byte that tells the kind of entry, then its body.
+
+use std::sync::LazyLock;
+
+use rmpv::Value;
+use saltcellar::clock::Micros;
+use saltcellar::ingest::redact::{BLOT, Redacted, Redactor, STRUCTURAL};
+use saltcellar::limits::MSGPACK_DEPTH_MAX;
+use saltcellar::model::{Builtin, Entry, Flags, Glob, Kind, Pattern, RedactRule, Source};
+use saltcellar::wire::msgpack::Reader;
+
+const KINDS: [Kind; 4] = [Kind::Event, Kind::Return, Kind::Load, Kind::Register];
+
+static REDACTOR: LazyLock<Redactor> = LazyLock::new(|| {
+    let rule = || RedactRule { name: "fuzz".into(), ..RedactRule::default() };
+    Redactor::new(&[
+        RedactRule { builtin: Some(Builtin::Passwords), ..rule() },
+        RedactRule { patterns: vec![Pattern::new("AKIA[0-9A-Z]{4}").expect("a pattern")], ..rule() },
+        RedactRule { paths: vec![vec![Glob::new("return"), Glob::new("pin")]], ..rule() },
+    ])
+});
+
+static KEYS: LazyLock<Redactor> = LazyLock::new(|| {
+    let name = "fuzz".into();
+    Redactor::new(&[RedactRule { name, builtin: Some(Builtin::PrivateKeys), ..RedactRule::default() }])
+});
+
+pub(crate) fn redact(data: &[u8]) {
+    let Some((kind, body)) = data.split_first() else { return };
+    let kind = KINDS.get(usize::from(*kind) % KINDS.len()).copied().unwrap_or(Kind::Event);
+    let entry = Entry {
+        kind,
+        source: Source::Bus,
+        flags: Flags::default(),
+        at: Micros(0),
+        tag: b"fuzz",
+        jid: "1",
+        minion: "web1",
+        fun: "test.ping",
+        retcode: 0,
+        body,
+    };
+    if let Some(kept) = redacted(&REDACTOR, &entry) {
+        assert!(clean(kind, &kept), "{kind:?}: {kept:02x?}");
+        assert_eq!(REDACTOR.redact(&Entry { body: &kept, ..entry }), Redacted::Untouched, "once more");
+    }
+    if let Some(kept) = redacted(&KEYS, &entry) {
+        assert!(root(kind, &kept).is_none_or(|value| no_key(&value, kind != Kind::Register, true)));
+    }
+}
+
+/// The body as it would be stored; none if it could not be walked.
+fn redacted(redactor: &Redactor, entry: &Entry<'_>) -> Option<Vec<u8>> {
+    match redactor.redact(entry) {
+        Redacted::Untouched => Some(entry.body.to_vec()),
+        Redacted::Changed(body) => {
+            let values = |bytes| {
+                let mut reader = Reader::new(bytes);
+                (reader.value().map(<[u8]>::len), reader.rest().len())
+            };
+            // What was one value is one; of a load the second value is copied as it came, whatever it is.
+            if values(entry.body).0 == Ok(entry.body.len()) {
+                assert_eq!(values(&body), (Ok(body.len()), 0));
+            }
+            Some(body)
+        }
+        Redacted::Blind(body) => {
+            assert_eq!(Reader::new(&body).text(), Ok(BLOT));
+            None
+        }
+    }
+}
+
+/// What the rules are about, as a tree; none if that cannot be made of it.
+fn root(kind: Kind, body: &[u8]) -> Option<Value> {
+    let mut body = match body.split_first() {
+        Some((0x92, rest)) if kind == Kind::Load => rest,
+        _ => body,
+    };
+    rmpv::decode::read_value_with_max_depth(&mut body, MSGPACK_DEPTH_MAX).ok()
+}
+
+fn clean(kind: Kind, body: &[u8]) -> bool {
+    let Some(value) = root(kind, body) else { return true };
+    let pin = |value: &Value| {
+        let inside = pairs(value).filter(|(key, _)| bytes(key) == Some(b"return"));
+        inside.flat_map(|(_, value)| pairs(value)).all(|(key, value)| bytes(key) != Some(b"pin") || gone(value))
+    };
+    pin(&value) && no_secret(&value, kind != Kind::Register)
+}
+
+fn no_secret(value: &Value, spares: bool) -> bool {
+    let held = || pairs(value).all(|(key, value)| {
+        let key = bytes(key).unwrap_or_default();
+        spared(key, spares) || if is_secret(key) { gone(value) } else { no_secret(value, false) }
+    });
+    let items = || value.as_array().is_none_or(|items| items.iter().all(|item| no_secret(item, false)));
+    held() && items() && bytes(value).is_none_or(|text| !text.windows(8).any(is_access_key))
+}
+
+/// No PEM block of a private key begins in it, unless its name was made of what is left.
+fn no_key(value: &Value, spares: bool, top: bool) -> bool {
+    let held = || pairs(value).all(|(key, value)| {
+        spared(bytes(key).unwrap_or_default(), spares && top) || no_key(value, spares, false)
+    });
+    let items = || value.as_array().is_none_or(|items| items.iter().all(|item| no_key(item, spares, false)));
+    held() && items() && bytes(value).is_none_or(|text| !text.windows(27).any(|at| at == b"-----BEGIN PRIVATE KEY-----"))
+}
+
+fn spared(key: &[u8], spares: bool) -> bool {
+    spares && STRUCTURAL.iter().any(|own| own.as_bytes() == key)
+}
+
+/// Some of the names that `passwords` knows.
+fn is_secret(key: &[u8]) -> bool {
+    let key = key.to_ascii_lowercase();
+    let has = |part: &[u8]| key.windows(part.len()).any(|at| at == part);
+    has(b"password") || has(b"passwd") || has(b"secret") || has(b"api_key") || key == b"token" || key.ends_with(b"_token")
+}
+
+fn is_access_key(text: &[u8]) -> bool {
+    let is_one = |byte: &u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
+    text.strip_prefix(b"AKIA").is_some_and(|rest| rest.iter().all(is_one))
+}
+
+/// It has gone, or it was no secret.
+fn gone(value: &Value) -> bool {
+    matches!(value, Value::Nil | Value::Boolean(_)) || bytes(value) == Some(BLOT.as_bytes())
+}
+
+fn pairs(value: &Value) -> impl Iterator<Item = (&Value, &Value)> {
+    value.as_map().into_iter().flatten().map(|(key, value)| (key, value))
+}
+
+fn bytes(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::String(text) => Some(text.as_bytes()),
+        Value::Binary(bytes) => Some(bytes),
+        _ => None,
+    }
+}

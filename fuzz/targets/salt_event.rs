@@ -1,0 +1,40 @@
+//! An event's body that says anything: it is split, peeked and packed without a panic, and a batch and a block give back what
+//! was put into them.
+
+use saltcellar::clock::Micros;
+use saltcellar::model::{Batch, SeqNo, Source};
+use saltcellar::store::block::BlockView;
+use saltcellar::store::builder::{BlockBuilder, Packer};
+use saltcellar::wire::msgpack::Reader;
+use saltcellar::wire::salt_event::{Form, read_event, split, stamp_of, stamped};
+
+pub(crate) fn salt_event(body: &[u8]) {
+    let Some((tag, data)) = split(body) else { return };
+    assert_eq!([tag, b"\n\n", data].concat(), body);
+    let event = read_event(tag, data, Source::Bus, Micros(1));
+    let entry = event.entry;
+    assert_eq!((entry.tag, entry.body), (tag, data));
+    let mut reader = Reader::new(data);
+    let is_one = reader.value().is_ok() && reader.rest().is_empty();
+    assert_eq!(is_one, event.form != Form::Broken);
+    if event.form == Form::Map && event.stamp.is_none() {
+        assert_eq!(stamp_of(&stamped(data, "2026-11-21T00:00:00")), Some("2026-11-21T00:00:00"));
+    }
+
+    let mut batch = Batch::of(&entry);
+    batch.push(&entry, Some(event.prints));
+    assert!(batch.entries().all(|(found, _)| found == entry));
+
+    let mut builder = BlockBuilder::default();
+    builder.push(SeqNo(1), &entry);
+    let mut packer = Packer::new().expect("zstd starts");
+    let packed = builder.finish(&mut packer).expect("a block can be packed");
+    let view = BlockView::new(packed.head, Some(packed.bodies.to_vec())).expect("and read again");
+    let rows = view.rows();
+    assert_eq!((rows.tag(0).as_slice(), rows.body(0)), (tag, Ok(data)));
+    assert_eq!((rows.jid(0).as_str(), rows.minion(0), rows.fun(0)), (entry.jid, entry.minion, entry.fun));
+    assert_eq!(
+        (rows.kind(0), rows.source(0), rows.flags(0), rows.retcode(0), rows.at(0)),
+        (entry.kind, entry.source, entry.flags, entry.retcode, entry.at)
+    );
+}

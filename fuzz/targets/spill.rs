@@ -1,0 +1,80 @@
+//! A file of the bus door's spill that says anything: a torn end is cut off, as many events come out as were counted, nothing is
+//! left over, and what came out goes in and comes out again as it was.
+//!
+//! Input: a byte (bit 0: the checksums hold; bit 1: it was being handed over when the daemon ended), then the file.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use saltcellar::clock::Micros;
+use saltcellar::ingest::spill::file::DiskQueue;
+use saltcellar::model::{Batch, Kind};
+use saltcellar::store::medium::Disk;
+
+/// Bytes of the file before its records, and of a record before its payload.
+const MAGIC: usize = 8;
+const HEADER: usize = 16;
+
+/// What is compared of an entry; the source tells how sure one is of it, which a restart changes.
+type Row = (Kind, Micros, i64, u8, [Vec<u8>; 5]);
+
+pub(crate) fn spill(data: &[u8]) {
+    let Some((mode, file)) = data.split_first() else { return };
+    let mut file = file.to_vec();
+    if mode & 1 != 0 {
+        mend_checksums(&mut file);
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = dir.path().join("spill").join("bus");
+    fs::create_dir_all(&place).expect("a directory");
+    let ending = if mode & 2 == 0 { "spill" } else { "read" };
+    fs::write(place.join(format!("0001000000.{ending}")), &file).expect("a file");
+
+    let (mut queue, found) = DiskQueue::open(Arc::new(Disk), &place).expect("whatever it holds, it opens");
+    assert_eq!(queue.waiting(), found.events);
+    if found.events > 0 {
+        assert_eq!(queue.bytes() + found.cut, file.len() as u64);
+    }
+    let (rows, batches) = drained(&mut queue, &place);
+    assert_eq!(rows.len() as u64, found.events, "all that was counted");
+
+    for (batch, number) in &batches {
+        queue.append(batch, *number).expect("there is room");
+    }
+    drop(queue);
+    let (mut queue, found) = DiskQueue::open(Arc::new(Disk), &place).expect("what was written opens");
+    assert_eq!((found.events, found.cut), (rows.len() as u64, 0));
+    assert_eq!(drained(&mut queue, &place).0, rows);
+}
+
+fn drained(queue: &mut DiskQueue, place: &Path) -> (Vec<Row>, Vec<(Batch, u64)>) {
+    let (mut rows, mut batches) = (Vec::new(), Vec::new());
+    while let Some(piece) = queue.next_piece().expect("the file is there") {
+        assert!(!piece.batch.is_empty());
+        for (entry, _) in piece.batch.entries() {
+            let texts = [entry.tag, entry.body, entry.jid.as_bytes(), entry.minion.as_bytes(), entry.fun.as_bytes()];
+            rows.push((entry.kind, entry.at, entry.retcode, entry.flags.0, texts.map(<[u8]>::to_vec)));
+        }
+        queue.stored(piece.file);
+        batches.push((piece.batch, piece.first));
+    }
+    assert_eq!((queue.bytes(), queue.waiting()), (0, 0), "nothing is left");
+    assert_eq!(fs::read_dir(place).expect("the directory").count(), 0, "no file either");
+    (rows, batches)
+}
+
+/// Gives each record that is whole the checksum it should have.
+fn mend_checksums(file: &mut [u8]) {
+    let mut at = MAGIC;
+    while let Some(rest) = file.get_mut(at..) {
+        let Some(len) = rest.first_chunk().map(|len| u32::from_le_bytes(*len) as usize) else { return };
+        let Some(record) = rest.get_mut(..HEADER.saturating_add(len)) else { return };
+        let Some((_, checked)) = record.split_at_checked(8) else { return };
+        let sum = crc32fast::hash(checked).to_le_bytes();
+        if let Some(place) = record.get_mut(4..8) {
+            place.copy_from_slice(&sum);
+        }
+        at += HEADER + len;
+    }
+}

@@ -1,0 +1,60 @@
+//! A ZeroMQ peer that says anything, cut anywhere: the same pieces come out, or the same error does, never more than a message
+//! may have is asked for, and what came out can be sent again.
+//!
+//! Input: a byte that tells where to cut, then the stream.
+
+use saltcellar::wire::zmtp::{
+    GREETING_LEN, Message, Piece, SocketType, Splitter, ZmtpError, check_greeting, put_message, read_command,
+};
+use saltcellar::zeromq::pull::event;
+
+const MAX: usize = 4096;
+
+/// A command's body and 0, or the first two frames of a message and how many it has.
+type Found = (usize, Vec<u8>, Option<Vec<u8>>);
+
+pub(crate) fn zmtp(data: &[u8]) {
+    let Some((step, stream)) = data.split_first() else { return };
+    if let Some(greeting) = stream.first_chunk::<GREETING_LEN>() {
+        let _ = check_greeting(greeting);
+    }
+    // Where the stream is cut changes nothing.
+    let (whole, error) = cut(stream, stream.len().max(1));
+    assert_eq!(cut(stream, usize::from(*step) + 1), (whole.clone(), error));
+    for (frames, first, _) in whole {
+        if frames == 1 {
+            let mut sent = Vec::new();
+            let (tag, data) = first.split_at(first.len() / 2);
+            put_message(&mut sent, &[tag, data]);
+            assert_eq!(cut(&sent, sent.len()), (vec![(1, first, None)], None));
+        }
+    }
+}
+
+fn cut(stream: &[u8], step: usize) -> (Vec<Found>, Option<ZmtpError>) {
+    let mut splitter = Splitter::new(MAX);
+    let mut pieces = Vec::new();
+    for piece in stream.chunks(step) {
+        splitter.feed(piece);
+        loop {
+            match splitter.next_piece() {
+                Ok(Some(Piece::Command(body))) => {
+                    let _ = (read_command(body), SocketType::Pull.check_ready(body));
+                    pieces.push((0, body.to_vec(), None));
+                }
+                Ok(Some(Piece::Message(message))) => {
+                    if let Some((tag, data)) = event(&message) {
+                        assert!(!tag.is_empty() && !data.is_empty());
+                    }
+                    let Message { first, second, frames } = message;
+                    assert!(frames > 0 && first.len() + second.map_or(0, <[u8]>::len) <= MAX);
+                    pieces.push((frames, first.to_vec(), second.map(<[u8]>::to_vec)));
+                }
+                Ok(None) => break,
+                Err(error) => return (pieces, Some(error)),
+            }
+        }
+        assert!(splitter.missing() <= MAX);
+    }
+    (pieces, None)
+}

@@ -1,0 +1,348 @@
+//! What each target's inputs are made from: recordings of real buses, real stores, and what the program's own encoders write.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use rkyv::util::AlignedVec;
+use rmpv::Value;
+use saltcellar::clock::Micros;
+use saltcellar::ingest::spill::file::DiskQueue;
+use saltcellar::model::{Batch, Entry, Kind, SeqNo, Source};
+use saltcellar::store::block::BlockView;
+use saltcellar::store::index::job::{Encoder, Record};
+use saltcellar::store::index::page::PageWriter;
+use saltcellar::store::index::{Blocks, Facts, LatestRow, Shapes, Sums, latest, minion};
+use saltcellar::store::log::BlockMeta;
+use saltcellar::store::medium::Disk;
+use saltcellar::wire::call::request_frame;
+use saltcellar::wire::frame::{Framing, body, fired};
+use saltcellar::wire::salt_event::{read_event, split};
+use saltcellar::wire::signed::Envelope;
+use saltcellar::wire::zmtp;
+
+use crate::harness::{map, recording};
+
+fn data_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
+}
+
+/// Bodies off recorded buses: of each kind of tag the first, none over 4 kB.
+fn bodies() -> Vec<Vec<u8>> {
+    let mut found: Vec<Vec<u8>> = Vec::new();
+    for release in ["3006.28", "3007.15", "3008.3"] {
+        for frame in recording(release).1 {
+            found.push(body(&frame).unwrap().to_vec());
+        }
+    }
+    found.retain(|body| body.len() <= 4000);
+    assert!(found.len() > 30, "{}", found.len());
+    found
+}
+
+fn behind(byte: u8, rest: &[u8]) -> Vec<u8> {
+    [&[byte], rest].concat()
+}
+
+fn packed(value: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    rmpv::encode::write_value(&mut out, value).unwrap();
+    out
+}
+
+fn value(data: &[u8]) -> Value {
+    rmpv::decode::read_value(&mut &*data).unwrap()
+}
+
+pub(super) fn frame() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for (n, framing) in [(0_u8, Framing::Plain), (6, Framing::Len32)] {
+        let frames: Vec<_> =
+            bodies().iter().map(|body| split(body).map(|(t, d)| fired(framing, t, d)).unwrap()).collect();
+        seeds.extend(frames.iter().map(|frame| behind(n, frame)));
+        seeds.extend(frames.chunks(8).map(|frames| behind(n, &frames.concat())));
+    }
+    seeds
+}
+
+pub(super) fn salt_event() -> Vec<Vec<u8>> {
+    bodies()
+}
+
+/// Calls as the extension makes them: events in a batch, a load, a return, and each of the arguments that others have.
+fn requests() -> Vec<Vec<u8>> {
+    let bodies = bodies();
+    let events: Vec<_> = bodies.iter().filter_map(|body| split(body)).collect();
+    let mut seeds = Vec::new();
+    let mut request = |call: &str, args: Value| seeds.push(request_frame(7, call, &packed(&args)));
+    for events in events.chunks(3) {
+        let event = |(tag, data): &(&[u8], &[u8])| {
+            map(vec![("tag", Value::from(String::from_utf8_lossy(tag).as_ref())), ("data", value(data))])
+        };
+        request("event_return", map(vec![("events", Value::Array(events.iter().map(event).collect()))]));
+    }
+    for (tag, data) in &events {
+        if tag.ends_with(b"/new") {
+            let load =
+                vec![("jid", "20261121000000000001".into()), ("load", value(data)), ("minions", Value::Nil)];
+            request("save_load", map(load));
+        } else if tag.windows(5).any(|part| part == b"/ret/") {
+            request("returner", map(vec![("load", value(data)), ("at", 1.into())]));
+        }
+    }
+    let many: Vec<_> =
+        ["a", "b", "c", "d", "e", "f", "g", "h", "jid", "x"].map(|key| (key, Value::from(1))).to_vec();
+    request("get_load", map(many));
+    request(
+        "jobs_list",
+        map(vec![("limit", 10.into()), ("id", 5.into()), ("count", Value::Nil), ("x", true.into())]),
+    );
+    seeds
+}
+
+pub(super) fn call() -> Vec<Vec<u8>> {
+    requests().iter().map(|frame| frame[4..].to_vec()).collect()
+}
+
+pub(super) fn signed_batch() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for frames in requests().chunks(2) {
+        let payload = frames.concat();
+        let envelope = Envelope {
+            time: Micros(1_795_000_000_000_000),
+            challenge: [7; 16],
+            number: 9,
+            payload_digest: [8; 32],
+            payload_len: u32::try_from(payload.len()).unwrap(),
+            id: "web1",
+        };
+        seeds.push(behind(100, &[envelope.write(&[5; 64]), payload].concat()));
+    }
+    for name in ["minion-a.pem", "minion-a.pub", "server.pem", "ca.pem"] {
+        let text = fs::read_to_string(data_dir().join("https").join(name)).unwrap();
+        let inside: String = text.lines().filter(|line| !line.starts_with("-----")).collect();
+        seeds.push(behind(0, &base64::engine::general_purpose::STANDARD.decode(inside).unwrap()));
+    }
+    seeds
+}
+
+/// The blocks in the logs of the stores of both formats: the version, and head and bodies as the target wants them.
+pub(super) fn block() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for version in ["store-1", "store-2"] {
+        for class in ["events", "jobs"] {
+            for segment in fs::read_dir(data_dir().join(version).join("log").join(class)).unwrap() {
+                let log = fs::read(segment.unwrap().path().join("log")).unwrap();
+                blocks_of(&log, &mut seeds);
+            }
+        }
+    }
+    assert!(
+        seeds.iter().any(|seed| seed[0] == 0) && seeds.iter().any(|seed| seed[0] == 1),
+        "of both versions"
+    );
+    seeds
+}
+
+fn blocks_of(log: &[u8], seeds: &mut Vec<Vec<u8>>) {
+    let word = |at: usize| log.get(at..at + 4).map(|b| u32::from_le_bytes(b.try_into().unwrap()) as usize);
+    let mut at = 64;
+    while log.get(at..at + 4) == Some(b"SCB1") {
+        let head_len = word(at + 8).unwrap();
+        if log[at + 4] == 1 {
+            seeds.push(behind(0, &log[at + 32..at + 32 + head_len]));
+            at = (at + 32 + head_len).next_multiple_of(16);
+        } else {
+            let bodies_at = (at + 48 + head_len).next_multiple_of(16);
+            let bodies = &log[bodies_at..bodies_at + word(at + 28).unwrap()];
+            seeds.push(version_2(&log[at + 48..at + 48 + head_len], bodies));
+            at = (bodies_at + bodies.len()).next_multiple_of(16);
+        }
+    }
+}
+
+fn version_2(head: &[u8], bodies: &[u8]) -> Vec<u8> {
+    [&[1][..], &u32::try_from(head.len()).unwrap().to_le_bytes(), head, bodies].concat()
+}
+
+/// A page of each kind that the encoders write, and a manifest.
+pub(super) fn pages() -> Vec<Vec<u8>> {
+    let views: Vec<_> = block().iter().filter(|seed| seed[0] == 1).map(|seed| view(&seed[1..])).collect();
+    let mut blocks = Blocks::default();
+    let (mut shapes, mut keys, mut offset) = (Shapes::default(), Vec::new(), 64);
+    for view in &views {
+        let meta = BlockMeta::of(view, offset, 4096, 1000);
+        offset = meta.end();
+        blocks.push(meta, shapes.bits(&view.rows().shapes()));
+        keys.extend((0..view.len()).filter_map(|i| view.rows().jid_key(i)));
+    }
+    keys.sort_unstable();
+    keys.dedup();
+    let mut metas = Vec::new();
+    for n in 0..views.len() {
+        blocks.write(n, n.checked_sub(1), &mut metas);
+    }
+    let sums = Sums {
+        entries: 9,
+        raw_bytes: 999,
+        log_bytes: 500,
+        first_seq: SeqNo(1),
+        last_seq: SeqNo(20),
+        ..Sums::default()
+    };
+    let facts = Facts::new(sums, Some(SeqNo(3)), keys.iter().copied());
+
+    let (mut encoder, mut jobs) = (Encoder::default(), Vec::new());
+    for (n, key) in (0_u32..).zip(&keys) {
+        let record = Record {
+            rank: u8::try_from(n % 3).unwrap(),
+            nocache: n % 5 == 0,
+            key: *key,
+            text: b"a jid of its own",
+            first_at: i64::from(n) * 1000,
+            load_seq: u64::from(n),
+            load: b"\x82\xa3fun\xa9test.ping\xa3tgt\xa1*",
+            endtime_seq: u64::from(n % 2),
+            endtime: b"2026-11-21",
+            count: 3,
+            first: n,
+        };
+        encoder.push(&mut jobs, &record, n % 4, [n + 1, n + 9].into_iter());
+    }
+
+    let mut writer = PageWriter::new().unwrap();
+    let many: Vec<u32> = (0..300).collect();
+    minion::write(&mut writer, &[(b"db1", vec![1, 5, 900]), (b"web1", many), (b"web2", vec![])]).unwrap();
+    let row = |fun, minion, seq, jid: &str| LatestRow { fun, minion, seq: SeqNo(seq), jid: jid.to_owned() };
+    let rows = [
+        row(b"state.apply", b"web1", 5, "20261121000000000001"),
+        row(b"state.apply", b"web2", 4, "20261121000000000001_77"),
+        row(b"test.ping", b"db1", 9, "a jid of its own"),
+    ];
+    latest::write(&mut writer, &rows).unwrap();
+    let mut seeds = vec![metas, shapes.to_bytes(), facts.to_bytes(), jobs];
+    // A page has its codec in front: 0, as it is; or 1, a length and a frame of zstd.
+    for (_, page) in writer.rows() {
+        let records = match page[0] {
+            0 => page[1..].to_vec(),
+            _ => zstd::bulk::decompress(&page[5..], 1 << 20).unwrap(),
+        };
+        seeds.push(records);
+    }
+    let log = "log jobs 7 log/jobs/7-0 64 05 64 -3 9 growing";
+    let text = "saltcellar backup, format 1\nstore format 2\nmade 1 by saltcellar 0.1.0\nsequence 12";
+    seeds.push(format!("{text}\n{log}\nsmall HOLDS HOLDS-1 1 02\nend 6 0\n").into_bytes());
+    seeds
+}
+
+fn view(bytes: &[u8]) -> BlockView {
+    let (len, rest) = bytes.split_first_chunk::<4>().unwrap();
+    let (head, bodies) = rest.split_at(u32::from_le_bytes(*len) as usize);
+    let mut aligned = AlignedVec::with_capacity(head.len());
+    aligned.extend_from_slice(head);
+    BlockView::new(aligned, Some(bodies.to_vec())).unwrap()
+}
+
+/// Streams as sockets send them: a greeting alone; commands and messages of one frame, of two, of more.
+pub(super) fn zmtp() -> Vec<Vec<u8>> {
+    let message = |parts: &[&[u8]]| {
+        let mut out = Vec::new();
+        zmtp::put_message(&mut out, parts);
+        out
+    };
+    let mut seeds = vec![behind(3, &zmtp::greeting())];
+    let mut stream = zmtp::ready(zmtp::SocketType::Pull);
+    stream.extend(b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PUSH");
+    stream.extend(b"\x04\x0a\x04PING\0\x0aabc");
+    for body in bodies() {
+        let (tag, data) = split(&body).unwrap();
+        let one = message(&[tag, b"\n\n", data]);
+        let mut two = message(&[tag]);
+        two[0] |= 1;
+        two.extend(message(&[data]));
+        let mut three = two.clone();
+        three[0] |= 1;
+        three.splice(0..0, b"\x01\x00".iter().copied());
+        for (n, part) in [(0, &one), (7, &two), (31, &three)] {
+            seeds.push(behind(n, part));
+        }
+        stream.extend([one, two].concat());
+        if stream.len() < 8000 {
+            seeds.push(behind(200, &stream));
+        }
+    }
+    seeds
+}
+
+/// Files of a spill: of events, of damaged ones, with a gap's record, with a hole.
+pub(super) fn spill() -> Vec<Vec<u8>> {
+    let bodies = bodies();
+    let mut seeds = Vec::new();
+    for (n, some) in (0_u8..).zip(bodies.chunks(5)) {
+        let mut batch = Batch::default();
+        for body in some {
+            let (tag, data) = split(body).unwrap();
+            batch.push(&read_event(tag, data, Source::Bus, Micros(1_795_000_000_000_000)).entry, None);
+        }
+        if n % 3 == 0 {
+            let gap = Entry {
+                kind: Kind::Gap,
+                tag: b"saltcellar/gap/spill",
+                body: b"\x81\xa3bus\xa1/",
+                ..batch.entry(0).unwrap()
+            };
+            batch = Batch::of(&Entry { jid: "", minion: "", fun: "", ..gap });
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (mut queue, _) = DiskQueue::open(Arc::new(Disk), &dir.path().join("spill/bus")).unwrap();
+        queue.append(&batch, 1).unwrap();
+        queue.append(&batch, 1000 * u64::from(n % 2) + 100).unwrap();
+        let file = fs::read_dir(queue.dir()).unwrap().next().unwrap().unwrap().path();
+        seeds.push(behind(n % 4, &fs::read(file).unwrap()));
+    }
+    seeds
+}
+
+/// Returns and events with something in them that is to go; and ordinary ones.
+pub(super) fn redact() -> Vec<Vec<u8>> {
+    let pem = "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\n";
+    let secrets = map(vec![
+        ("password", "hunter2".into()),
+        ("DB_SECRET", Value::Array(vec![1.into(), map(vec![("x", "y".into())])])),
+        ("token", Value::Nil),
+        ("name", "the key AKIA0123ABCD of AKIAZZZZ".into()),
+        ("bytes", Value::Binary(b"\xff\xfeAKIA1234".to_vec())),
+        ("key", format!("a\n{pem}b").into()),
+        ("pin", 1234.into()),
+        ("lines", Value::Array(pem.lines().map(Value::from).collect())),
+    ]);
+    let answer = |inner: Value| {
+        map(vec![
+            ("jid", "1".into()),
+            ("id", "AKIA1234".into()),
+            ("fun", "test.ping".into()),
+            ("return", inner),
+        ])
+    };
+    let load = Value::Array(vec![answer(secrets.clone()), Value::Array(vec!["web1".into()])]);
+    let mut deep = secrets.clone();
+    for _ in 0..600 {
+        deep = Value::Array(vec![deep]);
+    }
+    let mut seeds = vec![behind(2, &packed(&load)), behind(0, &packed(&deep))];
+    for kind in 0..4 {
+        seeds.push(behind(kind, &packed(&secrets)));
+        seeds.push(behind(kind, &packed(&answer(secrets.clone()))));
+        seeds.push(behind(kind, &packed(&answer(Value::Array(vec![secrets.clone(), "x".into()])))));
+    }
+    // Each alone, and shouted: what finds one must not hang on another beside it.
+    for (key, secret) in secrets.as_map().unwrap() {
+        for key in [key.as_str().unwrap().to_lowercase(), key.as_str().unwrap().to_uppercase()] {
+            seeds.push(behind(0, &packed(&map(vec![(key.as_str(), secret.clone())]))));
+            seeds.push(behind(1, &packed(&answer(map(vec![(key.as_str(), secret.clone())])))));
+        }
+    }
+    seeds.extend(bodies().iter().map(|body| behind(1, split(body).unwrap().1)));
+    seeds
+}
