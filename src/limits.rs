@@ -218,7 +218,7 @@ pub const BUS_READ_LITTLE: usize = 16 * 1024;
 
 /// How long events gather in the socket while little comes, so that a commit has more than one or two of them. Nobody waits
 /// for an answer there; the first event after silence is read at once.
-pub const BUS_GATHER: Duration = Duration::from_millis(10);
+pub const BUS_GATHER: Duration = Duration::from_millis(25);
 
 /// Memory of events that one bus may have waiting for the store. Beyond it events are lost, and counted; but as long as
 /// the disk takes anything, what exceeds [`SPILL_ABOVE_BYTES`] goes there.

@@ -23,7 +23,7 @@ import rawbus  # noqa: E402
 import salt_lab  # noqa: E402
 
 TICKS = os.sysconf("SC_CLK_TCK")
-PATIENCE = 600  # seconds
+PATIENCE = 180  # seconds
 
 
 def cpu_s(pid):
