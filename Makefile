@@ -4,7 +4,7 @@
 #   SALT_RELEASE          the Salt release to run against (3008.3, 3007.15 and 3006.28 are the pinned ones)
 #   SALTCELLAR_BIN        a saltcellar binary for the integration test (default: the debug build)
 #   SALTCELLAR_SALT_VENVS where the Python environments are kept (default: target/salt)
-#   FUZZ_SECONDS          how long each fuzz target runs: 3 in `make test`, 60 in `make fuzz`
+#   FUZZ_SECONDS          how long each fuzz target runs, in `make test` and `make fuzz`: 60 (3 under `cargo nextest run` by hand)
 #   CARGO_TARGET_DIR      as everywhere in Rust
 
 SHELL := /bin/bash
@@ -17,6 +17,8 @@ PYTHON ?= python3
 CARGO ?= cargo
 SALT_RELEASE ?= 3008.3
 export SALT_RELEASE
+FUZZ_SECONDS ?= 60
+export FUZZ_SECONDS
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 LAB := $(PYTHON) tests/lab/salt_lab.py
 PYTEST_ARGS ?=
@@ -87,7 +89,7 @@ FUZZ_TARGETS ?= frame salt_event call signed_batch block pages zmtp spill redact
 fuzz: ## the fuzz targets with coverage, each for FUZZ_SECONDS (60); needs cargo-fuzz (FUZZ_TARGETS: only these)
 	@$(CARGO) test --test it fuzz_short::write_corpus -- --exact --ignored
 	@for t in $(FUZZ_TARGETS); do RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$t fuzz/corpus/$$t fuzz/regressions/$$t -- \
-	  -max_total_time=$${FUZZ_SECONDS:-60} -rss_limit_mb=4096; done
+	  -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096; done
 
 clean: ## remove everything built, the Python environments too
 	$(CARGO) clean
