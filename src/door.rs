@@ -1,4 +1,4 @@
-//! A unix socket's file, the directory that decides who can come near it, and what is counted at a door.
+//! A unix socket's file, the directory that decides who can come near it, how many come in at once, and what is counted.
 //!
 //! Who may open a socket is what its mode says. Its directory is the second fence, and the only one around the socket's *name*: who may
 //! write there can put a socket of their own in its place and be taken for the daemon.
@@ -12,8 +12,13 @@ use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::limits::PEER_PATIENCE;
 
 /// Why the socket could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -135,9 +140,46 @@ impl Door {
         Ok(Self { listener, path: path.to_owned() })
     }
 
-    /// The next connection.
-    pub async fn accept(&self) -> io::Result<UnixStream> {
-        self.listener.accept().await.map(|(stream, _)| stream)
+    /// Accepts peers until `stop` turns true and hands each to `host`, at most `seats_max` at once; one more goes to
+    /// `turn_away`. Returns when the last has ended, or has taken [`PEER_PATIENCE`] over it; the socket is gone before.
+    pub async fn serve<F>(
+        self,
+        seats_max: usize,
+        mut stop: watch::Receiver<bool>,
+        turn_away: impl Fn(UnixStream),
+        host: impl Fn(UnixStream) -> F,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let seats = Arc::new(Semaphore::new(seats_max));
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                _ = stop.wait_for(|stop| *stop) => break,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    let Ok(seat) = seats.clone().try_acquire_owned() else {
+                        turn_away(stream);
+                        continue;
+                    };
+                    let hosted = host(stream);
+                    tokio::spawn(async move {
+                        hosted.await;
+                        drop(seat);
+                    });
+                }
+                Err(error) => {
+                    // Out of file descriptors, most likely: connections that end will give some back.
+                    tracing::warn!(socket = %self.path.display(), %error, "could not accept a connection");
+                    sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        drop(self);
+        // Every peer gives its seat back at its end.
+        let all = u32::try_from(seats_max).unwrap_or(u32::MAX);
+        let _ = timeout(PEER_PATIENCE, seats.acquire_many(all)).await;
     }
 }
 

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::call::{Caller, Ctx, Run, find};
 use super::stream::{Answers, Incoming, Outgoing};
@@ -51,7 +51,7 @@ struct House {
 }
 
 /// Serves connections until `stop` turns true, then lets calls under way finish.
-pub async fn serve(door: Door, ctx: Arc<Ctx>, intake: Intake, mut stop: watch::Receiver<bool>) {
+pub async fn serve(door: Door, ctx: Arc<Ctx>, intake: Intake, stop: watch::Receiver<bool>) {
     let lane = || Arc::new(Semaphore::new(SOCKET_BYTES_IN_FLIGHT / 3 / PERMIT_BYTES));
     let house = Arc::new(House {
         ctx,
@@ -61,44 +61,24 @@ pub async fn serve(door: Door, ctx: Arc<Ctx>, intake: Intake, mut stop: watch::R
         large: lane(),
         answer_bytes: AtomicUsize::new(0),
     });
-    let peers = Arc::new(Semaphore::new(SOCKET_PEERS_MAX));
-    loop {
-        let accepted = tokio::select! {
-            accepted = door.accept() => accepted,
-            _ = stop.wait_for(|stop| *stop) => break,
-        };
-        match accepted {
-            Ok(stream) => {
-                let Ok(seat) = peers.clone().try_acquire_owned() else {
-                    house.ctx.metrics.peers_turned_away.add(1);
-                    let error =
-                        CallError::Unavailable(format!("{SOCKET_PEERS_MAX} connections are open already"));
-                    // Into the socket's empty buffer, or not at all.
-                    let _ = stream.try_write(&refusal_frame(None, &error));
-                    continue;
-                };
-                house.ctx.metrics.peers.add(1);
-                let (house, stop) = (house.clone(), stop.clone());
-                tokio::spawn(async move {
-                    if let Err(error) = serve_peer(&house, stream, stop).await
-                        && error.kind() == io::ErrorKind::TimedOut
-                    {
-                        house.ctx.metrics.peers_deaf.add(1);
-                    }
-                    drop(seat);
-                });
-            }
-            Err(error) => {
-                // Out of file descriptors, most likely: connections that end will give some back.
-                tracing::warn!(%error, "could not accept a connection");
-                sleep(std::time::Duration::from_millis(50)).await;
+    let turn_away = |stream: UnixStream| {
+        house.ctx.metrics.peers_turned_away.add(1);
+        let error = CallError::Unavailable(format!("{SOCKET_PEERS_MAX} connections are open already"));
+        // Into the socket's empty buffer, or not at all.
+        let _ = stream.try_write(&refusal_frame(None, &error));
+    };
+    let host = |stream| {
+        house.ctx.metrics.peers.add(1);
+        let (house, stop) = (house.clone(), stop.clone());
+        async move {
+            if let Err(error) = serve_peer(&house, stream, stop).await
+                && error.kind() == io::ErrorKind::TimedOut
+            {
+                house.ctx.metrics.peers_deaf.add(1);
             }
         }
-    }
-    drop(door);
-    // Every peer gives its seat back once its last answer is out.
-    let all = u32::try_from(SOCKET_PEERS_MAX).unwrap_or(u32::MAX);
-    let _ = timeout(PEER_PATIENCE, peers.acquire_many(all)).await;
+    };
+    door.serve(SOCKET_PEERS_MAX, stop.clone(), turn_away, host).await;
 }
 
 /// The place of a call among those of its peer, and the bytes of its answer among all that wait.

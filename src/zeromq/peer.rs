@@ -2,15 +2,14 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::sync::{Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::door::{Door, Watch};
-use crate::limits::{PEER_PATIENCE, PREAMBLE_PATIENCE, ZMQ_PEERS_MAX, ZMQ_SAYS};
+use crate::limits::{PREAMBLE_PATIENCE, ZMQ_PEERS_MAX, ZMQ_SAYS};
 use crate::metrics::Metrics;
 use crate::wire::zmtp::{self, Piece, SocketType, Splitter, ZmtpError};
 
@@ -78,42 +77,22 @@ impl Lobby {
     pub(super) async fn serve<F>(
         self: Arc<Self>,
         door: Door,
-        mut stop: watch::Receiver<bool>,
+        stop: watch::Receiver<bool>,
         work: impl Fn(UnixStream, Splitter) -> F + Clone + Send + Sync + 'static,
     ) where
         F: Future<Output = Farewell> + Send,
     {
-        let seats = Arc::new(Semaphore::new(ZMQ_PEERS_MAX));
-        loop {
-            let accepted = tokio::select! {
-                accepted = door.accept() => accepted,
-                _ = stop.wait_for(|stop| *stop) => break,
-            };
-            match accepted {
-                Ok(stream) => {
-                    let Ok(seat) = seats.clone().try_acquire_owned() else {
-                        // libzmq connects again by itself, every 100 ms unless told otherwise.
-                        self.metrics.zmq_peers_turned_away.add(1);
-                        continue;
-                    };
-                    self.metrics.zmq_peers.add(1);
-                    let (lobby, work, stop) = (self.clone(), work.clone(), stop.clone());
-                    tokio::spawn(async move {
-                        let entered = lobby.watch.enter();
-                        lobby.host(stream, stop, work).await;
-                        drop((entered, seat));
-                    });
-                }
-                Err(error) => {
-                    // Out of file descriptors, most likely: connections that end will give some back.
-                    tracing::warn!(%error, "could not accept a ZeroMQ connection");
-                    sleep(Duration::from_millis(50)).await;
-                }
+        // libzmq connects again by itself, every 100 ms unless told otherwise.
+        let turn_away = |_| self.metrics.zmq_peers_turned_away.add(1);
+        let host = |stream| {
+            self.metrics.zmq_peers.add(1);
+            let (lobby, work, stop) = (self.clone(), work.clone(), stop.clone());
+            async move {
+                let _entered = lobby.watch.enter();
+                lobby.host(stream, stop, work).await;
             }
-        }
-        drop(door);
-        let all = u32::try_from(ZMQ_PEERS_MAX).unwrap_or(u32::MAX);
-        let _ = timeout(PEER_PATIENCE, seats.acquire_many(all)).await;
+        };
+        door.serve(ZMQ_PEERS_MAX, stop.clone(), turn_away, host).await;
     }
 
     /// One connection from its greeting to its end.
