@@ -34,6 +34,7 @@ pub mod model;
 
 // Layer 2: edges.
 pub mod config;
+pub mod sls;
 pub mod wire;
 
 // Layer 3: memory.

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[&[&str]] = &[
     &["limits", "metrics", "clock", "shutdown"],
     &["model", "channel", "door"],
-    &["wire", "config"],
-    &["store"],
+    &["wire", "config", "sls"],
+    &["store", "master"],
     &["ingest", "query", "reactor", "sink"],
     &["api", "zeromq"],
     &["daemon"],

@@ -1,0 +1,228 @@
+//! A value as Salt's Python code would hold it: what YAML, msgpack and JSON give, and what low chunks are made of.
+//!
+//! Mappings keep their order. Keys are compared as Python compares them: `1`, `1.0` and `True` are one key, `1` and `"1"` are two.
+
+use std::hash::{Hash, Hasher};
+
+use indexmap::IndexMap;
+
+/// A value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// `None`
+    Null,
+    /// `True` or `False`
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// An integer outside of `i64`: its decimal digits, with a `-` if negative; never one that fits `Int`.
+    BigInt(String),
+    /// A float, also `nan` and the infinities.
+    Float(f64),
+    /// Text.
+    Str(String),
+    /// Bytes: `!!binary`, or msgpack's bin.
+    Bytes(Vec<u8>),
+    /// A list.
+    List(Vec<Value>),
+    /// A tuple, which Salt's functions tell from a list; msgpack and YAML make none.
+    Tuple(Vec<Value>),
+    /// A set, members in the order they came.
+    Set(Vec<Value>),
+    /// A mapping, in order.
+    Map(Map),
+}
+
+/// A mapping in the order of its keys' first arrival.
+pub type Map = IndexMap<Key, Value>;
+
+/// A value as the key of a mapping, equal and hashed as in Python.
+///
+/// Lists and mappings are no keys in Python; who makes a key of one gets a key that equals its like.
+#[derive(Debug, Clone)]
+pub struct Key(pub Value);
+
+impl Key {
+    /// The key's text, if it is text.
+    pub fn as_str(&self) -> Option<&str> {
+        self.0.as_str()
+    }
+}
+
+impl From<&str> for Key {
+    fn from(text: &str) -> Self {
+        Key(Value::Str(text.to_owned()))
+    }
+}
+
+impl From<String> for Key {
+    fn from(text: String) -> Self {
+        Key(Value::Str(text))
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.python_eq(&other.0)
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        hash_of(&self.0, state);
+    }
+}
+
+/// A text finds its key without being made a `Value` first.
+impl indexmap::Equivalent<Key> for str {
+    fn equivalent(&self, key: &Key) -> bool {
+        key.as_str() == Some(self)
+    }
+}
+
+/// Text hashes as `str` does, so that maps can be asked with a `&str`.
+fn hash_of<H: Hasher>(value: &Value, state: &mut H) {
+    match value {
+        Value::Null => state.write_u8(0),
+        Value::Bool(b) => state.write_i64(i64::from(*b)),
+        Value::Int(i) => state.write_i64(*i),
+        Value::BigInt(digits) => digits.as_str().hash(state),
+        Value::Float(f) => match whole(*f) {
+            Some(i) => state.write_i64(i),
+            None => state.write_u64(f.to_bits()),
+        },
+        Value::Str(s) => s.as_str().hash(state),
+        Value::Bytes(b) => b.hash(state),
+        Value::List(items) | Value::Tuple(items) => {
+            state.write_usize(items.len());
+            for item in items {
+                hash_of(item, state);
+            }
+        }
+        // Order does not count in these, so only their size does.
+        Value::Set(items) => state.write_usize(items.len()),
+        Value::Map(map) => state.write_usize(map.len()),
+    }
+}
+
+/// The integer that a float equals.
+#[expect(clippy::cast_possible_truncation, reason = "checked: the float is whole and within i64")]
+fn whole(f: f64) -> Option<i64> {
+    // -2^63 and 2^63 are exact in f64; the upper one no longer fits.
+    const EDGE: f64 = 9_223_372_036_854_775_808.0;
+    (f.fract() == 0.0 && (-EDGE..EDGE).contains(&f)).then_some(f as i64)
+}
+
+impl Value {
+    /// The text, if it is one.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Value::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The mapping, if it is one.
+    pub fn as_map(&self) -> Option<&Map> {
+        match self {
+            Value::Map(map) => Some(map),
+            _ => None,
+        }
+    }
+
+    /// The list, if it is one (a tuple is none).
+    pub fn as_list(&self) -> Option<&[Value]> {
+        match self {
+            Value::List(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// What `bool(value)` gives.
+    pub fn truthy(&self) -> bool {
+        match self {
+            Value::Null => false,
+            Value::Bool(b) => *b,
+            Value::Int(i) => *i != 0,
+            Value::BigInt(_) => true,
+            Value::Float(f) => *f != 0.0,
+            Value::Str(s) => !s.is_empty(),
+            Value::Bytes(b) => !b.is_empty(),
+            Value::List(items) | Value::Tuple(items) | Value::Set(items) => !items.is_empty(),
+            Value::Map(map) => !map.is_empty(),
+        }
+    }
+
+    /// Python's `==`: numbers and booleans by their number, mappings and sets without regard to order.
+    pub fn python_eq(&self, other: &Value) -> bool {
+        match (self, other) {
+            (Value::Null, Value::Null) => true,
+            (Value::Str(a), Value::Str(b)) | (Value::BigInt(a), Value::BigInt(b)) => a == b,
+            (Value::Bytes(a), Value::Bytes(b)) => a == b,
+            (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.python_eq(b))
+            }
+            (Value::Set(a), Value::Set(b)) => {
+                a.len() == b.len() && a.iter().all(|a| b.iter().any(|b| a.python_eq(b)))
+            }
+            (Value::Map(a), Value::Map(b)) => {
+                a.len() == b.len()
+                    && a.iter().all(|(key, value)| b.get(key).is_some_and(|other| value.python_eq(other)))
+            }
+            (Value::Float(a), Value::Float(b)) => a == b,
+            _ => match (self.whole_number(), other.whole_number()) {
+                (Some(a), Some(b)) => a == b,
+                _ => false,
+            },
+        }
+    }
+
+    fn whole_number(&self) -> Option<i64> {
+        match self {
+            Value::Bool(b) => Some(i64::from(*b)),
+            Value::Int(i) => Some(*i),
+            Value::Float(f) => whole(*f),
+            _ => None,
+        }
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Value::Str(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Value::Str(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_one_where_python_has_one() {
+        let mut map = Map::new();
+        map.insert(Key(Value::Int(1)), "int".into());
+        map.insert(Key(Value::Float(1.0)), "float".into());
+        map.insert(Key(Value::Bool(true)), "bool".into());
+        map.insert(Key("1".into()), "text".into());
+        assert_eq!(map.len(), 2);
+        assert_eq!(map.get(&Key(Value::Int(1))), Some(&"bool".into()));
+        assert_eq!(map.get("1"), Some(&"text".into()));
+    }
+
+    #[test]
+    fn equality_is_python_s() {
+        assert!(Value::Int(0).python_eq(&Value::Bool(false)));
+        assert!(Value::Float(2.0).python_eq(&Value::Int(2)));
+        assert!(!Value::List(vec![]).python_eq(&Value::Tuple(vec![])));
+        assert!(!Value::Float(f64::NAN).python_eq(&Value::Float(f64::NAN)));
+        assert!(!Value::Null.python_eq(&Value::Bool(false)));
+    }
+}
