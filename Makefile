@@ -4,7 +4,8 @@
 #   SALT_RELEASE          the Salt release to run against (3008.3, 3007.15 and 3006.28 are the pinned ones)
 #   SALTCELLAR_BIN        a saltcellar binary for the integration test (default: the debug build)
 #   SALTCELLAR_SALT_VENVS where the Python environments are kept (default: target/salt)
-#   FUZZ_SECONDS          how long each fuzz target runs, in `make test` and `make fuzz`: 60 (3 under `cargo nextest run` by hand)
+#   FUZZ_SECONDS          how long each fuzz target runs, in `make test` (those that read no door a third of it) and `make fuzz`: 60
+#                         (3 under `cargo nextest run` by hand)
 #   CARGO_TARGET_DIR      as everywhere in Rust
 
 SHELL := /bin/bash
