@@ -6,7 +6,7 @@
 //! - A minion's first answer counts; later different ones are its history. But an answer that a returner call vouches
 //!   for counts before those that were only on a bus, and one that the bus trimmed for its size (`VALUE_TRIMMED`,
 //!   `salt/utils/dicttrim.py`) never before a whole one.
-//! - The minions expected are all that the publish and the syndics named.
+//! - The minions expected are all that the publish and the syndics named, and who ran something by itself.
 //! - The last end time counts.
 
 use std::collections::BTreeMap;
@@ -94,6 +94,7 @@ impl Job {
         }
         match entry.kind {
             Kind::Load | Kind::ReturnLoad => {
+                self.expect_whom_it_names(load_of(entry.kind, &entry.body));
                 if let Some(minions) = msgpack::elements(&entry.body).nth(1).filter(|m| !is_nil(m)) {
                     self.expect(minions);
                 }
@@ -106,13 +107,29 @@ impl Job {
             Kind::Minions => self.expect(msgpack::elements(&entry.body).next().unwrap_or_default()),
             Kind::Endtime => as_text(&entry.body).unwrap_or_default().clone_into(&mut self.endtime),
             Kind::NoCache => self.nocache = true,
-            Kind::Return => self.answered(entry),
+            Kind::Return => {
+                self.expect_whom_it_names(&entry.body);
+                self.answered(entry);
+            }
             Kind::Event | Kind::Register | Kind::Gap => {}
         }
     }
 
     fn expect(&mut self, minions: &[u8]) {
         self.minions.get_or_insert_default().extend(msgpack::elements(minions).filter_map(id_text));
+    }
+
+    /// A minion that ran something by itself (`salt-call`, a schedule, a runner of its peer's) is the one that was asked: the
+    /// master makes it the target of its return (`_store_job` in `salt/utils/job.py`). Of its own runners it says the same, with
+    /// an id of `<host>_master`.
+    fn expect_whom_it_names(&mut self, load: &[u8]) {
+        let word = |key| msgpack::get(load, key).and_then(as_text);
+        if let (Some(id), Some(tgt)) = (word("id"), word("tgt"))
+            && id == tgt
+            && (word("cmd") == Some("_return") || !id.ends_with("_master"))
+        {
+            self.minions.get_or_insert_default().insert(id.to_owned());
+        }
     }
 
     fn answered(&mut self, entry: StoredEntry) {
@@ -262,6 +279,20 @@ mod tests {
             "of equal loads the first"
         );
         assert!(Job::of(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn who_ran_something_by_itself_was_asked_and_a_master_never() {
+        let ran = |id: &str, cmd: &str| {
+            let mut w = Writer::new();
+            w.map(3).str("id").str(id).str("tgt").str(id).str("cmd").str(cmd);
+            Job::of(vec![entry(1, Kind::Return, id, w.into_bytes())]).unwrap().minions
+        };
+        let only = |id: &str| Some(BTreeSet::from([id.to_owned()]));
+        assert_eq!(ran("web1", "_return"), only("web1"));
+        assert_eq!(ran("web1", ""), only("web1"), "a runner that a minion called for");
+        assert_eq!(ran("web1_master", "_return"), only("web1_master"), "a minion may be called so");
+        assert_eq!(ran("host_master", ""), None);
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl JobRow {
         // salt.utils.jid.format_job_instance: the load's own, then that of kwargs, then of a __kwarg__.
         let of_kwarg = || {
             msgpack::elements(arg)
-                .filter(|a| msgpack::get(a, "__kwarg__").is_some())
+                .filter(|a| msgpack::get(a, "__kwarg__").and_then(msgpack::as_bool) == Some(true))
                 .find_map(|a| msgpack::get(a, "metadata"))
         };
         let metadata = metadata.or(deeper).or_else(of_kwarg).unwrap_or_default();
