@@ -131,7 +131,7 @@ counters! {
     event_return_events,
     /// Elements of an `event_return` batch without tag or data.
     event_return_malformed,
-    /// Writing calls refused by rule: a jid of `req`, a return without `id`.
+    /// Writing calls refused by rule: a jid of `req`, a return without `id`, or with one that Salt lets no minion have.
     calls_refused,
     /// Entries refused because they exceed the largest size allowed.
     entries_too_large,

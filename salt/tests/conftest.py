@@ -3,8 +3,10 @@
 import contextlib
 import logging
 import os
+import signal
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -13,6 +15,9 @@ from pathlib import Path
 
 import msgpack
 import pytest
+import salt.config
+import salt.loader
+import salt.utils.job
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -30,7 +35,7 @@ WRITES = {
     "prep_jid": "20261121031733650863",
     "save_load": None,
     "save_minions": None,
-    "returner": None,
+    "returner": lambda args: True if args.get("endtime") else None,
     "update_endtime": None,
     "save_reg": None,
     "clean_old_jobs": None,
@@ -183,6 +188,83 @@ class _Source:
         return data
 
 
+class Cellar:
+    """A real daemon: ``saltcellar serve`` in a directory, on a socket of its own."""
+
+    def __init__(self, program, directory, config=""):
+        self.program, self.dir = program, Path(directory)
+        self.socket = str(self.dir / "d.sock")
+        self.process = None
+        (self.dir / "saltcellar.yaml").write_text(config)
+
+    def start(self):
+        env = {key: value for key, value in os.environ.items() if not key.startswith("SALTCELLAR_")}
+        paths = ["--config", self.dir / "saltcellar.yaml", "--state-dir", self.dir / "state", "--socket", self.socket]
+        with open(self.dir / "daemon.log", "ab") as log:
+            self.process = subprocess.Popen(
+                [self.program, "serve", *paths], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env
+            )
+        until = time.monotonic() + 30
+        while True:
+            with socket.socket(socket.AF_UNIX) as probe:
+                if probe.connect_ex(self.socket) == 0:
+                    return self
+            said = (self.dir / "daemon.log").read_text()[-3000:]
+            assert self.process.poll() is None and time.monotonic() < until, f"the daemon did not start: {said}"
+            time.sleep(0.01)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(30)
+
+    def ask(self, call, **args):
+        """A call without the extension."""
+        connection = wire.Connection(self.socket, time.monotonic() + 20)
+        try:
+            return connection.ask(wire.Call(call, args), time.monotonic() + 20)
+        finally:
+            connection.close()
+
+    def counter(self, name):
+        return self.ask("status")["counters"][name]
+
+
+@pytest.fixture(scope="session")
+def program():
+    """The binary that ``SALTCELLAR_BIN`` names, or else the debug build if there is one."""
+    named = os.environ.get("SALTCELLAR_BIN")
+    target = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).resolve().parents[2] / "target"))
+    found = Path(named) if named else target / "debug" / "saltcellar"
+    if not named and not found.exists():
+        pytest.skip("needs a saltcellar binary: build it, or name it in SALTCELLAR_BIN")
+    assert found.exists(), f"SALTCELLAR_BIN: {found} is not there"
+    return str(found.resolve())
+
+
+@pytest.fixture
+def make_cellar(program, run_dir):
+    """Start a real daemon with this configuration."""
+    made = []
+
+    def make(config=""):
+        made.append(Cellar(program, run_dir, config))
+        return made[-1].start()
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture
+def cellar(make_cellar):
+    return make_cellar()
+
+
 @pytest.fixture
 def run_dir():
     # Not tmp_path: a socket's path must stay below 108 bytes.
@@ -276,4 +358,66 @@ def _spooled(spool):
     return lambda: spooled(spool)
 
 
-__all__ = ["FakeDaemon", "Refuse", "settings_", "spooled", "unpack"]
+# ---- Salt's own loader
+
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "saltext" / "saltcellar"
+JID = "20261121031733650863"
+RETURN = {"cmd": "_return", "id": "web1", "jid": JID, "fun": "test.ping", "fun_args": [], "return": True, "retcode": 0}
+
+
+def with_dirs(conf, run_dir, opts):
+    """Salt's configuration with every path in the test's own directory."""
+    conf.update(
+        {key: str(run_dir / key) for key in ("root_dir", "cachedir", "sock_dir", "pki_dir", "extension_modules")},
+        module_dirs=[str(PACKAGE)],
+        master_job_cache="saltcellar",
+        event_return="saltcellar",
+        **{"saltcellar.spool_dir": str(run_dir / "cache" / "saltcellar")},
+        **{key: value for key, value in opts.items() if key.startswith("saltcellar.")},
+    )
+    return conf
+
+
+@pytest.fixture
+def master_opts(run_dir, opts):
+    return with_dirs(dict(salt.config.DEFAULT_MASTER_OPTS, __role="master"), run_dir, opts)
+
+
+@pytest.fixture
+def returners(master_opts):
+    return salt.loader.returners(master_opts, {})
+
+
+@pytest.fixture
+def store(master_opts):
+    """Store a return as a master's worker does, after these options were set."""
+
+    def run(load=RETURN, event=None, **options):
+        master_opts.update(options)
+        minion = type("Minion", (), {"returners": salt.loader.returners(master_opts, {})})()
+        load = dict(load)
+        salt.utils.job.store_job(master_opts, load, event=event, mminion=minion)
+        return load
+
+    return run
+
+
+class Bus:
+    """What a worker fires returns on; ``raises`` when it does, or ``does`` something."""
+
+    def __init__(self, raises=None, does=None):
+        self.raises, self.does = raises, does
+
+    def fire_event(self, load, _tag):
+        load["_stamp"] = "2026-11-21T03:09:55.600000"
+        if self.does:
+            self.does()
+        if self.raises:
+            raise self.raises
+
+    def fire_ret_load(self, load):
+        pass
+
+
+__all__ = ["Bus", "FakeDaemon", "Refuse", "settings_", "spooled", "unpack", "with_dirs"]

@@ -111,6 +111,52 @@ fn the_first_answer_counts_and_later_ones_are_history() {
 }
 
 #[test]
+fn a_return_brings_its_end_time_along() {
+    let cellar = Cellar::start();
+    let end = "2026, Nov 21 03:09:53.349344";
+    assert_eq!(cellar.ask("returner", vec![("load", answer("web1", 1.into()))]), Value::Nil);
+    let with_end = vec![("load", answer("db1", 1.into())), ("endtime", end.into())];
+    assert_eq!(cellar.ask("returner", with_end.clone()), true.into(), "so the client knows that it was seen");
+    assert_eq!(cellar.ask("get_endtime", vec![("jid", JID.into())]), end.into());
+    assert_eq!(cellar.counter("entries_stored"), 3);
+    assert_eq!(cellar.counter("commits"), 2);
+    // The return is known, the end is the last word.
+    let later = "2026, Nov 21 03:09:54.000000";
+    let again = vec![("load", answer("db1", 1.into())), ("endtime", later.into())];
+    assert_eq!(cellar.ask("returner", again), true.into());
+    assert_eq!(cellar.ask("get_endtime", vec![("jid", JID.into())]), later.into());
+    let no_text = vec![("load", answer("db2", 1.into())), ("endtime", 5.into())];
+    assert_eq!(code(cellar.call("returner", no_text)), "bad_args");
+    assert_eq!(cellar.ask("get_jid", vec![("jid", JID.into())]).as_map().unwrap().len(), 2, "all or nothing");
+}
+
+#[test]
+fn an_id_that_no_minion_may_have_is_refused_and_counted() {
+    let cellar = Cellar::start();
+    let bad = [".", "..", "../../etc/passwd", "a/b", "a\\b", "a\0b"];
+    for id in bad {
+        assert_eq!(code(cellar.call("returner", vec![("load", answer(id, 1.into()))])), "refused", "{id:?}");
+    }
+    assert_eq!(cellar.counter("calls_refused"), bad.len() as u64);
+    for id in ["a", "...", "a..b", "ž b"] {
+        cellar.ask("returner", vec![("load", answer(id, 1.into()))]);
+    }
+}
+
+#[test]
+fn whole_returns_are_given_to_who_asks_for_them() {
+    let cellar = Cellar::start();
+    cellar.ask("returner", vec![("load", answer("web1", 1.into()))]);
+    cellar.ask("returner", vec![("load", answer("db1", 2.into()))]);
+    let whole = map(vec![("db1", answer("db1", 2.into())), ("web1", answer("web1", 1.into()))]);
+    assert_eq!(cellar.ask("get_jid", vec![("jid", JID.into()), ("full", true.into())]), whole);
+    let fun = |full: bool| vec![("fun", "test.ping".into()), ("full", full.into())];
+    assert_eq!(cellar.ask("get_fun", fun(true)), whole);
+    assert_eq!(cellar.ask("get_fun", fun(false)), map(vec![("db1", JID.into()), ("web1", JID.into())]));
+    assert_eq!(cellar.ask("get_fun", vec![("fun", "test".into()), ("full", true.into())]), map(vec![]));
+}
+
+#[test]
 fn what_is_no_job_is_refused_and_counted() {
     let cellar = Cellar::start();
     let no_id = map(vec![("jid", JID.into()), ("return", 1.into())]);
@@ -148,6 +194,8 @@ fn jids_are_made_kept_and_unique() {
         .map(|_| client.call("prep_jid", map(vec![])).unwrap().as_str().unwrap().to_owned())
         .collect();
     assert!(made.iter().all(|jid| jid.len() == 20 && jid.bytes().all(|b| b.is_ascii_digit())));
+    let odd = |jid: &&String| jid.ends_with(['1', '3', '5', '7', '9']);
+    assert_eq!(made.iter().find(odd), None, "those are the extension's");
     made.sort();
     made.dedup();
     assert_eq!(made.len(), 500);

@@ -12,33 +12,13 @@ import pytest
 import salt.config
 import salt.loader
 import salt.minion
-import salt.utils.job
+from conftest import JID, PACKAGE, RETURN, with_dirs
 
 PROJECT = Path(__file__).resolve().parents[2]
-PACKAGE = PROJECT / "src" / "saltext" / "saltcellar"
 FUNCTIONS = (
     "prep_jid save_load save_minions returner get_load get_jid get_jids get_jids_filter get_fun get_minions "
     "update_endtime get_endtime clean_old_jobs event_return save_reg load_reg"
 ).split()
-JID = "20261121031733650863"
-RETURN = {"cmd": "_return", "id": "web1", "jid": JID, "fun": "test.ping", "fun_args": [], "return": True, "retcode": 0}
-
-
-def with_dirs(conf, run_dir, opts):
-    conf.update(
-        {key: str(run_dir / key) for key in ("root_dir", "cachedir", "sock_dir", "pki_dir", "extension_modules")},
-        module_dirs=[str(PACKAGE)],
-        master_job_cache="saltcellar",
-        event_return="saltcellar",
-        **{"saltcellar.spool_dir": str(run_dir / "cache" / "saltcellar")},
-        **{key: value for key, value in opts.items() if key.startswith("saltcellar.")},
-    )
-    return conf
-
-
-@pytest.fixture
-def master_opts(run_dir, opts):
-    return with_dirs(dict(salt.config.DEFAULT_MASTER_OPTS, __role="master"), run_dir, opts)
 
 
 @pytest.fixture
@@ -46,11 +26,6 @@ def minion_opts(run_dir, opts):
     conf = with_dirs(dict(salt.config.DEFAULT_MINION_OPTS, __role="minion", id="web1"), run_dir, opts)
     conf.update(grains={}, pillar={}, file_client="local")
     return conf
-
-
-@pytest.fixture
-def returners(master_opts):
-    return salt.loader.returners(master_opts, {})
 
 
 def test_the_loader_finds_every_function_under_the_virtual_name(returners):
@@ -110,27 +85,6 @@ def test_the_version_can_be_read_without_salt():
     except importlib.metadata.PackageNotFoundError:
         return
     assert installed == done.stdout.strip()
-
-
-def test_salt_stores_a_minions_return_in_its_own_order(daemon, master_opts, returners):
-    master_opts["job_cache_store_endtime"] = True
-    minion = type("Minion", (), {"returners": returners})()
-    salt.utils.job.store_job(master_opts, dict(RETURN), mminion=minion)
-    assert [call for call, _ in daemon.calls] == ["save_load", "returner", "update_endtime"]
-    assert {args.get("jid", JID) for _, args in daemon.calls} == {JID}
-
-
-@pytest.mark.parametrize("up", [True, False])
-def test_salt_stores_a_return_that_came_without_a_job(daemon, master_opts, returners, spooled, up):
-    if not up:
-        daemon.stop()
-    master_opts["job_cache_store_endtime"] = True
-    load = dict(RETURN, jid="req")
-    salt.utils.job.store_job(master_opts, load, mminion=type("Minion", (), {"returners": returners})())
-    assert re.fullmatch(r"\d{20}", load["jid"])
-    stored = daemon.calls[1:] if up else spooled()
-    assert [call for call, _ in stored] == ["save_load", "save_load", "returner", "update_endtime"]
-    assert stored[2][1]["load"]["jid"] == load["jid"]
 
 
 def test_the_masters_maintenance_reaches_the_daemon(daemon, master_opts, returners):

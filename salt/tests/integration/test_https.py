@@ -6,6 +6,8 @@ import pytest
 import salt_lab
 from conftest import REPO, Daemon, Lab, eventually
 
+from saltext.saltcellar.utils import client
+
 # A job of 3007 may wait half a minute for the master's word on its return before it calls its returners.
 PATIENCE = 90
 DATA = os.path.join(REPO, "tests", "data", "https")
@@ -21,7 +23,7 @@ def far():
     config = {"listen": f"127.0.0.1:{port}", "certificate": f"{DATA}/server.pem", "key": f"{DATA}/server.key",
               "pki_dir": f"{root}/lab/master/pki", "read": "own"}
     salt_lab.write(f"{root}/saltcellar.yaml", salt_lab.to_yaml({"https": config}))
-    daemon.flags = ["--config", f"{root}/saltcellar.yaml"]
+    daemon.config, daemon.flags = config, ["--config", f"{root}/saltcellar.yaml"]
     running = None
     try:
         daemon.start()
@@ -89,6 +91,50 @@ def test_a_minion_reads_its_own_returns(far):
     eventually("both returns", lambda: far.returned(jid) == BOTH)
     found = far.lab.call("far-1", "--local", "ret.get_jid", "saltcellar", jid)
     assert {minion: one["return"] for minion, one in found.items()} == {"far-1": "mine"}
+
+
+def ask(daemon, function, *args):
+    """What the extension on far-1 is told, and whether it was told off."""
+    pki = f"{daemon.lab.lab['dir']}/far-1/pki"
+    url = f"https://localhost:{daemon.config['listen'].rpartition(':')[2]}"
+    opts = {"id": "far-1", "__role": "minion", "saltcellar.url": url, "saltcellar.ca": f"{DATA}/ca.pem",
+            "saltcellar.pki_dir": pki, "saltcellar.spool_dir": f"{daemon.root}/asking"}
+    denied = counter(daemon, "https_calls_denied")
+    answer = getattr(client.of(opts), function)(*args)
+    return answer, counter(daemon, "https_calls_denied") > denied
+
+
+@pytest.mark.parametrize("read, whose, listed", [("none", [], False), ("all", BOTH, True), ("own", ["far-1"], False)])
+def test_what_a_minion_may_read_is_configured(far, read, whose, listed):
+    jid = far.lab.detached("*", "test.echo", "to be read")
+    eventually("both returns", lambda: far.returned(jid) == BOTH)
+    far.stop()
+    salt_lab.write(f"{far.root}/saltcellar.yaml", salt_lab.to_yaml({"https": dict(far.config, read=read)}))
+    far.start()
+    eventually("the door", lambda: far.status()["https"]["state"] == "open")
+    told_off = read == "none"
+    returns, denied = ask(far, "get_jid", jid)
+    assert (sorted(returns), denied) == (whose, told_off)
+    assert ask(far, "get_fun", "test.echo") == ({m: jid for m in whose}, told_off)
+    jobs, denied = ask(far, "read", "get_jids", {}, {}, True)
+    assert (jid in jobs, denied) == (listed, not listed)
+    minions, denied = ask(far, "read", "get_minions", {}, [], True)
+    assert (set(BOTH) <= set(minions), denied) == (listed, not listed)
+
+
+def test_the_masters_own_job_cache_has_the_load_and_no_returns(far):
+    """With `ext_job_cache` the minions return by themselves; the master stores what was published, in both."""
+    jid = far.lab.detached("*", "test.echo", "elsewhere")
+    eventually("both returns", lambda: far.returned(jid) == BOTH)
+    import salt.config
+    import salt.loader
+
+    opts = salt.config.client_config(f"{far.lab.lab['dir']}/conf/master")
+    theirs = salt.loader.returners(opts, functions={})
+    assert theirs["local_cache.get_load"](jid)["Minions"] == BOTH
+    assert theirs["local_cache.get_jid"](jid) == {}
+    assert theirs["saltcellar.get_load"](jid)["Minions"] == BOTH
+    assert {m: one["return"] for m, one in far.lab.run("jobs.list_job", jid)["Result"].items()} == dict.fromkeys(BOTH, "elsewhere")
 
 
 def test_with_the_daemon_away_it_waits_on_the_minion(far):

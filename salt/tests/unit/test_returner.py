@@ -2,6 +2,7 @@
 
 import datetime
 import inspect
+import os
 import re
 
 import pytest
@@ -108,12 +109,10 @@ def test_prep_jid_makes_a_jid_here_when_there_is_no_daemon(opts):
     assert re.fullmatch(r"\d{20}_\d+", saltcellar.prep_jid())
 
 
-def test_a_jid_made_here_is_not_made_twice_when_the_clock_stands_still(monkeypatch):
-    import salt.utils.jid
-
-    clock = iter(["1", "1", "1", "2"])
-    monkeypatch.setattr(salt.utils.jid, "gen_jid", lambda opts: next(clock))
-    assert [saltcellar.prep_jid(), saltcellar.prep_jid()] == ["1", "2"]
+def test_a_jid_of_the_daemon_has_the_form_that_the_options_want(daemon, opts):
+    opts["unique_jid"] = True
+    assert saltcellar.prep_jid() == f"20261121031733650863_{os.getpid()}"
+    assert saltcellar.prep_jid(False, passed_jid=JID) == JID
 
 
 def test_prep_jid_makes_a_jid_here_when_the_answer_is_none(daemon):
@@ -226,6 +225,14 @@ def test_a_return_comes_back_as_it_was_stored(daemon):
     daemon.answers["get_jid"] = lambda _: stored
     saltcellar.returner(dict(RETURN, **{"return": awkward}))
     assert saltcellar.get_jid(JID) == {"web1": {"return": awkward}}
+
+
+@pytest.mark.parametrize("function, what", [("get_jid", {"jid": JID}), ("get_fun", {"fun": JID})])
+def test_whole_returns_are_asked_for_where_the_configuration_says_so(daemon, opts, function, what):
+    opts["saltcellar.full_ret"] = True
+    daemon.answers[function] = {"web1": RETURN}
+    assert getattr(saltcellar, function)(JID) == {"web1": RETURN}
+    assert daemon.calls == [(function, {**what, "full": True})]
 
 
 def test_keep_jobs_is_passed_on_as_this_release_of_salt_reads_it(daemon, opts):

@@ -80,6 +80,28 @@ def test_a_minions_job_may_choose_another_profile_but_no_setting_of_its_own():
     assert (got.socket, got.spool_dir) == ("/other", "/c/saltcellar")
 
 
+@pytest.mark.parametrize(
+    "allowed, socket, timeout",
+    [(None, "/mine", 2.0), ([], "/mine", 2.0), (["timeout"], "/mine", 7.0), (["timeout", "socket"], "/job", 7.0), ("timeout", "/mine", 2.0)],
+)
+def test_a_job_chooses_what_the_configuration_lets_it_choose(allowed, socket, timeout):
+    conf = {"socket": "/mine", "return_kwargs": allowed}
+    ret = {"ret_kwargs": {"socket": "/job", "timeout": 7, "return_kwargs": ["spool_dir"], "spool_dir": "/etc", "other": 1}}
+    got = settings.from_opts({"__role": "minion", "cachedir": "/c"}, option({"saltcellar": conf}), ret)
+    assert (got.socket, got.timeout, got.spool_dir) == (socket, timeout, "/c/saltcellar")
+
+
+def test_a_master_takes_nothing_from_a_return():
+    ret = {"ret_config": "other", "ret_kwargs": {"timeout": 7}}
+    opts = {"__role": "master", "saltcellar": {"return_kwargs": ["timeout"], "timeout": 3}}
+    assert settings.from_opts(opts, option({}), ret).timeout == 3.0
+
+
+@pytest.mark.parametrize("value", ["yes", 1, [], {}])
+def test_a_switch_that_is_none_keeps_its_default(value):
+    assert settings.Settings(full_ret=value).full_ret is False
+
+
 @pytest.mark.parametrize("functions", [None, {}, {"config.option": None}, object()])
 def test_a_minion_whose_loader_is_not_ready_takes_its_configuration(functions):
     assert settings.from_opts({"__role": "minion", "saltcellar.socket": "/opts"}, functions).socket == "/opts"

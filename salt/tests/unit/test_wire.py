@@ -1,8 +1,10 @@
 """Values: what goes out, and what comes back."""
 
 import collections
+import contextlib
 import datetime
 import decimal
+import gc
 import math
 import socket
 import struct
@@ -159,3 +161,36 @@ def test_an_answer_that_is_none_breaks_the_connection(run_dir, answer):
     connection.close()
     peer.close()
     listener.close()
+
+
+@pytest.mark.parametrize("data, on", [(b"\xc0", True), (wire.pack(b"x" * (1 << 20)), False), (b"\xc1" * (1 << 21), False)])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_rests_while_much_is_unpacked_and_is_then_as_it_was(monkeypatch, data, on, enabled):
+    seen = []
+    unpack = wire._unpack
+    monkeypatch.setattr(wire, "_unpack", lambda data: [seen.append(gc.isenabled()), unpack(data)][1])
+    if not enabled:
+        gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            wire.unpack(data)
+        assert (seen, gc.isenabled()) == ([enabled and on], enabled)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 255, 256, 65535, 65536, 2**32 - 1, 2**32])
+def test_an_answer_of_nil_is_read_without_unpacking(monkeypatch, number):
+    body = b"\x93" + wire.pack(number) + b"\xc3\xc0"
+    connection = wire.Connection.__new__(wire.Connection)
+    connection._received = len(body).to_bytes(4, "big") + body
+    monkeypatch.setattr(wire, "unpack", None)
+    assert connection.receive(0) == (number, None)
+
+
+@pytest.mark.parametrize("value", [[7, True, 0xC3C0], [7, True, b"\xc3\xc0"], [7, True, [True, None]], [7, True, {1: None}]])
+def test_an_answer_that_looks_like_nil_at_its_end_is_not(value):
+    body = wire.pack(value)
+    connection = wire.Connection.__new__(wire.Connection)
+    connection._received = len(body).to_bytes(4, "big") + body
+    assert connection.receive(0) == (7, value[2])

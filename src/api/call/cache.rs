@@ -1,6 +1,8 @@
 //! Calls of the job cache that answer in the shapes Salt relies on (`salt/returners/local_cache.py`,
 //! `salt/utils/jid.py`).
 
+use std::collections::BTreeMap;
+
 use super::{Ctx, failed};
 use crate::model::start_time;
 use crate::query::{Job, JobFilter, jobs_before, row_load};
@@ -38,13 +40,18 @@ pub(super) fn load_with_minions(w: &mut Writer, job: &Job) {
     }
 }
 
-/// `{minion: {"return", "retcode"?, "success"?, "out"?}}`, the keys that the return has.
+/// `{minion: {"return", "retcode"?, "success"?, "out"?}}`, the keys that the return has; with `full` the whole return.
 pub(super) fn get_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let job = Job::read(&ctx.store, &args.required_id("jid")?).map_err(failed)?.unwrap_or_default();
+    let full = args.flag("full")?;
     let answers: Vec<_> = job.cached().collect();
     let mut w = Writer::new();
     w.map(answers.len());
     for (minion, answer) in answers {
+        if full {
+            w.str(minion).raw(&answer.entry.body);
+            continue;
+        }
         let kept: Vec<_> = ["return", "retcode", "success", "out"]
             .into_iter()
             .filter_map(|key| answer.get(key).map(|value| (key, value)))
@@ -117,12 +124,39 @@ fn instance(ctx: &Ctx, w: &mut Writer, row: &JobRow, with_jid: bool) -> Result<(
     Ok(())
 }
 
+/// `{minion: jid}`; with `full` the whole return in place of the jid.
 pub(super) fn get_fun(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let latest = ctx.store.latest_of(args.required_text("fun")?).map_err(failed)?;
+    if args.flag("full")? {
+        return full_returns(ctx, latest.into_iter().map(|(minion, latest)| (minion, latest.jid)));
+    }
     let mut w = Writer::new();
     w.map(latest.len());
     for (minion, latest) in &latest {
         w.str(minion).str(&latest.jid);
+    }
+    Ok(w.into_bytes())
+}
+
+/// The return of each of these minions for the job beside it.
+fn full_returns(ctx: &Ctx, whose: impl Iterator<Item = (String, String)>) -> Result<Vec<u8>, CallError> {
+    let mut by_job = BTreeMap::<String, Vec<String>>::new();
+    for (minion, jid) in whose {
+        by_job.entry(jid).or_default().push(minion);
+    }
+    let mut found = BTreeMap::new();
+    for (jid, minions) in by_job {
+        let mut job = Job::read(&ctx.store, &jid).map_err(failed)?.unwrap_or_default();
+        for minion in minions {
+            if let Some(answer) = job.answers.remove(&minion) {
+                found.insert(minion, answer.entry.body);
+            }
+        }
+    }
+    let mut w = Writer::new();
+    w.map(found.len());
+    for (minion, body) in &found {
+        w.str(minion).raw(body);
     }
     Ok(w.into_bytes())
 }

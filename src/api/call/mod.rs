@@ -155,6 +155,11 @@ fn failed(error: StoreError) -> CallError {
 }
 
 /// Makes jids: the present time, or the next microsecond that has not been given out.
+///
+/// # Invariant
+///
+/// Only even microseconds. The odd ones belong to the extension, which makes jids itself while it cannot reach us
+/// (`local_jid` in `salt/`): so no jid of one is ever made by the other, whatever the clocks do.
 #[derive(Debug)]
 pub struct JidMaker(AtomicI64);
 
@@ -166,9 +171,13 @@ impl JidMaker {
 
     /// The instant of a new jid.
     pub fn next(&self, now: Micros) -> Micros {
-        let advance = |last: i64| Some(now.0.max(last.saturating_add(1)));
+        let after = |last: i64| {
+            let at = now.0.max(last.saturating_add(1));
+            at.saturating_add(at & 1)
+        };
+        let advance = |last: i64| Some(after(last));
         let last = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, advance).unwrap_or(now.0);
-        Micros(now.0.max(last.saturating_add(1)))
+        Micros(after(last))
     }
 }
 
@@ -179,8 +188,8 @@ mod tests {
     #[test]
     fn jids_are_unique_even_when_the_clock_stands_or_steps_back() {
         let maker = JidMaker::after(Micros(100));
-        let made = [50, 50, 200, 200, 10].map(|now| maker.next(Micros(now)).0);
-        assert_eq!(made, [101, 102, 200, 201, 202]);
+        let made = [50, 50, 200, 200, 10, 207].map(|now| maker.next(Micros(now)).0);
+        assert_eq!(made, [102, 104, 200, 202, 204, 208], "and even, for the odd ones are the extension's");
     }
 
     #[test]

@@ -114,8 +114,15 @@ pub(super) fn save_minions(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> R
     Ok(nil())
 }
 
+/// With an `endtime` it stands for the `update_endtime` that comes right behind it, too. Only then is the answer true: an
+/// older daemon, which would not see it, answers nil.
 pub(super) fn returner(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
-    keep_return(ctx, args, to, true)
+    let jid = keep_return(ctx, args, to, true)?;
+    let Some(endtime) = args.text("endtime")? else { return Ok(nil()) };
+    keep_endtime(ctx, args, &jid, endtime, to)?;
+    let mut answer = Writer::new();
+    answer.bool(true);
+    Ok(answer.into_bytes())
 }
 
 /// A return that came from the minion itself, whose signature is known to be `signer`'s.
@@ -144,15 +151,17 @@ pub(in crate::api) fn signed_return(
     if said("jid").is_none() {
         return Err(ctx.refuse("a return without one `jid` belongs to no job".to_owned()));
     }
-    keep_return(ctx, args, to, false)
+    keep_return(ctx, args, to, false)?;
+    Ok(nil())
 }
 
+/// Its jid.
 fn keep_return(
     ctx: &Ctx,
     args: &Args<'_>,
     to: &mut Drafts<'_>,
     from_master: bool,
-) -> Result<Vec<u8>, CallError> {
+) -> Result<String, CallError> {
     let load = args.required_map("load")?;
     let jid = msgpack::get(load, "jid").and_then(id_text);
     let jid =
@@ -160,6 +169,10 @@ fn keep_return(
     let minion = msgpack::get(load, "id").and_then(id_text).filter(|id| !id.is_empty());
     let minion =
         minion.ok_or_else(|| ctx.refuse(format!("a return of job {jid} without `id` is nobody's")))?;
+    if !is_minion_id(&minion) {
+        let shown: String = minion.chars().take(100).collect();
+        return Err(ctx.refuse(format!("Salt lets no minion have the id {shown:?} (a return of job {jid})")));
+    }
     let seen = peek(load);
     // The master fires a return before it hands it over, and firing adds the stamp: so it was on the bus.
     let fired = from_master && seen.stamp.is_some() && seen.cmd == Some("_return");
@@ -179,16 +192,31 @@ fn keep_return(
     };
     ctx.check_size(&entry)?;
     ctx.gate.pass(&entry, Some(prints(&entry, seen.answer)), |entry, prints| to.push(entry, prints));
-    Ok(nil())
+    Ok(jid)
+}
+
+/// What a minion may be called: `valid_id` in `salt/utils/verify.py`.
+fn is_minion_id(id: &str) -> bool {
+    !matches!(id, "." | "..") && !id.contains(['/', '\\', '\0'])
 }
 
 pub(super) fn update_endtime(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
     let jid = ctx.job_of(args.required_id("jid")?)?;
-    let mut body = Writer::new();
-    body.str(args.required_text("endtime")?);
-    let body = body.into_bytes();
-    ctx.store_one(&Entry { jid: &jid, body: &body, ..blank(ctx, args, Kind::Endtime)? }, to)?;
+    keep_endtime(ctx, args, &jid, args.required_text("endtime")?, to)?;
     Ok(nil())
+}
+
+fn keep_endtime(
+    ctx: &Ctx,
+    args: &Args<'_>,
+    jid: &str,
+    endtime: &str,
+    to: &mut Drafts<'_>,
+) -> Result<(), CallError> {
+    let mut body = Writer::new();
+    body.str(endtime);
+    let body = body.into_bytes();
+    ctx.store_one(&Entry { jid, body: &body, ..blank(ctx, args, Kind::Endtime)? }, to)
 }
 
 pub(super) fn event_return(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {

@@ -35,6 +35,8 @@ map ``saltcellar:`` without the prefix, and on a minion they may come from pilla
     saltcellar.spool_bytes_max: 268435456
     # For how many seconds an entry may wait there; counted, logged and lost likewise.
     saltcellar.spool_age_max: 604800
+    # get_jid and get_fun give whole returns, as returners for databases do: mysql, pgjsonb, redis.
+    saltcellar.full_ret: False
 
 On a minion of another machine:
 
@@ -60,7 +62,12 @@ To use it for single jobs, ask for it:
     salt '*' test.ping --return saltcellar
 
 Other settings for a single job, under ``alternative.saltcellar.socket`` and so on in the minion's
-configuration, are chosen with ``--return_config alternative``. ``--return_kwargs`` is ignored.
+configuration, are chosen with ``--return_config alternative``. ``--return_kwargs '{timeout: 5}'`` sets those that
+the minion's own configuration lets a job set, and without it none: whoever may run ``test.ping`` should not choose what root writes where.
+
+.. code-block:: yaml
+
+    saltcellar.return_kwargs: [timeout]
 """
 
 from saltext.saltcellar.utils import client
@@ -88,7 +95,7 @@ def save_load(jid, clear_load, minions=None):
     """
     Keep the load of a job. Salt calls this for each return as well; the daemon tells them apart.
     """
-    _client().save_load(jid, clear_load, minions)
+    _client().save_load(__opts__, jid, clear_load, minions)
 
 
 def save_minions(jid, minions, syndic_id=None):
@@ -102,14 +109,14 @@ def returner(load):
     """
     Keep a minion's return.
     """
-    _client(load).write("returner", {"load": load})
+    _client(load).returner(__opts__, load)
 
 
 def update_endtime(jid, endtime):
     """
     Keep when a job ended; the last one wins.
     """
-    _client().write("update_endtime", {"jid": str(jid), "endtime": str(endtime)})
+    _client().update_endtime(jid, endtime)
 
 
 def get_endtime(jid):
@@ -130,7 +137,7 @@ def get_jid(jid):
     """
     What each minion returned for a job.
     """
-    return _client().read("get_jid", {"jid": str(jid)}, {})
+    return _client().get_jid(jid)
 
 
 def get_jids():
@@ -150,9 +157,9 @@ def get_jids_filter(count, filter_find_job=True):
 
 def get_fun(fun):
     """
-    The last jid of a function, by minion.
+    The last jid of a function, by minion; with ``saltcellar.full_ret`` what was returned for it.
     """
-    return _client().read("get_fun", {"fun": fun}, {}, listing=True)
+    return _client().get_fun(fun)
 
 
 def get_minions():

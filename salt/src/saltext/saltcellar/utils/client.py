@@ -20,6 +20,7 @@ import time
 import salt.utils.jid
 import salt.utils.job
 from salt.exceptions import CommandExecutionError
+from saltext.saltcellar.utils import fold, jids
 from saltext.saltcellar.utils import settings as settings_
 from saltext.saltcellar.utils import spool as spool_
 from saltext.saltcellar.utils import wire
@@ -57,7 +58,6 @@ _latest = [None, None]
 _breakers = {}
 _handover_not_before = {}
 _complaints = {}
-_last_jid = [""]
 
 
 class Away(Exception):
@@ -109,6 +109,7 @@ class Client:
         """A jid, whatever happens. One that was passed needs no round trip: Salt asks this for every return."""
         jid = str(passed_jid) if passed_jid else None
         try:
+            fold.settle()
             if nocache:
                 # Made here if need be: an entry in the spool must know its jid.
                 jid = jid or self._new_jid(opts)
@@ -124,11 +125,11 @@ class Client:
             answer = self._ask(wire.Call("prep_jid", {"nocache": False, "passed_jid": None}))
             self.hand_over()
             if isinstance(answer, str) and answer:
-                return answer
+                return jids.in_form_of(opts, answer)
             complain("prep_jid", "saltcellar: the daemon made no jid but %r", answer)
         except (Away, wire.Refusal) as exc:
             complain("prep_jid", "saltcellar: making a jid without the daemon: %s", exc)
-        return local_jid(opts)
+        return jids.local_jid(opts, self.spool)
 
     def get_load(self, jid):
         """
@@ -139,6 +140,7 @@ class Client:
         the same in 3006, 3007 and 3008). ``--static`` fails either way, but with an exception it says
         why; and a syndic that got ``{}`` would not ask again, and never forward that load.
         """
+        fold.settle()
         try:
             load = self._ask(wire.Call("get_load", {"jid": str(jid)}))
         except (Away, wire.Refusal) as exc:
@@ -191,9 +193,65 @@ class Client:
         _pool.batch = batch = _Batch(events)
         self.write("event_return", {"at": batch.at, "events": events})
 
-    def save_load(self, jid, load, minions):
-        """Keep the load of a job, and whom it went to."""
-        self.write("save_load", {"jid": str(jid), "load": load, "minions": _names(minions)})
+    def get_jid(self, jid):
+        """What each minion returned for a job."""
+        return self.read("get_jid", self._shaped({"jid": str(jid)}), {})
+
+    def get_fun(self, fun):
+        """The last jid of a function by minion, or the last return."""
+        return self.read("get_fun", self._shaped({"fun": fun}), {}, listing=True)
+
+    def _shaped(self, args):
+        return {**args, "full": True} if self.settings.full_ret else args
+
+    def save_load(self, opts, jid, load, minions):
+        """Keep the load of a job, and whom it went to. Salt calls this for each return as well, see ``fold.py``."""
+        args = {"at": time.time_ns() // 1000, "jid": str(jid), "load": load, "minions": _names(minions)}
+        if minions is None and fold.returner_follows(opts, args["jid"], load):
+            if fold.take("save_load", load) is None:
+                fold.settle()
+            fold.hold(self, "save_load", args, load)
+            return
+        self.write("save_load", args)
+
+    def returner(self, opts, load):
+        """Keep a minion's return."""
+        args = {"at": time.time_ns() // 1000, "load": load}
+        # The same map was to be the load: it says so again now.
+        fold.take("save_load", load)
+        if isinstance(load, dict) and fold.endtime_follows(opts):
+            fold.settle()
+            fold.hold(self, "returner", args, load)
+            return
+        self.write("returner", args)
+
+    def update_endtime(self, jid, endtime):
+        """Keep when a job ended, together with the return that is the occasion, if it was held back for this."""
+        args = {"jid": str(jid), "endtime": str(endtime)}
+        held = fold.take("returner", jid=args["jid"])
+        kept = self._write_both(held.args, args["endtime"]) if held else None
+        if held and not kept:
+            self.write("returner", held.args)
+        if kept != "both":
+            self.write("update_endtime", args)
+
+    def _write_both(self, args, endtime):
+        """A return and its end time in one message. What of it is stored: ``both``, the ``return``, or nothing yet."""
+        # An end time does not overtake others that wait in the spool, see LAST_WINS.
+        if self.spool.pending():
+            return None
+        try:
+            answer = self._ask(wire.Call("returner", {**args, "endtime": endtime}), writes=True)
+        except (Away, wire.Refusal):
+            # Again by itself: each has a record of its own in the spool, or is refused by itself.
+            args["replay"] = True
+            return None
+        except Exception:  # pylint: disable=broad-except
+            log.debug("saltcellar: a return and its end time go in two messages", exc_info=True)
+            return None
+        self.hand_over()
+        # An older daemon does not see the end time, and says nothing.
+        return "both" if answer is True else "return"
 
     def save_minions(self, jid, minions, syndic_id):
         """Add to the minions a job went to."""
@@ -204,6 +262,7 @@ class Client:
 
     def write(self, call, args):
         """Have something stored: by the daemon, or in the spool. Never raises."""
+        fold.settle()
         # First, so that whoever looks into the spool need not read further.
         args = {"at": time.time_ns() // 1000, **args}
         try:
@@ -231,6 +290,7 @@ class Client:
 
     def read(self, call, args, otherwise, listing=False):
         """Ask for something; ``otherwise`` is what it is when the daemon cannot say. Never raises."""
+        fold.settle()
         try:
             answer = self._ask(wire.Call(call, args), self.settings.listing_timeout if listing else None)
             self.hand_over()
@@ -439,15 +499,6 @@ def _entries_of(record):
         return 1
 
 
-def local_jid(opts):
-    """A jid made without the daemon, in Salt's form; never the same twice in a row in one process."""
-    while True:
-        jid = salt.utils.jid.gen_jid(opts)
-        if jid != _last_jid[0]:
-            _last_jid[0] = jid
-            return jid
-
-
 def complain(about, message, *args):
     """Log an error, but the same one only once in a while: a master makes hundreds of calls a second."""
     now = time.monotonic()
@@ -546,6 +597,7 @@ def forget():
         connection.close()
     _pool.held = {}
     _pool.batch = None
+    fold.forget()
     _clients.clear()
     _latest[:] = None, None
     for memory in (_breakers, _handover_not_before, _complaints):

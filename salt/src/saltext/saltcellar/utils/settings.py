@@ -31,7 +31,12 @@ KEYS = {
     "url": (str, None),
     "ca": (str, None),
     "pki_dir": (str, None),
+    "full_ret": (bool, False),
+    "return_kwargs": (list, ()),
 }
+
+#: Of Salt's options what :func:`said` looks at.
+_LOOKED_AT = (NAME, "__role", "cachedir", *(f"{NAME}.{key}" for key in KEYS))
 
 
 class Settings:
@@ -79,15 +84,16 @@ def from_opts(opts, functions=None, ret=None):
     """
     The settings that ``opts`` hold; on a minion also those in its pillar and grains.
 
-    ``functions`` is the loader's ``__salt__`` and ``ret`` the return at hand, for its ``ret_config``.
-    Of the return nothing else is looked at. Its ``ret_kwargs`` come from whoever sent the job, who
-    may be allowed to run ``test.ping`` and no more, and must not choose what root writes where.
+    ``functions`` is the loader's ``__salt__`` and ``ret`` the return at hand, for its ``ret_config`` and
+    ``ret_kwargs``. The latter come from whoever sent the job, who may be allowed to run ``test.ping`` and no
+    more, and must not choose what root writes where: only those count that ``return_kwargs`` names.
     """
     section = opts.get(NAME)
     values = dict(section) if isinstance(section, collections.abc.Mapping) else {}
     values.update({key: opts[f"{NAME}.{key}"] for key in KEYS if f"{NAME}.{key}" in opts})
     if opts.get("__role") == "minion" and functions is not None:
         values.update(_minion_values(opts, functions, ret))
+        values.update(_kwargs(values.get("return_kwargs"), ret))
     if not values.get("spool_dir"):
         values["spool_dir"] = default_spool_dir(opts.get("cachedir"))
     if not values.get("pki_dir"):
@@ -102,14 +108,15 @@ def said(opts):
     On a minion it asks pillar and grains, and the default socket depends on what is there at the moment.
     """
     socket = os.environ.get("SALTCELLAR_SOCKET")
-    values = [opts[f"{NAME}.{key}"] if f"{NAME}.{key}" in opts else None for key in KEYS]
-    section = opts.get(NAME)
-    if isinstance(section, collections.abc.Mapping):
-        values += section.items()
-    known = socket or values[0] or os.geteuid() == 0
-    if not known or opts.get("__role") == "minion":
+    # For each call on 3006 and 3007, so in one go.
+    values = tuple(map(opts.get, _LOOKED_AT))
+    section, role, cachedir, *flat = values
+    if not (socket or flat[0] or os.geteuid() == 0) or role == "minion":
         return None
-    found = (socket, opts.get("cachedir"), *values)
+    found = (socket, cachedir, *flat)
+    if isinstance(section, collections.abc.Mapping):
+        found += tuple(section.items())
+    found = tuple(tuple(value) if isinstance(value, list) else value for value in found)
     try:
         hash(found)
     except TypeError:
@@ -132,8 +139,26 @@ def _minion_values(opts, functions, ret):
         return {}
 
 
+def _kwargs(allowed, ret):
+    """Of a job's ``ret_kwargs`` those that it may choose."""
+    kwargs = ret.get("ret_kwargs") if isinstance(ret, collections.abc.Mapping) else None
+    if not kwargs or not isinstance(kwargs, collections.abc.Mapping):
+        return {}
+    allowed = _checked("return_kwargs", list, allowed, ())
+    known = {key: value for key, value in kwargs.items() if key in KEYS and key != "return_kwargs"}
+    left = sorted(key for key in known if key not in allowed)
+    if left:
+        log.warning("saltcellar: a job may not set %s, see saltcellar.return_kwargs", ", ".join(left))
+    return {key: value for key, value in known.items() if key in allowed}
+
+
 def _checked(key, kind, value, default):
     if value is None or value == "":
+        return default
+    if kind in (bool, list):
+        if isinstance(value, kind):
+            return value
+        log.error("saltcellar.%s: %r is no %s, taking the default %r", key, value, kind.__name__, default)
         return default
     try:
         value = kind(value)

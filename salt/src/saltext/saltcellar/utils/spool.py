@@ -15,6 +15,8 @@ One directory, written by every Salt process of one user (and by root on their b
     A JSON map of how many entries were not stored, by reason.
 ``spool.handover``
     Empty. Whoever holds its lock is handing over.
+``jid``
+    The last jid that was made without the daemon: u64, microseconds since 1970 UTC.
 
 Invariants, all under an exclusive flock on ``spool``:
 
@@ -52,10 +54,13 @@ RECORD_BYTES_MAX = wire.REQUEST_BYTES_MAX - 64
 EXPIRY_INTERVAL_S = 60.0
 #: A record that made the daemon fail so many times, with the daemon well otherwise, is set aside.
 TRIES_MAX = 20
+#: The last jid made here counts unless it is so far ahead of the clock, in microseconds. The daemon does the same.
+JIDS_AHEAD_US = 3600 * 1000000
 
 _HEADER = struct.Struct(">II")
 _STATE = struct.Struct(">QQI")
 _CRC = struct.Struct(">I")
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 #: Counts that could not be written yet, by directory.
 _uncounted = {}
@@ -300,6 +305,31 @@ class Spool:
         os.fsync(fd)
         self._write_state(0, 0, 0, durable=True)
 
+    # ---- jids
+
+    def next_jid_time(self, now):
+        """
+        The first odd microsecond from ``now`` on that no process has got from here. Raises ``OSError``.
+
+        Not durable: after a power failure the clock has moved on.
+        """
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            fd = self._open(os.path.join(self.directory, "jid"))
+            try:
+                _lock(fd)
+                last = int.from_bytes(os.pread(fd, 8, 0), "big")
+                # Of a clock that was wrong, and ran far ahead.
+                if last > now + JIDS_AHEAD_US:
+                    last = 0
+                now = max(now | 1, last + 2)
+                _write_all(fd, now.to_bytes(8, "big"), 0)
+                return now
+            finally:
+                _close(fd)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
     # ---- counting
 
     def count(self, reason, number=1):
@@ -343,7 +373,7 @@ class Spool:
         Signals wait meanwhile: Salt's event process flushes its queue from within its handler for
         SIGTERM, and would wait for a lock that the code it interrupted holds.
         """
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             fd = self._open(self.path, create)
             try:

@@ -1,0 +1,156 @@
+"""What a master should never be handed, and what it is: defined, counted, and Salt goes on. With a real daemon."""
+
+import pytest
+import salt.loader
+from conftest import JID, RETURN, Bus
+
+from saltext.saltcellar.utils import client, wire
+
+LIMIT = 64 * 1024
+SMALL = f"store:\n  entry_bytes_max: {LIMIT}\n"
+FULL = "store:\n  free_bytes_min: 1000000GiB\n  free_bytes_low: 1000000GiB\n"
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch):
+    """What was spooled is handed over with the next call, and not a second later."""
+    monkeypatch.setattr(client, "HANDOVER_PAUSE_S", 0)
+
+
+@pytest.fixture
+def at(master_opts, opts):
+    """Have Salt speak to this daemon."""
+
+    def point(cellar):
+        master_opts["saltcellar.socket"] = opts["saltcellar.socket"] = cellar.socket
+        return cellar
+
+    return point
+
+
+@pytest.fixture
+def returners(master_opts):
+    """Loaded at each use: 3006 and 3007 copy the options when they load."""
+
+    class Returners:
+        def __getitem__(self, name):
+            return salt.loader.returners(master_opts, {})[name]
+
+    return Returners()
+
+
+def goes_on(store, returners, minion="next"):
+    """The next return is stored as if nothing had been."""
+    store(dict(RETURN, id=minion), event=Bus(), job_cache_store_endtime=True)
+    assert minion in returners["saltcellar.get_jid"](JID)
+    assert returners["saltcellar.get_endtime"](JID)
+
+
+def test_a_return_larger_than_the_daemon_takes(make_cellar, at, store, returners, spool, caplog):
+    cellar = at(make_cellar(SMALL))
+    store(dict(RETURN, **{"return": "x" * LIMIT}), event=Bus(), job_cache_store_endtime=True)
+    assert returners["saltcellar.get_jid"](JID) == {}
+    assert spool.counters() == {"too_large": 1}
+    assert cellar.counter("entries_too_large") >= 1
+    assert f"returner for job {JID} was not stored" in caplog.text
+    goes_on(store, returners)
+
+
+def test_a_publish_larger_than_the_daemon_takes(make_cellar, at, store, returners, spool):
+    at(make_cellar(SMALL))
+    load = {"cmd": "publish", "tgt": ["x" * LIMIT], "fun": "test.ping", "arg": [], "tgt_type": "list", "jid": JID, "ret": ""}
+    returners["saltcellar.save_load"](JID, load, ["web1"])
+    assert spool.counters() == {"too_large": 1}
+    assert returners["saltcellar.get_load"](JID) == {}, "salt says that there is no such job, and goes on"
+    goes_on(store, returners)
+
+
+class Unpackable:
+    def __str__(self):
+        raise RuntimeError("not even that")
+
+
+def test_values_that_cannot_be_packed(cellar, at, store, returners):
+    at(cellar)
+    cycle, deep = [], []
+    cycle.append(cycle)
+    for _ in range(2000):
+        deep = [deep]
+    load = dict(RETURN, **{"return": {"cycle": cycle, "deep": deep, "object": Unpackable(), "huge": 2**200, b"k": {1, 2}}})
+    store(load, event=Bus())
+    got = returners["saltcellar.get_jid"](JID)["web1"]["return"]
+    assert got["cycle"] == ["<recursion>"]
+    assert got["object"] == "<Unpackable without a text form>"
+    assert got["huge"] == str(2**200)
+    assert got[b"k"] == [1, 2]
+    goes_on(store, returners)
+
+
+@pytest.mark.parametrize("bad", ["../../etc/passwd", "a/b", "a\\b", "a\0b", ".", ".."])
+def test_an_id_that_salt_would_refuse(cellar, at, store, returners, spool, bad):
+    """Salt's `_store_job` does not hand it over; the daemon does not take it from anybody else either."""
+    at(cellar)
+    store(dict(RETURN, id=bad), event=Bus())
+    returners["saltcellar.returner"](dict(RETURN, id=bad))
+    assert returners["saltcellar.get_jid"](JID) == {}
+    assert returners["saltcellar.get_minions"]() == []
+    assert spool.counters() == {"refused": 1}, "the one that was not Salt's"
+    assert cellar.counter("calls_refused") == 1
+    goes_on(store, returners)
+
+
+def test_a_jid_of_ten_thousand_bytes_is_a_jid_and_one_of_twenty_thousand_is_not(cellar, at, store, returners, spool):
+    at(cellar)
+    for jid, stored in (("1" * 10_000, True), ("1" * 20_000, False)):
+        store(dict(RETURN, jid=jid), event=Bus(), job_cache_store_endtime=True)
+        assert (returners["saltcellar.get_jid"](jid) != {}) == stored
+        assert (jid in returners["saltcellar.get_jids"]()) == stored
+    assert set(spool.counters()) <= {"refused", "bad_args"} and sum(spool.counters().values()) == 2
+    goes_on(store, returners)
+
+
+@pytest.mark.parametrize("jid", ["20261121031733650864", "req"])
+def test_the_daemon_dies_between_the_load_and_the_return(cellar, at, store, returners, spool, jid):
+    at(cellar)
+    load = store(dict(RETURN, jid=jid), event=Bus(does=cellar.kill), job_cache_store_endtime=True)
+    assert spool.pending()
+    cellar.start()
+    goes_on(store, returners)
+    assert returners["saltcellar.get_jid"](load["jid"]) == {"web1": {"return": True, "retcode": 0}}
+    assert returners["saltcellar.get_endtime"](load["jid"])
+    assert returners["saltcellar.get_load"](load["jid"])["id"] == "web1"
+    assert not spool.pending() and spool.counters() == {}
+
+
+def test_the_daemon_dies_between_taking_a_return_and_answering(cellar, at, store, returners, spool, monkeypatch):
+    at(cellar)
+    store(event=Bus())
+    receive = wire.Connection.receive
+
+    def killed(self, deadline):
+        answer = receive(self, deadline)
+        cellar.kill()
+        monkeypatch.setattr(wire.Connection, "receive", receive)
+        raise wire.Broken(f"the answer {answer} got lost")
+
+    monkeypatch.setattr(wire.Connection, "receive", killed)
+    store(dict(RETURN, id="web2"), event=Bus(), job_cache_store_endtime=True)
+    assert spool.pending()
+    cellar.start()
+    goes_on(store, returners)
+    shown = cellar.ask("job_show", jid=JID)["returns"]
+    assert {one["minion"]: one["duplicates"] for one in shown} == {"web1": 0, "web2": 0, "next": 0}
+    assert not spool.pending()
+
+
+def test_a_full_disk_lets_returns_wait_in_the_spool_until_there_is_room(make_cellar, at, store, returners, spool):
+    cellar = at(make_cellar(FULL))
+    load = store(dict(RETURN, jid="req"), event=Bus(), job_cache_store_endtime=True)
+    assert [record.call()[0] for record in spool.records()] == ["returner", "update_endtime"]
+    assert cellar.counter("entries_refused_disk_full") >= 1
+    assert returners["saltcellar.get_jid"](load["jid"]) == {}, "reading goes on"
+    cellar.stop()
+    make_cellar()
+    goes_on(store, returners)
+    assert returners["saltcellar.get_jid"](load["jid"]) == {"web1": {"return": True, "retcode": 0}}
+    assert not spool.pending() and spool.counters() == {}

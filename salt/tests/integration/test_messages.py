@@ -1,0 +1,161 @@
+"""What goes over the socket when a real master stores jobs: one message for a return. And minions that return by themselves."""
+import contextlib
+import json
+import os
+import shutil
+import socket
+import struct
+import threading
+
+import msgpack
+import pytest
+import salt_lab
+from conftest import Daemon, Lab, eventually
+
+# A job of 3007 may wait half a minute for the master's word on its return before it calls its returners.
+PATIENCE = 90
+
+
+class Tap:
+    """A socket that hands everything on to the daemon's, and notes each call: `(call, args)`."""
+
+    def __init__(self, path, daemon):
+        self.path, self.daemon, self.calls = path, daemon, []
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(path)
+        self.listener.listen(64)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                ours, _ = self.listener.accept()
+            except OSError:
+                return
+            theirs = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                theirs.connect(self.daemon.socket)
+            except OSError:
+                ours.close()
+                continue
+            threading.Thread(target=self._requests, args=(ours, theirs), daemon=True).start()
+            threading.Thread(target=self._pump, args=(theirs, ours), daemon=True).start()
+
+    def _pump(self, source, to, note=lambda data: None):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                note(data)
+                to.sendall(data)
+            to.shutdown(socket.SHUT_WR)
+
+    def _requests(self, source, to):
+        held = bytearray()
+        self._pump(source, to, lambda data: self._note(held, data))
+
+    def _note(self, held, data):
+        held += data
+        while held:
+            if held[:6] == b"SCWIRE":
+                del held[:8]
+            elif len(held) >= 4 and len(held) >= 4 + (size := struct.unpack_from(">I", held)[0]):
+                _, call, args = msgpack.unpackb(bytes(held[4:4 + size]), strict_map_key=False)
+                self.calls.append((call, args))
+                del held[:4 + size]
+            else:
+                return
+
+    def about(self, jid):
+        """Names of the calls about this job, in order."""
+        def jid_of(args):
+            load = args.get("load")
+            return args.get("jid") or args.get("passed_jid") or (load.get("jid") if isinstance(load, dict) else None)
+        return [call for call, args in self.calls if jid_of(args) == jid]
+
+    def close(self):
+        self.listener.close()
+
+
+@pytest.fixture(scope="module")
+def tapped():
+    """A lab whose master stores end times, with a tap in between; its minion knows another tap as an alternative."""
+    root = salt_lab.new_dir("sc-tap-")
+    daemon = Daemon(root, bus=f"{root}/lab/master/run")
+    daemon.tap, daemon.other = Tap(f"{root}/tap.sock", daemon), Tap(f"{root}/other.sock", daemon)
+    daemon.raw = f"{root}/raw.json"
+    running = None
+    try:
+        daemon.start()
+        running = salt_lab.start(
+            directory=f"{root}/lab", minions=1,
+            master_conf={"master_job_cache": "saltcellar", "saltcellar.socket": daemon.tap.path,
+                         "job_cache_store_endtime": True},
+            minion_conf={"saltcellar.socket": daemon.socket, "alternative.saltcellar.socket": daemon.other.path,
+                         "saltcellar.return_kwargs": ["timeout"], "rawfile_json.filename": daemon.raw})
+        eventually("the daemon reads the bus", lambda: any(b["connected"] for b in daemon.status()["bus"]))
+        daemon.lab = Lab(running)
+        yield daemon
+    finally:
+        if running:
+            salt_lab.stop(salt_lab.load(running["dir"]), keep=True)
+        for tap in (daemon.tap, daemon.other):
+            tap.close()
+        if daemon.running:
+            daemon.stop()
+        if not os.environ.get("KEEP"):
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def endtime(daemon, jid):
+    return eventually(f"the end of {jid}", lambda: (daemon.job(jid) or {}).get("endtime"))
+
+
+def test_a_return_is_one_message_with_its_end_time(tapped):
+    calls = tapped.status()["counters"]["calls"]
+    seen = len(tapped.tap.calls)
+    jid = tapped.lab.publish("*", "test.echo", "counted")
+    endtime(tapped, jid)
+    assert tapped.tap.about(jid) == ["save_load", "returner"]
+    assert tapped.returned(jid) == ["lab-1"]
+    # What the daemon counts: the jid, the load, the return; what the master's maintenance asks; and our own questions.
+    since = [call for call, _ in tapped.tap.calls[seen:]]
+    assert sorted(call for call in since if call != "clean_old_jobs") == ["prep_jid", "returner", "save_load"]
+    assert tapped.status()["counters"]["calls"] - calls >= len(since)
+
+
+def test_a_return_without_a_job_is_one_message_behind_its_jid(tapped):
+    assert tapped.lab.call("lab-1", "test.arg", "alone") is not None
+    jid = next(j["jid"] for j in tapped.jobs("--fun", "test.arg"))
+    endtime(tapped, jid)
+    assert tapped.tap.about(jid) == ["returner"]
+    assert tapped.job(jid)["minions"] == ["lab-1"]
+
+
+def test_a_runner_is_one_message(tapped):
+    tapped.lab.run("test.arg", "runs")
+    jid = next(j["jid"] for j in tapped.jobs("--fun", "runner.test.arg"))
+    endtime(tapped, jid)
+    assert tapped.tap.about(jid) == ["returner"]
+
+
+def test_several_returners_at_once_and_another_configuration(tapped):
+    assert tapped.lab.salt("lab-1", "test.echo", "thrice", "--return", "saltcellar,rawfile_json,saltcellar",
+                           "--return_config", "alternative") == {"lab-1": "thrice"}
+    jid = next(j["jid"] for j in tapped.jobs() if j["arg"] == ["thrice"])
+    eventually("the minion's own return", lambda: tapped.other.about(jid) == ["returner"], PATIENCE)
+    eventually("the other returner", lambda: os.path.exists(tapped.raw), PATIENCE)
+    with open(tapped.raw) as raw:
+        assert [json.loads(line)["return"] for line in raw] == ["thrice"]
+    assert [(r["return"], r["duplicates"]) for r in tapped.job(jid)["returns"]] == [("thrice", 0)]
+
+
+def test_a_job_sets_no_more_than_it_may(tapped):
+    kwargs = json.dumps({"socket": tapped.other.path, "timeout": 5})
+    assert tapped.lab.salt("lab-1", "test.echo", "here", "--return", "saltcellar", "--return_kwargs", kwargs) \
+        == {"lab-1": "here"}
+    jid = next(j["jid"] for j in tapped.jobs() if j["arg"] == ["here"])
+    log = f"{tapped.lab.lab['dir']}/lab-1/log"
+    eventually("a word in the minion's log",
+               lambda: "a job may not set socket, see saltcellar.return_kwargs" in open(log).read(),
+               PATIENCE)
+    assert tapped.other.about(jid) == []
+    assert tapped.returned(jid) == ["lab-1"]
