@@ -1,0 +1,231 @@
+"""
+Every intended difference between ``local_cache`` and ``saltcellar``, with its reason. ``test_parity.py`` fails on any other
+one, and on one of these that does not show up any more.
+
+A difference is a function that takes the question, both answers and what the world knows, and gives both back without
+what it speaks of. Its first line says what differs, the rest why.
+"""
+
+ALL = {}
+
+
+def difference(function):
+    """Enter a difference by its function's name."""
+    ALL[function.__name__] = function
+    return function
+
+
+class Missing:
+    """In place of what a difference takes out of the comparison."""
+
+    def __repr__(self):
+        return "<differs as intended>"
+
+    def __eq__(self, other):
+        return isinstance(other, Missing)
+
+    __hash__ = object.__hash__
+
+
+MISSING = Missing()
+
+#: What a load says in a listing.
+LISTED = ("Function", "Arguments", "Target", "Target-type", "User", "Metadata")
+
+
+def _rows(ask, theirs, ours):
+    """Pairs of what both say about one job each, to be changed in place; by jid."""
+    if ask.function == "get_jids":
+        return {jid: (theirs[jid], ours[jid]) for jid in theirs if jid in ours}
+    if ask.function == "get_jids_filter":
+        found = {row["JID"]: row for row in ours}
+        return {row["JID"]: (row, found[row["JID"]]) for row in theirs if row["JID"] in found}
+    return {}
+
+
+def _without_minions(theirs, ours):
+    """Both loads without the minions, of which ours has all of theirs."""
+    one, other = theirs.get("Minions", ()), ours.get("Minions", ())
+    assert MISSING in (one, other) or set(one) <= set(other), "ours has all of theirs"
+    return dict(theirs, Minions=MISSING), dict(ours, Minions=MISSING)
+
+
+@difference
+def there_is_an_answer(ask, theirs, ours, world):
+    """
+    Reading answers, whatever is stored.
+
+    ``local_cache`` raises where a job has no list of minions (a return or load without ``tgt``), where a jid looks like a time that
+    there is none of, and where there is no job at all.
+    """
+    if type(theirs).__name__ == "Raised" and type(ours).__name__ != "Raised":
+        return MISSING, MISSING
+    return theirs, ours
+
+
+@difference
+def the_first_publish_stays(ask, theirs, ours, world):
+    """
+    Of several loads that were published under one jid the first one is shown.
+
+    ``local_cache`` keeps the last one, so that a jid used twice, or a syndic's copy of the load, replaces what the user asked for.
+    The minions of all of them count.
+    """
+    if ask.function == "get_load" and ask.jid in world.republished:
+        keep = lambda load: {"Minions": load.get("Minions", MISSING)}  # noqa: E731
+        return keep(theirs), keep(ours)
+    for jid, pair in _rows(ask, theirs, ours).items():
+        if jid in world.republished:
+            for row in pair:
+                row.update(dict.fromkeys(LISTED, MISSING))
+    if ask.function == "get_jids_filter" and world.republished and ask.args[1:] != (False,):
+        # Whether one of them is `saltutil.find_job` is a matter of which load counts.
+        drop = lambda rows: [row for row in rows if row["JID"] not in world.republished]  # noqa: E731
+        if len(theirs) < ask.args[0] and len(ours) < ask.args[0]:
+            return drop(theirs), drop(ours)
+        return MISSING, MISSING
+    return theirs, ours
+
+
+@difference
+def targets_are_not_matched_again(ask, theirs, ours, world):
+    """
+    The minions of a load that was saved without any are unknown.
+
+    ``local_cache`` matches the target against the accepted keys at that moment, in the process that saves. The master's own publish
+    always names its minions; ``salt-ssh`` and syndics' loads do not, and there the keys are those of other machines.
+    """
+    if ask.function != "get_load" or ask.jid not in world.without_minions:
+        return theirs, ours
+    return dict(theirs, Minions=MISSING), dict(ours, Minions=MISSING)
+
+
+@difference
+def minions_count_without_a_target(ask, theirs, ours, world):
+    """
+    The minions that a publish names are kept, whether it has a ``tgt`` or not.
+
+    ``local_cache`` looks at ``tgt`` first, and keeps no list where it is missing or empty.
+    """
+    if ask.function != "get_load" or ask.jid not in world.without_target:
+        return theirs, ours
+    return _without_minions(theirs, ours)
+
+
+@difference
+def minions_add_up(ask, theirs, ours, world):
+    """
+    Minions reported for a job a second time are added.
+
+    3006 and 3007 replace the list, with the last syndic's or the last batch's; 3008 adds, as we do.
+    """
+    if world.release >= (3008,) or ask.function != "get_load" or ask.jid not in world.minions_twice:
+        return theirs, ours
+    return _without_minions(theirs, ours)
+
+
+@difference
+def a_return_is_enough_to_know_a_job(ask, theirs, ours, world):
+    """
+    A return whose job nobody prepared is stored, and is the job's load until a better one comes.
+
+    ``local_cache`` drops it and logs an inconsistency. A minion that returns by itself (``--return``) is not prepared by anybody.
+    """
+    only = world.only_returned()
+    if ask.function == "get_load" and ask.jid in only:
+        return MISSING, MISSING
+    if ask.function == "get_jid":
+        keep = lambda answer: {m: ret for m, ret in answer.items() if (ask.jid, m) not in world.dropped}  # noqa: E731
+        return keep(theirs), keep(ours)
+    if ask.function == "get_jids":
+        keep = lambda rows: {jid: row for jid, row in rows.items() if jid not in only}  # noqa: E731
+        return keep(theirs), keep(ours)
+    if ask.function == "get_jids_filter" and only:
+        return MISSING, MISSING
+    return theirs, ours
+
+
+@difference
+def every_return_is_stored(ask, theirs, ours, world):
+    """
+    A second return of a job that was published without a target is stored, with its end time.
+
+    ``_store_job`` asks ``local_cache`` for the load, which raises where there is no list of minions: so all but the first return of
+    such a job are lost.
+    """
+    if ask.function == "get_jid":
+        # Of such a minion `local_cache` has nothing, or something later.
+        keep = lambda answer: {m: ret for m, ret in answer.items() if (ask.jid, m) not in world.lost}  # noqa: E731
+        return keep(theirs), keep(ours)
+    lost = {jid for jid, _ in world.lost}
+    if ask.function == "get_endtime" and ask.jid in lost:
+        return MISSING, MISSING
+    for jid, pair in _rows(ask, theirs, ours).items():
+        if jid in lost:
+            for row in pair:
+                row.pop("EndTime", None)
+    return theirs, ours
+
+
+@difference
+def jids_that_are_no_time_come_first(ask, theirs, ours, world):
+    """
+    A jid that a client made up is older than all that are made of time, in no promised order.
+
+    ``local_cache`` sorts by text. A listing of the newest jobs needs their time, and such a jid has none.
+    """
+    if ask.function != "get_jids_filter" or not world.made_up:
+        return theirs, ours
+    if len(theirs) < ask.args[0] and len(ours) < ask.args[0]:
+        by_jid = lambda rows: sorted(rows, key=lambda row: row["JID"])  # noqa: E731
+        return by_jid(theirs), by_jid(ours)
+    return MISSING, MISSING
+
+
+@difference
+def the_end_is_shown_where_it_is_known(ask, theirs, ours, world):
+    """
+    A listing has ``EndTime`` for each job whose end is known.
+
+    ``local_cache`` looks at ``job_cache_store_endtime`` when asked, and hides what it has once the option is off.
+    """
+    if ask.function == "get_jids":
+        for jid, (one, other) in _rows(ask, theirs, ours).items():
+            if not world.opts.get("job_cache_store_endtime"):
+                other.pop("EndTime", None)
+    return theirs, ours
+
+
+@difference
+def the_newest_jobs_have_their_end_too(ask, theirs, ours, world):
+    """
+    ``get_jids_filter`` has ``EndTime``, as ``get_jids`` has it.
+
+    ``local_cache`` leaves it out there, for no reason to be seen; ``jobs.list_jobs_filter`` shows what it gets.
+    """
+    if ask.function == "get_jids_filter":
+        for row in ours:
+            row.pop("EndTime", None)
+    return theirs, ours
+
+
+@difference
+def nothing_hangs_on_what_returner_gives(ask, theirs, ours, world):
+    """
+    ``returner`` gives nothing, also for a second return of one minion.
+
+    ``local_cache`` gives False then. Nobody looks at it; ours is kept as history.
+    """
+    return (None, None) if ask.function == "returner" else (theirs, ours)
+
+
+@difference
+def nocache_counts_from_the_first_word(ask, theirs, ours, world):
+    """
+    A job prepared with ``nocache`` shows no returns, whenever it was said.
+
+    ``local_cache`` shows those that came before it was. Salt says it when it makes the jid, before any return.
+    """
+    if ask.function == "get_jid" and ask.jid in world.nocache_late:
+        return MISSING, MISSING
+    return theirs, ours
