@@ -80,8 +80,8 @@ soak: ## memory over a hundred million entries (SOAK_ENTRIES)
 	@$(CARGO) build --release
 	@$(TARGET)/release/saltcellar bench ingest --load small --no-yardstick --entries $(SOAK_ENTRIES) --output json $(BENCH_ARGS)
 
-matrix: ## the integration tests on every pinned Salt release
-	@for r in 3008.3 3007.15 3006.28; do $(MAKE) --no-print-directory test-integration SALT_RELEASE=$$r; done
+matrix: ## the Python and integration tests on every pinned Salt release
+	@for r in 3008.3 3007.15 3006.28; do $(MAKE) --no-print-directory test-python test-integration SALT_RELEASE=$$r; done
 
 bench-store: ## the store alone, in this process, against the yardstick
 	$(CARGO) bench --bench ingest
