@@ -371,6 +371,23 @@ def test_a_record_the_daemon_refuses_is_counted_and_skipped(daemon, client, spoo
     assert not spool.pending()
 
 
+def test_of_a_spooled_list_only_the_event_that_is_too_large_is_set_aside(daemon, client, spool, refuse):
+    events = [{"tag": f"t/{n}", "data": {"n": n}} for n in range(11)]
+    at = time.time_ns() // 1000
+    spool.append("event_return", {"at": at, "replay": True, "events": events})
+    put(spool, 1)
+    daemon.answers["event_return"] = refuse("too_large", lambda args: any(e["data"]["n"] == 6 for e in args["events"]))
+    client.hand_over()
+    taken = [args for call, args in daemon.calls if call == "event_return"]
+    assert sorted(e["data"]["n"] for args in taken for e in args["events"]) == [0, 1, 2, 3, 4, 5, 7, 8, 9, 10]
+    assert all(args["replay"] and args["at"] == at + args["events"][0]["data"]["n"] for args in taken), "known again"
+    assert spool.counters() == {"too_large": 1}
+    assert not spool.pending() and numbers(daemon.calls)[-1] == 1
+    with open(f"{spool.path}.aside", "rb") as file:
+        (record,) = spool_._records(file, 0, os.stat(file.name).st_size)
+    assert [event["data"]["n"] for event in record.call()[1]["events"]] == [6]
+
+
 @pytest.mark.parametrize("code", ["unavailable", "internal"])
 def test_a_record_the_daemon_cannot_take_now_waits_and_so_do_those_behind_it(daemon, client, spool, refuse, code):
     put(spool, *range(5))

@@ -473,14 +473,46 @@ class Client:
             if isinstance(answer, wire.Refusal):
                 if answer.code not in FINAL_CODES:
                     break
-                self.spool.count(answer.code, _entries_of(record))
-                complain(f"refusal {answer.code}", "saltcellar: a spooled entry was not stored: %s", answer)
+                if not self._split(record, answer):
+                    self._refused(record, answer)
             elif answer is _NONE:
                 break
             done += 1
         if done:
             self.spool.advance(records[done - 1].end)
         return done
+
+    def _split(self, record, refusal):
+        """
+        Hand a list of events over in parts: one event in it is too large, and the others are not to go with it.
+
+        True if each part is stored, in the spool, or counted; false if it is no list, or a list of one.
+        """
+        try:
+            call, args = record.call()
+        except ValueError:
+            return False
+        halves = _halves(args) if refusal.code == "too_large" else ()
+        for half in halves:
+            packed = wire.Call(call, half).repeated()
+            try:
+                self._ask(packed, writes=True)
+            except Away as exc:
+                self._keep(call, half, packed, exc)
+            except wire.Refusal as exc:
+                part = spool_.Record(None, packed.record())
+                if exc.code not in FINAL_CODES:
+                    self._keep(call, half, packed, exc)
+                elif not self._split(part, exc):
+                    self._refused(part, exc)
+        return bool(halves)
+
+    def _refused(self, record, refusal):
+        """The daemon will never take this: count it, and keep what is too large for a person to look at."""
+        self.spool.count(refusal.code, _entries_of(record))
+        complain(f"refusal {refusal.code}", "saltcellar: a spooled entry was not stored: %s", refusal)
+        if refusal.code == "too_large":
+            self.spool.set_aside(record)
 
     def _give_up(self, record):
         log.error("saltcellar: the daemon keeps failing on a spooled entry, moved to %s.aside", self.spool.path)
@@ -538,7 +570,13 @@ def _halves(args):
     """The same for half of the events each, or nothing where there is only one, or none."""
     events = args.get("events", ())
     half = len(events) // 2
-    return [dict(args, events=part) for part in (events[:half], events[half:])] if half else []
+    if not half:
+        return []
+    first, second = dict(args, events=events[:half]), dict(args, events=events[half:])
+    # The events of a list that is handed over count from its time on, a microsecond each.
+    if isinstance(args.get("at"), int):
+        second["at"] = args["at"] + half
+    return [first, second]
 
 
 def _jid_of(args):
