@@ -79,6 +79,8 @@ counters! {
     spill_reads_failed,
     /// Bytes of torn records that were cut off the spill at start.
     spill_bytes_cut,
+    /// Files in a spill's directory that were none of ours and got another name.
+    spill_files_set_aside,
     /// Frames on a bus that were none: no msgpack, no body, over the limit. All but those without a body end the connection.
     bus_frames_malformed,
     /// Connections whose first bytes are in no framing that is known.

@@ -1,5 +1,5 @@
 //! A file of the bus door's spill that says anything: a torn end is cut off, as many events come out as were counted, nothing is
-//! left over, and what came out goes in and comes out again as it was.
+//! left over, and what came out goes in and comes out again as it was. What does not begin as a spill does is set aside, whole.
 //!
 //! Input: a byte (bit 0: the checksums hold; bit 1: it was being handed over when the daemon ended), then the file.
 
@@ -36,6 +36,11 @@ pub(crate) fn spill(data: &[u8]) {
     if found.events > 0 {
         assert_eq!(queue.bytes() + found.cut, file.len() as u64);
     }
+    if found.aside > 0 {
+        let aside = place.join(format!("0001000000.{ending}.aside"));
+        assert_eq!((found.events, found.cut), (0, 0));
+        assert!(fs::read(aside).expect("the foreign file") == file, "as it was");
+    }
     let (rows, batches) = drained(&mut queue, &place);
     assert_eq!(rows.len() as u64, found.events, "all that was counted");
 
@@ -60,7 +65,9 @@ fn drained(queue: &mut DiskQueue, place: &Path) -> (Vec<Row>, Vec<(Batch, u64)>)
         batches.push((piece.batch, piece.first));
     }
     assert_eq!((queue.bytes(), queue.waiting()), (0, 0), "nothing is left");
-    assert_eq!(fs::read_dir(place).expect("the directory").count(), 0, "no file either");
+    let is_ours = |item: &fs::DirEntry| item.path().extension().is_none_or(|ending| ending != "aside");
+    let left = fs::read_dir(place).expect("the directory").filter(|item| item.as_ref().is_ok_and(is_ours)).count();
+    assert_eq!(left, 0, "no file either");
     (rows, batches)
 }
 

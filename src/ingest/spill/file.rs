@@ -38,6 +38,8 @@ use crate::wire::salt_event::read_event;
 const MAGIC: &[u8; 8] = b"SCSPILL1";
 /// Numbers of files begin here, so that there are numbers for files in front of the first.
 const FIRST_FILE: u64 = 1_000_000;
+/// No file of ours has this number or a greater one: a thousand a second for ten thousand years.
+const FILES_END: u64 = 1 << 48;
 const HEADER: usize = 16;
 const FIXED: usize = 16;
 
@@ -79,6 +81,8 @@ pub struct Found {
     pub last: Option<(u64, Micros)>,
     /// Bytes cut off torn ends.
     pub cut: u64,
+    /// Files set aside: their names look like ours, and they are not.
+    pub aside: u64,
 }
 
 /// The files of one bus.
@@ -208,23 +212,71 @@ impl DiskQueue {
         }
         let mut queue = Self::empty(medium, dir);
         let mut names = Vec::new();
+        let mut found = Found::default();
         for item in std::fs::read_dir(dir)? {
             let name = item?.file_name();
-            let Some((digits, ending)) = name.to_str().and_then(|name| name.split_once('.')) else {
+            let Some((name, (digits, ending))) =
+                name.to_str().and_then(|name| Some((name, name.split_once('.')?)))
+            else {
                 continue;
             };
-            if let (Ok(number), "spill" | "read") = (digits.parse::<u64>(), ending) {
-                names.push((number, ending == "read"));
+            if !matches!(ending, "spill" | "read") {
+                continue;
+            }
+            let (number, read) = (digits.parse().unwrap_or(0), ending == "read");
+            // Only what we would have called so ourselves: numbers are counted on from there, both ways.
+            let is_ours = (1..FILES_END).contains(&number) && queue.path(number, read) == dir.join(name);
+            match is_ours.then(|| queue.is_spill(number, read)) {
+                Some(Ok(())) => names.push((number, read)),
+                Some(Err(why)) => queue.set_aside(&dir.join(name), &why, &mut found)?,
+                None => queue.set_aside(&dir.join(name), "no file of the spill has that name", &mut found)?,
             }
         }
         names.sort_unstable();
-        let mut found = Found::default();
         for (number, read) in names {
             queue.next_file = number + 1;
             queue.walk(number, read, &mut found)?;
         }
         found.events = queue.waiting;
         Ok((queue, found))
+    }
+
+    /// Is this a file, and does it begin as ours do? One that a crash left without its beginning does.
+    fn is_spill(&self, number: u64, read: bool) -> Result<(), String> {
+        let path = self.path(number, read);
+        match std::fs::symlink_metadata(&path) {
+            Ok(meta) if !meta.is_file() => return Err("it is not a file".to_owned()),
+            Ok(meta) if meta.len() < MAGIC.len() as u64 => return Ok(()),
+            Ok(_) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        let mut begins = [0; MAGIC.len()];
+        let opened = self.medium.open_to_write(&path);
+        match opened.and_then(|file| file.read_exact_at(&mut begins, 0)) {
+            // A power cut may leave zeros where something was to be written.
+            Ok(()) if begins == *MAGIC || begins == [0; MAGIC.len()] => Ok(()),
+            Ok(()) => Err("it does not begin as a file of the spill does".to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error.to_string()),
+            // Whether it is one of ours shows when the disk is well again.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Gives a file that is not ours another name, so that it is in nobody's way and nobody's loss.
+    fn set_aside(&self, path: &Path, why: &str, found: &mut Found) -> io::Result<()> {
+        let mut names = (0_u32..).map(|n| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(if n == 0 { ".aside".to_owned() } else { format!(".aside-{n}") });
+            PathBuf::from(name)
+        });
+        let aside = names.find(|name| !name.exists()).unwrap_or_else(|| path.with_extension("aside"));
+        self.medium.rename(path, &aside)?;
+        found.aside += 1;
+        tracing::error!(
+            path = %path.display(), aside = %aside.display(), why,
+            "a foreign file in the spill is set aside; nothing in it is handed over"
+        );
+        Ok(())
     }
 
     /// Reads a file through.

@@ -64,6 +64,7 @@ impl Mover {
         }
         let (until, number) = read_seen(dir).unwrap_or_default();
         shared.metrics.spill_bytes_cut.add(found.cut);
+        shared.metrics.spill_files_set_aside.add(found.aside);
         shared.metrics.spill_events_found.add(found.events);
         let last = found.last.map_or(0, |(number, _)| number);
         {

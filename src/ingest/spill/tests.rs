@@ -146,7 +146,7 @@ fn bytes_that_rot_are_not_handed_over() {
     // A file of something else is no danger either.
     std::fs::write(dir.join("0000000001.spill"), vec![0xff; 1000]).unwrap();
     let (_, found) = open(&dir);
-    assert_eq!((found.events, found.cut), (0, 1000));
+    assert_eq!((found.events, found.cut, found.aside), (0, 0, 1));
 }
 
 #[test]
@@ -387,4 +387,34 @@ fn each_bus_has_a_directory_of_its_own() {
     assert!(name.starts_with("var-run-salt-master-"), "{name}");
     assert_ne!(dir("/a-b"), dir("/a/b"));
     assert!(dir(&"/x".repeat(300)).file_name().unwrap().len() < 100);
+}
+
+#[test]
+fn a_foreign_file_is_set_aside_and_stops_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().join("bus");
+    let (mut queue, _) = open(&dir);
+    queue.append(&event(1, 10), 1).unwrap();
+    drop(queue);
+    let put = |name: &str, bytes: &[u8]| std::fs::write(dir.join(name), bytes).unwrap();
+    put("0.spill", b"SCSPILL1");
+    put("0000000000.spill", b"SCSPILL1");
+    put("18446744073709551615.spill", b"SCSPILL1");
+    put("99999999999999999999999.read", b"");
+    put("1.spill", b"SCSPILL1");
+    put("0000000003.spill", b"the notes of somebody");
+    put("0000000003.spill.aside", b"older notes");
+    std::fs::create_dir(dir.join("0000000004.read")).unwrap();
+    put("notes.txt", b"in nobody's way");
+    let (mut queue, found) = open(&dir);
+    assert_eq!((found.events, found.aside), (1, 7));
+    assert_eq!(std::fs::read(dir.join("0000000003.spill.aside-1")).unwrap(), b"the notes of somebody");
+    assert_eq!(std::fs::read(dir.join("0000000003.spill.aside")).unwrap(), b"older notes");
+    assert!(dir.join("notes.txt").exists() && dir.join("0000000004.read.aside").is_dir());
+    queue.append(&event(2, 10), 2).unwrap();
+    queue.prepend(&[(Arc::new(event(0, 10)), 0)]).unwrap();
+    drop(queue);
+    let (mut queue, found) = open(&dir);
+    assert_eq!((found.events, found.aside), (3, 0));
+    assert_eq!(only_tags(&drained(&mut queue)), tags(0..3));
 }
