@@ -470,11 +470,17 @@ impl LogFile {
     }
 
     /// Copies what lies behind `end` into a file of its own beside the log, for whoever wants to look at it.
-    pub fn keep_tail(&self, end: u64) -> Result<PathBuf, StoreError> {
+    pub(super) fn keep_tail(&self, medium: &dyn Medium, end: u64) -> Result<PathBuf, StoreError> {
         let path = self.path.with_file_name(format!("log.cut-{end}"));
         let mut tail = vec![0; usize::try_from(self.size()?.saturating_sub(end)).unwrap_or(0)];
         self.read(&mut tail, end)?;
-        std::fs::write(&path, tail).map_err(io_at("write", &path))?;
+        // Not synced: nothing in it was acknowledged, and nobody misses it after a power cut.
+        let written = medium.create(&path).and_then(|file| file.write_all_at(&tail, 0));
+        if let Err(error) = written {
+            // Half a copy takes room that is perhaps what is lacking.
+            let _ = medium.remove_file(&path);
+            return Err(io_at("write", &path)(error));
+        }
         Ok(path)
     }
 

@@ -441,10 +441,15 @@ fn cut_tail(segment: &segment::Segment, end: u64, metrics: &Metrics) -> Result<(
         let file = segment.medium().open_to_write(path).map_err(error::io_at("open for writing", path))?;
         return file.sync_data().map_err(error::io_at("sync", path));
     }
-    let copy = segment.log().keep_tail(end)?;
-    tracing::warn!(
-        path = %path.display(), offset = end, bytes = size - end, copy = %copy.display(), "cutting off an unfinished write"
-    );
+    match segment.log().keep_tail(segment.medium(), end) {
+        Ok(copy) => tracing::warn!(
+            path = %path.display(), offset = end, bytes = size - end, copy = %copy.display(), "cutting off an unfinished write"
+        ),
+        // The copy is for people; a full disk is no reason not to start.
+        Err(error) => tracing::warn!(
+            path = %path.display(), offset = end, bytes = size - end, %error, "cutting off an unfinished write, without a copy"
+        ),
+    }
     metrics.tail_bytes_cut.add(size - end);
     let file = segment.medium().open_to_write(path).map_err(error::io_at("open for writing", path))?;
     file.set_len(end).and_then(|()| file.sync_all()).map_err(error::io_at("cut", path))

@@ -1,5 +1,8 @@
 //! What damaged files may and may not do to readers.
 
+use rustix::io::Errno;
+
+use super::super::medium::faults::{Act, Fault, Faults, Plan};
 use super::super::{builder, log};
 use super::*;
 
@@ -69,4 +72,23 @@ fn what_is_cut_off_is_kept_aside() {
     fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(b"half a frame", len).unwrap();
     Rig::open(dir.path(), Limits::default()).close();
     assert_eq!(fs::read(path.with_file_name(format!("log.cut-{len}"))).unwrap(), b"half a frame");
+}
+
+#[test]
+fn a_disk_that_takes_no_copy_of_what_is_cut_off_is_no_reason_not_to_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    rig.put(batch_of(0..20)).unwrap();
+    rig.close();
+    let path = &files_named(dir.path(), "log")[0];
+    let len = fs::metadata(path).unwrap().len();
+    fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(b"half a frame", len).unwrap();
+    let plan = Arc::new(Plan::default());
+    plan.add(Fault { within: "log.cut".to_owned(), ..Fault::lasting(Act::Write, Errno::NOSPC) });
+    let medium = Arc::new(Faults::over(Arc::new(medium::Disk), plan));
+    let rig = Rig::open_with(&Options { medium, ..options(dir.path(), Limits::default()) });
+    check_all(&rig, 0..20);
+    assert_eq!(rig.metrics.tail_bytes_cut.get(), 12);
+    rig.close();
+    assert!(!path.with_file_name(format!("log.cut-{len}")).exists(), "nor half of it");
 }
