@@ -105,6 +105,27 @@ fn a_store_is_verified_and_backed_up_while_it_is_used_and_restored() {
 }
 
 #[test]
+fn a_backup_asks_the_daemon_where_its_store_is() {
+    let cellar = Cellar::start();
+    let load = map(vec![("jid", "20261121030955505683".into()), ("id", "web1".into()), ("return", 1.into())]);
+    cellar.ask("returner", vec![("load", load)]);
+    let home = tempfile::tempdir().unwrap();
+    let to = cellar.dir.path().join("backup");
+    let backup = |socket: &Path| {
+        let mut command = program();
+        command.env("HOME", home.path()).arg("--socket").arg(socket);
+        command.args(["--output", "json", "store", "backup"]).arg(&to).output().unwrap()
+    };
+    let output = backup(&cellar.socket());
+    assert_eq!(json(&output)["state_dir"], cellar.state_dir().to_str().unwrap(), "{}", stderr(&output));
+    assert!(to.join("MANIFEST").exists());
+    let output = backup(&cellar.dir.path().join("nobody"));
+    assert!(!output.status.success());
+    // Nobody answers: the default one is meant, of this user or of root.
+    assert!(stderr(&output).contains("/saltcellar is no store"), "{}", stderr(&output));
+}
+
+#[test]
 fn damage_is_told_by_file_and_offset_and_the_rest_is_salvaged() {
     let (mut cellar, entries) = filled();
     cellar.kill();

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::super::Global;
 use super::super::output::{Format, Output};
 use super::super::progress::{Bar, Unit, bytes};
-use super::tool::{count, field, state_dir};
+use super::tool::{count, field, state_dir_of_daemon};
 use crate::clock::Clock;
 use crate::store::tools::backup::{self, Options};
 
@@ -30,7 +30,8 @@ pub(in crate::cli) struct Args {
 pub(in crate::cli) const EXAMPLES: &str = "\
 Copies the log; indexes are made again from it when it is restored. Everything that was answered as stored before the
 backup began is in it, whether the daemon runs or not. A segment that is finished never changes, so the next backup into
-the same directory copies only what is new. An interrupted backup leaves the one before as it was.
+the same directory copies only what is new. An interrupted backup leaves the one before as it was. Unless a state directory is named, it is
+that of the daemon that runs.
 
 Examples:
   saltcellar store backup /backup/saltcellar
@@ -38,7 +39,7 @@ Examples:
   saltcellar store restore /backup/saltcellar /srv/saltcellar-new";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let dir = state_dir(global)?;
+    let dir = state_dir_of_daemon(global)?;
     let mut bar = Bar::new("backup", Unit::Bytes);
     let options = Options { delete: args.delete, link: args.link };
     let now = Clock::real().now();

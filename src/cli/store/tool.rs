@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use serde_json::Value as Json;
 
-use super::super::Global;
 use super::super::output::{Output, OutputError, plain};
-use crate::config::{Config, Surroundings};
+use super::super::{Global, ask};
+use crate::config::{Config, Origin, Surroundings};
 
 /// The configuration that a daemon would run on.
 pub(super) fn config(global: &Global) -> anyhow::Result<Config> {
@@ -15,6 +16,20 @@ pub(super) fn config(global: &Global) -> anyhow::Result<Config> {
 
 pub(super) fn state_dir(global: &Global) -> anyhow::Result<PathBuf> {
     Ok(config(global)?.state_dir)
+}
+
+/// The state directory that was named, or else that of the daemon which runs: who names neither means what is there.
+pub(super) fn state_dir_of_daemon(global: &Global) -> anyhow::Result<PathBuf> {
+    let config = config(global)?;
+    if *config.origin("state_dir") != Origin::Default {
+        return Ok(config.state_dir);
+    }
+    let mut client = match ask::connect(global) {
+        Err(error) if error.is::<ask::NoDaemon>() => return Ok(config.state_dir),
+        client => client?,
+    };
+    let status = ask::call(&mut client, "status", []).context("ask the daemon for its state directory")?;
+    Ok(status.get("state_dir").and_then(Json::as_str).map_or(config.state_dir, PathBuf::from))
 }
 
 /// Columns of text that is not on a terminal.
