@@ -63,6 +63,24 @@ fn recorded_buses_of_three_releases_are_archived_as_they_were() {
 }
 
 #[test]
+fn recorded_buses_of_minions_are_archived_as_they_were() {
+    for release in ["3006.28.minion", "3008.3.minion"] {
+        let dir = tempfile::tempdir().unwrap();
+        let bus = FakeBus::of_minion_in_dir(dir.path());
+        let cellar = Cellar::start_with(&["--bus", dir.path().to_str().unwrap()]);
+        let (framing, frames) = recording(release);
+        assert!(frames.len() > 100, "{release}");
+        let mut to = bus.subscriber();
+        publish(&mut to, &framing, &frames);
+        assert_same(&archived(&cellar, frames.len()), &tags_and_data(&frames));
+        let status = cellar.ask("status", vec![]);
+        assert_eq!(status["bus"][0]["framing"], framing.as_str().into(), "{release}");
+        assert!(status["bus"][0]["path"].as_str().unwrap().contains("minion_event_"), "{release}");
+        assert_eq!(cellar.counter("bus_frames_malformed"), 0);
+    }
+}
+
+#[test]
 fn a_master_that_is_upgraded_may_change_its_framing() {
     let (dir, bus, cellar) = with_bus();
     let (_, frames) = recording("3008.3");

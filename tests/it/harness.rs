@@ -220,7 +220,16 @@ pub(crate) struct FakeBus {
 impl FakeBus {
     /// Listens where a master's publisher would.
     pub(crate) fn in_dir(sock_dir: &Path) -> Self {
-        let path = sock_dir.join("master_event_pub.ipc");
+        Self::named(sock_dir, "master_event_pub.ipc")
+    }
+
+    /// Listens where a minion's publisher would: its name has a hash of the minion's id.
+    pub(crate) fn of_minion_in_dir(sock_dir: &Path) -> Self {
+        Self::named(sock_dir, "minion_event_6fbb1ab0cc_pub.ipc")
+    }
+
+    fn named(sock_dir: &Path, name: &str) -> Self {
+        let path = sock_dir.join(name);
         let _ = std::fs::remove_file(&path);
         Self { listener: UnixListener::bind(path).unwrap() }
     }

@@ -590,6 +590,66 @@ fn a_thousand_minions_at_once_are_served_in_bounded_memory() {
 }
 
 #[test]
+fn peers_that_never_read_their_answers_cost_bounded_memory_and_hold_up_nobody() {
+    const PEERS: usize = 64;
+    const BATCHES: usize = 4;
+    let house = House::open("  read: all\n");
+    let key = signer("minion-a.pem");
+    let mut honest = house.connect();
+    let large = returned("a", vec![]);
+    assert_eq!(post(&mut honest, "a", &key, &large), Ok(Value::Nil));
+    // An answer of 4 MiB, many times larger than what asks for it.
+    let other = "20261121031733650864";
+    let load = map(vec![
+        ("id", "a".into()),
+        ("jid", other.into()),
+        ("fun", "cp.get".into()),
+        ("return", Value::Binary(vec![7; 4 << 20])),
+    ]);
+    house.cellar.ask("returner", vec![("load", load)]);
+    let rss = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", house.cellar.child.id())).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap()
+    };
+    let before = rss();
+    let questions: Vec<u8> = (0..3).flat_map(|_| call("get_jid", vec![("jid", other.into())])).collect();
+    let mut deaf = Vec::new();
+    for n in 0..PEERS {
+        // Each is another minion: one alone could not have so much under way.
+        let id = format!("deaf-{n}");
+        house.accept(&id, "minion-a.pub");
+        let mut peer = house.connect();
+        for _ in 0..BATCHES {
+            let batch = peer.sealed(&id, &key, now(), &questions).unwrap();
+            let head =
+                format!("POST /v1/batch HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", batch.len());
+            // Once too much waits to be read, a peer is told to come later, and its connection ends.
+            if peer.send(&[head.as_bytes(), &batch].concat()).is_err() {
+                break;
+            }
+        }
+        deaf.push(peer);
+    }
+    // What they ask for is 3 GB, 768 MB of it at once. As many as may be are answered, and nobody takes it.
+    wait_for("the bound on answers", || (house.counter("https_overloaded") > 0).then_some(()));
+    let mut most = 0;
+    for n in 0..20 {
+        let frame = returned("b", vec![("at", Value::from(n))]);
+        let key = signer("minion-b.pem");
+        let mut other = house.connect();
+        assert_eq!(post(&mut other, "b", &key, &frame), Ok(Value::Nil), "the door goes on for others");
+        most = most.max(rss());
+    }
+    let grown = most.saturating_sub(before);
+    assert!(grown < 400 * 1024, "{grown} kB for answers that nobody reads");
+    println!("{grown} kB more for answers that nobody reads");
+    assert_eq!(post(&mut honest, "a", &key, &large), Ok(Value::Nil));
+    drop(deaf);
+    assert_eq!(house.stored(), ["a", "b"]);
+}
+
+#[test]
 fn a_stop_answers_what_is_under_way_and_ends() {
     let mut house = House::open("");
     let key = signer("minion-a.pem");
