@@ -462,3 +462,31 @@ pub const ZMQ_QUEUES_BYTES: usize = 64 * 1024 * 1024;
 pub const ZMQ_STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 const _: () = assert!(ZMQ_BYTES_IN_FLIGHT > ENTRY_BYTES_MAX + 2 * ZMQ_READ_BYTES);
+
+/// Calls and bytes that an import has under way; the daemon takes [`PEER_CALLS_IN_FLIGHT`] of one connection.
+pub const IMPORT_CALLS: usize = 192;
+/// See [`IMPORT_CALLS`].
+pub const IMPORT_BYTES: usize = 4 * 1024 * 1024;
+
+/// Questions that an import or an export has under way. Each answer has up to [`LIST_BYTES_MAX`].
+pub const IMPORT_QUESTIONS: usize = 32;
+
+/// Items that an import looks up together before it stores them, and their bytes.
+pub const IMPORT_CHUNK_ITEMS: usize = 1024;
+/// See [`IMPORT_CHUNK_ITEMS`].
+pub const IMPORT_CHUNK_BYTES: usize = 4 * 1024 * 1024;
+
+/// Loads, minions and returns of jobs that an import remembers to be known, some 100 bytes each; beyond them only those of the jobs it is at.
+/// Entries of a job lie close together in all that is imported.
+pub const IMPORT_FACTS_REMEMBERED: usize = 100_000;
+
+/// Events of one `event_return` of an import.
+pub const IMPORT_EVENTS: usize = 256;
+
+/// Things left out that an import or an export names one by one; beyond them they are only counted.
+pub const IMPORT_BAD_NAMED: u64 = 1000;
+
+/// Bytes of a line of JSON that is imported: the largest entry, its bytes in base64 or escaped.
+pub const JSON_LINE_BYTES_MAX: u64 = 4 * ENTRY_BYTES_MAX as u64;
+
+const _: () = assert!(IMPORT_CALLS < PEER_CALLS_IN_FLIGHT);

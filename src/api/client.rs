@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::limits;
 use crate::wire::call;
+use crate::wire::msgpack::Writer;
 
 /// Levels that the protocol itself adds around a value of Salt: answer, list, row, field.
 const ENVELOPE_DEPTH: usize = 8;
@@ -81,15 +82,56 @@ impl Client {
         }
     }
 
+    /// Asks, and does not wait: the answer is one of those that [`Client::next_answer`] gives, by the number returned here.
+    /// `args` is a msgpack map. Who posts much takes answers in between, or both sides come to wait for each other.
+    pub fn post(&mut self, name: &str, args: &[u8]) -> Result<u64, ClientError> {
+        let id = self.id_next;
+        self.id_next += 1;
+        let mut request = Writer::new();
+        request.array(3).uint(id).str(name).raw(args);
+        let request = request.into_bytes();
+        let sent = self.send_frame(id, |frame| {
+            frame.extend_from_slice(&request);
+            Ok(())
+        });
+        match sent {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                // The daemon may have said why it closes.
+                let deadline = Instant::now() + self.timeout;
+                let last_words = self.receive(deadline).and_then(|answer| read_answer(answer, id));
+                Err(last_words.err().unwrap_or_else(|| self.broken(error)))
+            }
+        }
+    }
+
+    /// Waits for the next answer to what was posted: to which question, and what it is. Answers come in any order.
+    pub fn next_answer(&mut self) -> Result<(u64, Result<Value, ClientError>), ClientError> {
+        let answer = self.receive(Instant::now() + self.timeout)?;
+        let id = answer.as_array().and_then(|parts| parts.first()).and_then(Value::as_u64);
+        // Last words are about the connection: there will be no other answers.
+        let Some(id) = id else {
+            let what = read_answer(answer, 0).err();
+            return Err(what.unwrap_or_else(|| ClientError::Protocol("an answer to nothing".to_owned())));
+        };
+        Ok((id, read_answer(answer, id)))
+    }
+
     fn send(&mut self, id: u64, request: &Value) -> io::Result<()> {
+        self.send_frame(id, |frame| {
+            rmpv::encode::write_value(frame, request)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))
+        })
+    }
+
+    fn send_frame(&mut self, id: u64, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
         let mut frame = Vec::with_capacity(256);
         if id == 1 {
             frame.extend_from_slice(&call::preamble());
         }
         let header = frame.len();
         frame.extend_from_slice(&[0; 4]);
-        rmpv::encode::write_value(&mut frame, request)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
+        write(&mut frame)?;
         let body = u32::try_from(frame.len() - header - 4)
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the request is too large"))?;
         for (place, byte) in frame.iter_mut().skip(header).zip(body.to_be_bytes()) {

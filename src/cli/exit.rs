@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use super::ask::NoDaemon;
 use super::doctor::Unwell;
 use super::events::BadData;
+use super::import::LeftOut;
 use super::output::OutputError;
 use crate::api::client::ClientError;
 use crate::config::ConfigError;
@@ -63,6 +64,9 @@ impl Exit {
                 SocketError::InUse { .. } => Self::TempFail,
                 _ => Self::Failed,
             });
+        }
+        if cause.is::<LeftOut>() {
+            return Some(Self::Corrupt);
         }
         if let Some(unwell) = cause.downcast_ref::<Unwell>() {
             return Some(if unwell.away { Self::NoDaemon } else { Self::Failed });

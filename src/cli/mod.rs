@@ -12,6 +12,8 @@ mod completions;
 mod doctor;
 mod events;
 mod exit;
+mod export;
+mod import;
 mod jobs;
 mod logs;
 mod nested;
@@ -54,6 +56,8 @@ Examples:
   saltcellar jobs show 20261121054728123456  one job in full
   saltcellar events list --tag 'salt/auth*'  the last events of a kind
   saltcellar store backup /backup/saltcellar a copy, while the daemon runs
+  saltcellar import local_cache /var/cache/salt/master/jobs
+                                             take over Salt's own job cache
   saltcellar doctor                          what is wrong, if anything is
   saltcellar check                           what the daemon would run on
 
@@ -112,6 +116,12 @@ enum Verb {
     /// What the store keeps and for how long; verify, rebuild, salvage, back up, restore
     #[command(subcommand)]
     Store(store::Store),
+    /// Take over what another job cache has
+    #[command(subcommand)]
+    Import(import::Import),
+    /// Give what is stored to Salt's own job cache, or to any program
+    #[command(subcommand)]
+    Export(export::Export),
     /// Measure the program on this machine
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -153,6 +163,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Status => status::run(&global),
         Verb::Doctor(args) => doctor::run(&global, &args),
         Verb::Store(verb) => store::run(&global, verb),
+        Verb::Import(import) => import::run(&global, &import),
+        Verb::Export(export) => export::run(&global, export),
         Verb::Bench(bench) => bench::run(&global, bench),
         Verb::Version => version::run(&global),
         Verb::Completions(args) => completions::run(&args),

@@ -16,6 +16,8 @@ const BAR_CHARS: usize = 24;
 pub(super) enum Unit {
     Bytes,
     Segments,
+    Jobs,
+    Rows,
 }
 
 /// A bar, or lines.
@@ -65,6 +67,8 @@ impl Bar {
                 }
             }
             Unit::Segments => parts.push(format!("{done} of {total} segments")),
+            Unit::Jobs => parts.push(format!("{done} of {total} jobs")),
+            Unit::Rows => parts.push(format!("{done} of {total} rows")),
         }
         if seconds >= 2.0 && share > 0.0 && share < 1.0 {
             parts.push(format!("{:.0} s left", seconds / share - seconds));

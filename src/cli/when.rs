@@ -46,7 +46,7 @@ fn number(digits: &str) -> Option<i64> {
 }
 
 /// `2026-11-21`, then if wanted `T05:47`, `:28`, `.123456`, `Z`; a space may stand for the `T`.
-fn date_micros(text: &str) -> Option<i64> {
+pub(super) fn date_micros(text: &str) -> Option<i64> {
     let text = text.strip_suffix('Z').unwrap_or(text);
     let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
     let mut date = date.split('-');

@@ -46,6 +46,29 @@ impl Kind {
             .get(usize::from(n))
             .copied()
     }
+
+    /// The name that the call `entries` and exports use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Event => "event",
+            Kind::JobNew => "new",
+            Kind::Return => "return",
+            Kind::Load => "load",
+            Kind::ReturnLoad => "return_load",
+            Kind::Minions => "minions",
+            Kind::Endtime => "endtime",
+            Kind::NoCache => "nocache",
+            Kind::Register => "register",
+            Kind::Gap => "gap",
+        }
+    }
+
+    /// The kind of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        (0..Self::COUNT)
+            .filter_map(|n| Self::from_number(u8::try_from(n).ok()?))
+            .find(|kind| kind.name() == name)
+    }
 }
 
 /// The door an entry came in by. The numbers are on disk.

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use memchr::memmem;
 
 use crate::model::{Flags, Kind, SeqNo};
-use crate::store::row::{load_of, rank};
+pub use crate::store::row::{load_of, rank};
 use crate::store::{Store, StoreError, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text, is_nil};
@@ -137,15 +137,15 @@ impl Job {
             None => {
                 self.answers.insert(entry.minion.clone(), Answer { entry, duplicates: 0 });
             }
-            Some(known) => match (trimmed(&known.entry.body), trimmed(&entry.body)) {
-                (true, false) => known.entry = entry,
-                (false, true) => {}
-                _ if known.entry.flags.has(Flags::ON_BUS) && !entry.flags.has(Flags::ON_BUS) => {
+            Some(known) => {
+                let (old, new) = (Standing::of_entry(&known.entry), Standing::of_entry(&entry));
+                if old.trimmed == new.trimmed {
                     known.duplicates += u64::from(!same(&known.entry, &entry));
+                }
+                if new.counts_before(old) {
                     known.entry = entry;
                 }
-                _ => known.duplicates += u64::from(!same(&known.entry, &entry)),
-            },
+            }
         }
     }
 
@@ -163,6 +163,29 @@ impl Job {
     /// How many answers failed.
     pub fn failed(&self) -> usize {
         self.answers.values().filter(|a| a.failed()).count()
+    }
+}
+
+/// What of two answers of a minion tells which one counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    on_bus: bool,
+    trimmed: bool,
+}
+
+impl Standing {
+    /// Of an answer that was on a bus or not, with this body.
+    pub fn of(on_bus: bool, body: &[u8]) -> Self {
+        Self { on_bus, trimmed: trimmed(body) }
+    }
+
+    fn of_entry(entry: &StoredEntry) -> Self {
+        Self::of(entry.flags.has(Flags::ON_BUS), &entry.body)
+    }
+
+    /// Does it count before one that came earlier?
+    pub fn counts_before(self, earlier: Self) -> bool {
+        if earlier.trimmed == self.trimmed { earlier.on_bus && !self.on_bus } else { earlier.trimmed }
     }
 }
 

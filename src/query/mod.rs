@@ -6,5 +6,5 @@
 mod job;
 mod jobs;
 
-pub use job::{Answer, Job};
+pub use job::{Answer, Job, Standing, load_of, rank};
 pub use jobs::{JobFilter, Listed, jobs_before, row_load};

@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::block::BlockView;
+use super::block::{BlockView, Rows};
 use super::class::Class;
 use super::error::StoreError;
+use super::read::{StoredEntry, stored};
 use super::segment::Segment;
 use super::{Shared, Store};
-use crate::model::{Flags, SeqNo};
+use crate::model::{Flags, Kind, SeqNo};
 
 /// Wakes followers when more is durable. Costs one look at a number while nobody waits.
 #[derive(Debug, Default)]
@@ -73,12 +74,58 @@ impl Store {
         mut take: impl FnMut(Followed<'_>),
     ) -> Result<SeqNo, StoreError> {
         let upto = self.durable();
+        let on_bus = |_: Kind, flags: Flags| flags.has(Flags::ON_BUS);
+        self.walk(from, upto, bytes_max, &on_bus, |_, rows, at| {
+            let (seq, tag) = (rows.seq(at), rows.tag(at));
+            match rows.body(at) {
+                Ok(body) => {
+                    take(Followed { seq, tag: &tag, body });
+                    tag.len() + body.len()
+                }
+                Err(what) => self.0.left_out(seq, &what),
+            }
+        })
+    }
+
+    /// Entries of every kind that is `wanted`, from `from` on and before `upto`, in the order of the log, until their bytes have
+    /// reached `bytes_max`; and where to go on.
+    pub fn entries_from(
+        &self,
+        from: SeqNo,
+        upto: SeqNo,
+        bytes_max: usize,
+        wanted: impl Fn(Kind, Flags) -> bool,
+    ) -> Result<(Vec<StoredEntry>, SeqNo), StoreError> {
+        let mut found = Vec::new();
+        let upto = upto.min(self.durable());
+        let next = self.walk(from, upto, bytes_max, &wanted, |segment, rows, at| {
+            match stored(segment, rows, at, true) {
+                Ok(entry) => {
+                    let bytes = entry.tag.len() + entry.body.len();
+                    found.push(entry);
+                    bytes
+                }
+                Err(error) => self.0.left_out(rows.seq(at), &error.to_string()),
+            }
+        })?;
+        Ok((found, next))
+    }
+
+    /// Hands out what is `wanted` between two numbers, in order, until the bytes that `take` says have reached `bytes_max`.
+    fn walk(
+        &self,
+        from: SeqNo,
+        upto: SeqNo,
+        bytes_max: usize,
+        wanted: &dyn Fn(Kind, Flags) -> bool,
+        mut take: impl FnMut(&Segment, Rows<'_>, usize) -> usize,
+    ) -> Result<SeqNo, StoreError> {
         if from >= upto {
             return Ok(from);
         }
         let mut walks = Vec::new();
         for class in self.0.classes.all() {
-            let mut walk = Forwards::new(&self.0, class, from);
+            let mut walk = Forwards::new(&self.0, class, from, wanted);
             if walk.peek(from)?.is_some() {
                 walks.push(walk);
             }
@@ -98,7 +145,7 @@ impl Store {
             while bytes < bytes_max
                 && let Some(seq) = walk.peek(next)?.filter(|seq| *seq < limit)
             {
-                bytes += walk.take(seq, &mut take);
+                bytes += walk.take(&mut take);
                 next = seq.next();
             }
         }
@@ -106,9 +153,19 @@ impl Store {
     }
 }
 
-/// A walk over a class from an event to the end.
+impl Shared {
+    /// Counts an entry whose body cannot be unpacked.
+    fn left_out(&self, seq: SeqNo, what: &str) -> usize {
+        self.metrics.frames_damaged.add(1);
+        tracing::error!(%seq, what, "an entry cannot be read and is left out");
+        0
+    }
+}
+
+/// A walk over a class from an entry to the end.
 struct Forwards<'a> {
     shared: &'a Shared,
+    wanted: &'a dyn Fn(Kind, Flags) -> bool,
     /// Segments that may hold more, the next one last.
     segments: Vec<Arc<Segment>>,
     /// The segment that is walked over, and the blocks still to be read.
@@ -119,7 +176,7 @@ struct Forwards<'a> {
 }
 
 impl<'a> Forwards<'a> {
-    fn new(shared: &'a Shared, class: Class, from: SeqNo) -> Self {
+    fn new(shared: &'a Shared, class: Class, from: SeqNo, wanted: &'a dyn Fn(Kind, Flags) -> bool) -> Self {
         let mut segments = Vec::new();
         for segment in shared.segments(class).into_iter().rev() {
             let sums = segment.sums();
@@ -133,17 +190,17 @@ impl<'a> Forwards<'a> {
                 break;
             }
         }
-        Self { shared, segments, current: None, view: None, at: 0 }
+        Self { shared, wanted, segments, current: None, view: None, at: 0 }
     }
 
-    /// The number of the next event from `from` on.
+    /// The number of the next entry from `from` on.
     fn peek(&mut self, from: SeqNo) -> Result<Option<SeqNo>, StoreError> {
         loop {
             if let Some(view) = &self.view {
                 let rows = view.rows();
                 while self.at < rows.len() {
                     let seq = rows.seq(self.at);
-                    if seq >= from && rows.flags(self.at).has(Flags::ON_BUS) {
+                    if seq >= from && (self.wanted)(rows.kind(self.at), rows.flags(self.at)) {
                         return Ok(Some(seq));
                     }
                     self.at += 1;
@@ -175,22 +232,11 @@ impl<'a> Forwards<'a> {
         }
     }
 
-    /// Hands out the event that [`Forwards::peek`] found; its bytes. One whose body cannot be unpacked is left out.
-    fn take(&mut self, seq: SeqNo, take: &mut impl FnMut(Followed<'_>)) -> usize {
-        let Some(view) = &self.view else { return 0 };
-        let rows = view.rows();
-        let (tag, body) = (rows.tag(self.at), rows.body(self.at));
+    /// Hands out the entry that [`Forwards::peek`] found; its bytes.
+    fn take(&mut self, take: &mut impl FnMut(&Segment, Rows<'_>, usize) -> usize) -> usize {
+        let (Some(view), Some((segment, _))) = (&self.view, &self.current) else { return 0 };
+        let at = self.at;
         self.at += 1;
-        match body {
-            Ok(body) => {
-                take(Followed { seq, tag: &tag, body });
-                tag.len() + body.len()
-            }
-            Err(what) => {
-                self.shared.metrics.frames_damaged.add(1);
-                tracing::error!(%seq, what, "an event cannot be read and is left out");
-                0
-            }
-        }
+        take(segment, view.rows(), at)
     }
 }

@@ -92,6 +92,38 @@ impl Store {
         Ok(found)
     }
 
+    /// As [`Store::job_entries`], of those from `from` on and before `upto` and until their bodies have reached `bytes_max`;
+    /// and where to go on, if there are more.
+    pub fn job_entries_from(
+        &self,
+        jid: &str,
+        (from, upto): (SeqNo, SeqNo),
+        bytes_max: usize,
+    ) -> Result<(Vec<StoredEntry>, Option<SeqNo>), StoreError> {
+        let mut places = Vec::new();
+        for (segment, of_segment) in self.job_places(jid)? {
+            for place in of_segment {
+                let Some(view) = self.0.head(&segment, place.block)? else { continue };
+                let (rows, at) = (view.rows(), usize::from(place.at));
+                if at < rows.len() && rows.jid(at) == jid && rows.seq(at) >= from && rows.seq(at) < upto {
+                    places.push((rows.seq(at), segment.clone(), place.block, at));
+                }
+            }
+        }
+        places.sort_by_key(|(seq, ..)| *seq);
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        for (seq, segment, block, at) in places {
+            if bytes >= bytes_max {
+                return Ok((found, Some(seq)));
+            }
+            let Some(view) = self.0.block(&segment, block)? else { continue };
+            let entry = stored(&segment, view.rows(), at, true)?;
+            bytes += entry.tag.len() + entry.body.len();
+            found.push(entry);
+        }
+        Ok((found, None))
+    }
+
     /// Where a job's entries lie: class after class, in each by segment, ascending. Only segments that may hold some are
     /// asked: a jid carries its time.
     fn job_places(&self, jid: &str) -> Result<Vec<PlacesIn>, StoreError> {

@@ -151,6 +151,8 @@ fn text_bytes(value: &[u8]) -> &[u8] {
 pub struct Fired<'a> {
     tag: &'a [u8],
     data: &'a [u8],
+    /// When it was fired, if the element says so: what is imported has times of its own.
+    pub at: Option<Micros>,
     seen: Peeked<'a>,
 }
 
@@ -168,10 +170,11 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<Fired<'a>>, DecodeEr
         reader.value()?;
         return Ok(None);
     };
-    let (mut tag, mut data) = (None, None);
+    let (mut tag, mut data, mut at) = (None, None, None);
     for _ in 0..pairs {
         match text_bytes(reader.value()?) {
             b"tag" => tag = Reader::new(reader.value()?).bytes().ok(),
+            b"at" => at = as_int(reader.value()?).map(Micros),
             b"data" => {
                 let before = reader.rest();
                 let seen = peek_next(reader)?;
@@ -184,7 +187,7 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<Fired<'a>>, DecodeEr
         }
     }
     let tag = tag.filter(|tag| !tag.is_empty());
-    Ok(tag.zip(data).map(|(tag, (data, seen))| Fired { tag, data, seen }))
+    Ok(tag.zip(data).map(|(tag, (data, seen))| Fired { tag, data, at, seen }))
 }
 
 impl<'a> Fired<'a> {

@@ -52,6 +52,9 @@ mod systemd_files;
 /// Verify, rebuild, salvage, backup, restore.
 mod store_tools;
 
+/// Import and export: Salt's own job cache, pgjsonb, JSON lines.
+mod moving;
+
 /// Stores written by earlier releases, and how they are made.
 mod old_stores;
 

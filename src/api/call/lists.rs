@@ -7,7 +7,7 @@ use super::{Ctx, failed};
 use crate::clock::Micros;
 use crate::ingest::spool::Spool;
 use crate::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX};
-use crate::model::{EventFilter, Glob, Kind, SeqNo};
+use crate::model::{EventFilter, Flags, Glob, Kind, SeqNo};
 use crate::query::{Job, JobFilter, Listed, jobs_before, row_load};
 use crate::store::StoredEntry;
 use crate::wire::call::{Args, CallError};
@@ -115,6 +115,46 @@ fn write_event(w: &mut Writer, event: &StoredEntry) {
         map.key("data").bin(&event.body)
     };
     map.write(w);
+}
+
+/// Entries as they are stored: those of a job, or those of the log.
+pub(super) fn entries(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let durable = ctx.store.durable();
+    let from = args.count("from")?.map_or(SeqNo(1), |n| SeqNo(n as u64));
+    let until = args.count("until")?.map_or(durable, |n| SeqNo(n as u64)).min(durable);
+    let (found, next) = if let Some(jid) = args.id("jid")? {
+        ctx.store.job_entries_from(&jid, (from, until), LIST_BYTES_MAX).map_err(failed)?
+    } else {
+        let all = args.flag("all")?;
+        let of_jobs = |kind| !matches!(kind, Kind::Event | Kind::Register | Kind::Gap);
+        let wanted = |kind, _| all || of_jobs(kind);
+        let (found, next) = ctx.store.entries_from(from, until, LIST_BYTES_MAX, wanted).map_err(failed)?;
+        (found, Some(next).filter(|next| *next < until))
+    };
+    let mut w = Writer::new();
+    w.map(3).str("entries").array(found.len());
+    for entry in &found {
+        let mut map = Map::default();
+        map.key("seq").uint(entry.seq.0);
+        map.key("kind").str(entry.kind.name());
+        map.key("time").int(entry.at.0);
+        map.key("on_bus").bool(entry.flags.has(Flags::ON_BUS));
+        if !entry.tag.is_empty() {
+            map.key("tag").bin(&entry.tag);
+        }
+        map.text_unless_empty("jid", &entry.jid);
+        map.text_unless_empty("minion", &entry.minion);
+        map.text_unless_empty("fun", &entry.fun);
+        map.key("body").bin(&entry.body);
+        map.write(&mut w);
+    }
+    w.str("next");
+    match next {
+        Some(next) => w.uint(next.0),
+        None => w.nil(),
+    };
+    w.str("durable").uint(durable.0);
+    Ok(w.into_bytes())
 }
 
 fn write_spool(w: &mut Writer, dir: &Path, spool: std::io::Result<Spool>) {

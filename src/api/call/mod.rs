@@ -129,6 +129,7 @@ pub const CALLS: &[Call] = &[
     read("load_reg", "Thorium's register as kept last", cache::load_reg),
     read("status", "the daemon, its doors and its store", lists::status),
     read("events_list", "events, the latest first", lists::events_list),
+    read("entries", "what is stored, entry by entry: of a job, or of the log", lists::entries),
     act("event_send", "fire an event onto Salt's bus", send::event_send),
     read("jobs_list", "jobs, the latest first", lists::jobs_list),
     read("store_stats", "the store in figures", store::stats),

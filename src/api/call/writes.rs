@@ -236,7 +236,7 @@ pub(super) fn event_return(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> R
             malformed += 1;
             continue;
         };
-        let event = event.event(source, at);
+        let event = event.event(source, event.at.unwrap_or(at));
         if ctx.gate.check_tag(event.entry.tag, source).is_err() {
             unfit += 1;
             continue;

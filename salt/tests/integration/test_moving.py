@@ -1,0 +1,124 @@
+"""Salt's own job cache, filled by Salt, into a daemon and out again: Salt is to see no difference.
+
+Needs no master: Salt's loader, and a daemon of its own.
+"""
+import datetime
+import json
+import os
+import subprocess
+
+import conftest
+import procs
+import pytest
+import salt.config
+import salt.loader
+
+JIDS = [f"202611011200000000{n:02}" for n in range(5)]
+OWN, RUNNER, QUIET, FOREIGN, SYNDIC = JIDS[0], JIDS[1], JIDS[2], "my own jid", JIDS[4]
+
+
+def returner(cachedir, **more):
+    """Salt's `local_cache` on a directory."""
+    opts = dict(salt.config.DEFAULT_MASTER_OPTS, __role="master", cachedir=str(cachedir), job_cache_store_endtime=True)
+    opts.update({key: str(cachedir) for key in ("root_dir", "sock_dir", "pki_dir", "extension_modules")}, **more)
+    functions = salt.loader.returners(opts, {})
+    return lambda name, *args, **kwargs: functions[f"local_cache.{name}"](*args, **kwargs)
+
+
+def load(jid, **more):
+    return {"cmd": "publish", "tgt": "*", "fun": "test.arg", "arg": [b"\xff\xfe", {"__kwarg__": True, "metadata": {"n": 1}}],
+            "tgt_type": "glob", "ret": "", "jid": jid, "user": "root", **more}
+
+
+def fill(call):
+    """Jobs of every kind that a master makes."""
+    call("prep_jid", passed_jid=OWN)
+    call("save_load", OWN, load(OWN), minions=["web1", "web2", "db1"])
+    answers = {"web1": {1: datetime.datetime(2026, 2, 3, 4, 5, 6, 789)}, "web2": "grün", "db1": b"\x00\xff"}
+    for number, (minion, answer) in enumerate(answers.items()):
+        ret = {"cmd": "_return", "id": minion, "jid": OWN, "fun": "test.arg", "fun_args": [], "return": answer}
+        call("returner", dict(ret, retcode=number, success=not number, **({"out": "highstate"} if number else {})))
+    call("returner", {"id": "web1", "jid": OWN, "fun": "test.arg", "return": "a second one", "retcode": 0})
+    call("update_endtime", OWN, "2026, Nov 01 12:00:09.000001")
+    runner = {"fun": "runner.manage.up", "jid": RUNNER, "id": "m_master", "user": "root", "tgt": "m_master",
+              "return": {"return": ["web1"], "success": True}}
+    call("prep_jid", passed_jid=RUNNER)
+    call("save_load", RUNNER, runner, minions=[])
+    call("returner", runner)
+    call("prep_jid", passed_jid=QUIET, nocache=True)
+    call("save_load", QUIET, load(QUIET, fun="test.ping"), minions=["web1"])
+    call("returner", {"id": "web1", "jid": QUIET, "fun": "test.ping", "return": True})
+    call("prep_jid", passed_jid=FOREIGN)
+    call("save_load", FOREIGN, load(FOREIGN, arg=[]), minions=[])
+    call("prep_jid", passed_jid=SYNDIC)
+    call("save_load", SYNDIC, load(SYNDIC), minions=["near1"])
+    call("save_minions", SYNDIC, ["far1", "far2"], syndic_id="syndic1")
+    call("save_minions", SYNDIC, ["far3"], syndic_id="syndic2")
+
+
+def shown(call):
+    """All that Salt says of a job cache."""
+    jids = [OWN, RUNNER, QUIET, FOREIGN, SYNDIC, "20200101000000000000"]
+    return {
+        "get_jids": call("get_jids"),
+        "get_jids_filter": [call("get_jids_filter", count, False) for count in (2, 99)],
+        **{name: [call(name, jid) for jid in jids] for name in ("get_load", "get_jid", "get_endtime")},
+    }
+
+
+@pytest.fixture
+def cellar(tmp_path):
+    """A daemon of its own; runs `saltcellar` verbs against it, and answers what they print as JSON."""
+    binary, socket = os.environ["SALTCELLAR_BIN"], str(tmp_path / "s.sock")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SALTCELLAR_")}
+
+    def run(*args):
+        done = subprocess.run([binary, "--socket", socket, "--output", "json", *map(str, args)], env=env, timeout=60,
+                              check=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 0, f"{args}: {done.returncode}: {done.stderr}"
+        return json.loads(done.stdout) if done.stdout else None
+
+    started = []
+    with open(tmp_path / "log", "wb") as log:
+        procs.spawn([binary, "serve", "--state-dir", str(tmp_path / "state"), "--socket", socket], started.append,
+                    stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env)
+    try:
+        conftest.eventually("the daemon", lambda: os.path.exists(socket))
+        yield run
+    finally:
+        started[0].kill()
+        started[0].wait()
+
+
+def test_salt_sees_no_difference_in_a_job_cache_that_went_in_and_out(cellar, tmp_path):
+    before = returner(tmp_path / "before")
+    fill(before)
+    expected = shown(before)
+    assert len(expected["get_jids"]) == 5 and expected["get_load"][4]["Minions"] == ["far1", "far2", "far3", "near1"]
+    done = cellar("import", "local_cache", tmp_path / "before" / "jobs")
+    assert (done["left_out"], done["known"], done["kinds"]["returns"]["stored"]) == (0, 0, 4)
+    assert cellar("import", "local_cache", tmp_path / "before")["stored"] == 0
+
+    assert cellar("export", "local_cache", tmp_path / "after" / "jobs")["left_out"] == 0
+    after = returner(tmp_path / "after")
+    assert shown(after) == expected
+
+    # By way of JSON lines into an empty tree of another form of hash.
+    cellar("export", "jsonl", tmp_path / "all.jsonl")
+    assert cellar("import", "jsonl", tmp_path / "all.jsonl")["stored"] == 0
+    cellar("export", "local_cache", "--hash-type", "sha512", tmp_path / "other" / "jobs")
+    assert shown(returner(tmp_path / "other", hash_type="sha512")) == expected
+
+
+def test_an_exported_job_cache_goes_on_growing_and_is_cleaned_by_salt(cellar, tmp_path):
+    fill(returner(tmp_path / "before"))
+    cellar("import", "local_cache", tmp_path / "before" / "jobs")
+    cellar("export", "local_cache", tmp_path / "after" / "jobs")
+    after = returner(tmp_path / "after", keep_jobs_seconds=10, keep_jobs=24)
+    young = after("prep_jid")
+    after("save_load", young, load(young), minions=["web1"])
+    after("returner", {"id": "late1", "jid": OWN, "fun": "test.arg", "return": 1})
+    assert "late1" in after("get_jid", OWN)
+    # Files have the times of the jobs: they are as old as they were. The one jid without a time came just now.
+    after("clean_old_jobs")
+    assert set(after("get_jids")) == {young, FOREIGN}

@@ -1,0 +1,183 @@
+//! JSON lines: the log, entry by entry. docs/MIGRATE.md has the fields.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Seek as _, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use rmpv::Value;
+use serde_json::{Map, Value as Json, json};
+
+use super::super::import::JSONL_VERSION;
+use super::super::output::OutputError;
+use super::super::progress::{Bar, Unit};
+use super::super::{Global, ask, when};
+use crate::api::client::{Client, args};
+use crate::clock::Micros;
+use crate::limits::MSGPACK_DEPTH_MAX;
+use crate::store::tools::Watch as _;
+use crate::wire::json::to_json;
+
+pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<()> {
+    let mut client = ask::connect(global)?;
+    let mut bar = Bar::new("export", Unit::Rows);
+    if file.as_os_str() == "-" {
+        let mut out = BufWriter::with_capacity(256 * 1024, io::stdout().lock());
+        write_head(&mut out, events).map_err(OutputError::from)?;
+        let entries = entries(&mut client, events, 1, &mut out, &mut bar)?;
+        out.flush().map_err(OutputError::from)?;
+        drop(bar);
+        return say(&format!("{entries} entries exported"));
+    }
+    if file.exists() {
+        bail!("export to {}: it is there already; remove it, or name another file", file.display());
+    }
+    let part = PathBuf::from({
+        let mut name = file.as_os_str().to_owned();
+        name.push(".part");
+        name
+    });
+    let writing = || format!("write {}", part.display());
+    let from = resume(&part, events)?;
+    let mut out = OpenOptions::new().append(true).create(true).open(&part).with_context(writing)?;
+    if from.is_none() {
+        out.set_len(0).with_context(writing)?;
+        write_head(&mut out, events).with_context(writing)?;
+    }
+    let mut out = BufWriter::with_capacity(256 * 1024, out);
+    let entries = entries(&mut client, events, from.unwrap_or(1), &mut out, &mut bar)?;
+    let out = out.into_inner().map_err(io::IntoInnerError::into_error).with_context(writing)?;
+    out.sync_all().with_context(writing)?;
+    fs::rename(&part, file).with_context(|| format!("give {} its name", file.display()))?;
+    drop(bar);
+    let before = if from.is_some() { ", beside those of the export that was interrupted" } else { "" };
+    say(&format!("{entries} entries exported to {}{before}", file.display()))
+}
+
+/// The answer goes to standard error: standard output may be the export.
+fn say(text: &str) -> anyhow::Result<()> {
+    writeln!(io::stderr(), "{text}").context("say so")
+}
+
+fn write_head(out: &mut impl Write, events: bool) -> io::Result<()> {
+    writeln!(out, "{}", json!({ "kind": "saltcellar", "version": JSONL_VERSION, "events": events }))
+}
+
+/// Where an interrupted export of the same kind goes on; what follows its last whole line is cut off.
+fn resume(part: &Path, events: bool) -> anyhow::Result<Option<u64>> {
+    let reading = || format!("go on with {}", part.display());
+    let file = match File::open(part) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file.with_context(reading)?,
+    };
+    let mut lines = BufReader::with_capacity(1024 * 1024, file);
+    let mut line = Vec::new();
+    let (mut end, mut last, mut number) = (0, None, 0_u64);
+    loop {
+        line.clear();
+        let count = lines.read_until(b'\n', &mut line).with_context(reading)?;
+        if line.last() != Some(&b'\n') {
+            break;
+        }
+        number += 1;
+        let json: Json = serde_json::from_slice(&line).unwrap_or_default();
+        let is_head = json.get("kind").and_then(Json::as_str) == Some("saltcellar")
+            && json.get("events").and_then(Json::as_bool) == Some(events);
+        if number == 1 && !is_head {
+            bail!("go on with {}: it is no export of this kind; remove it", part.display());
+        }
+        if let Some(seq) = json.get("seq").and_then(Json::as_u64) {
+            last = Some(seq);
+        } else if number > 1 {
+            break;
+        }
+        end += count as u64;
+    }
+    if number == 0 {
+        return Ok(None);
+    }
+    let mut file = OpenOptions::new().write(true).open(part).with_context(reading)?;
+    file.set_len(end).with_context(reading)?;
+    file.seek(SeekFrom::End(0)).with_context(reading)?;
+    Ok(Some(last.map_or(1, |seq| seq + 1)))
+}
+
+/// Writes all entries from a number on; how many.
+fn entries(
+    client: &mut Client,
+    events: bool,
+    from: u64,
+    out: &mut impl Write,
+    bar: &mut Bar,
+) -> anyhow::Result<u64> {
+    let (mut next, mut until, mut count) = (from, None, 0);
+    loop {
+        let pairs = [
+            ("from", Value::from(next)),
+            ("until", until.map_or(Value::Nil, Value::from)),
+            ("all", if events { Value::from(true) } else { Value::Nil }),
+        ];
+        let answer = client.call("entries", args(pairs)).context("read the log")?;
+        // What comes in meanwhile is not part of it.
+        let end = *until.get_or_insert(answer["durable"].as_u64().unwrap_or(0));
+        for entry in answer["entries"].as_array().map(Vec::as_slice).unwrap_or_default() {
+            writeln!(out, "{}", line(entry)).map_err(OutputError::from)?;
+            count += 1;
+        }
+        let Some(more) = answer["next"].as_u64().filter(|more| *more > next) else { return Ok(count) };
+        next = more;
+        bar.step(next, end, "");
+    }
+}
+
+/// An entry as a line.
+fn line(entry: &Value) -> Json {
+    let mut line = Map::new();
+    let kind = entry["kind"].as_str().unwrap_or_default();
+    let mut put = |key: &str, value: Json| {
+        line.insert(key.to_owned(), value);
+    };
+    put("seq", to_json(&entry["seq"]));
+    put("kind", Json::from(kind));
+    let at = entry["time"].as_i64().unwrap_or(0);
+    let iso = Micros(at).iso();
+    // Anybody may give an entry any time; one that ISO 8601 cannot say stays a number.
+    put("time", if when::date_micros(&iso) == Some(at) { Json::from(iso) } else { Json::from(at) });
+    let on_bus = entry["on_bus"].as_bool() == Some(true);
+    if on_bus || kind == "gap" {
+        put("on_bus", Json::from(true));
+        let tag = entry["tag"].as_slice().unwrap_or_default();
+        put(
+            "tag",
+            std::str::from_utf8(tag).map_or_else(|_| to_json(&Value::Binary(tag.to_vec())), Json::from),
+        );
+    }
+    for key in ["jid", "minion"] {
+        if let Some(text) = entry[key].as_str() {
+            put(key, Json::from(text));
+        }
+    }
+    let body = entry["body"].as_slice().unwrap_or_default();
+    let mut rest = body;
+    let value = rmpv::decode::read_value_with_max_depth(&mut rest, MSGPACK_DEPTH_MAX);
+    let Some(value) = value.ok().filter(|_| rest.is_empty()) else {
+        put("raw", Json::from(BASE64.encode(body)));
+        return Json::Object(line);
+    };
+    match kind {
+        "load" | "return_load" if !on_bus => {
+            put("load", to_json(&value[0]));
+            put("minions", to_json(&value[1]));
+        }
+        "minions" => {
+            put("minions", to_json(&value[0]));
+            put("syndic", to_json(&value[1]));
+        }
+        "endtime" => put("endtime", to_json(&value)),
+        "nocache" => {}
+        _ => put("data", to_json(&value)),
+    }
+    Json::Object(line)
+}

@@ -1,0 +1,410 @@
+//! The tree of Salt's own job cache, as `import local_cache` reads it (`cli/import/local_cache.rs` has the layout).
+//!
+//! # Invariant
+//!
+//! A job appears in the tree when it is whole: it is made under [`PLACE`], where Salt does not look, and renamed. That directory is
+//! there as long as the export is not done, and says that it may go on. A job that is in the tree already is left alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, bail};
+use ring::digest;
+use rmpv::Value;
+use serde_json::json;
+
+use super::super::import::{LeftOut, question};
+use super::super::output::{Format, Output, plain};
+use super::super::progress::{Bar, Unit};
+use super::super::when::When;
+use super::super::{Global, ask};
+use crate::api::client::{Client, ClientError, args};
+use crate::limits::{CLI_PAGE_ROWS, IMPORT_BAD_NAMED};
+use crate::model::{JidKey, Kind};
+use crate::query::{Standing, load_of, rank};
+use crate::store::tools::Watch as _;
+use crate::wire::msgpack::{self, Writer, as_text, is_nil};
+
+/// Arguments of `export local_cache`.
+#[derive(clap::Args)]
+pub(in crate::cli) struct Args {
+    /// The directory: a new or an empty one, or that of an interrupted export
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Only jobs that began since: 10m, 2h, 3d, 2026-11-21 (UTC)
+    #[arg(long, value_name = "TIME")]
+    since: Option<When>,
+    /// Write into a job cache that has jobs already; those stay as they are
+    #[arg(long)]
+    into_existing: bool,
+    /// The master's hash_type: it names the directories
+    #[arg(long, value_enum, default_value_t = Hash::Sha256, value_name = "NAME")]
+    hash_type: Hash,
+}
+
+/// The hashes that Salt may be set to, but for those that nobody should use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Hash {
+    Sha1,
+    Sha256,
+    Sha384,
+    Sha512,
+}
+
+pub(super) const EXAMPLES: &str = "\
+What `salt-run jobs.list_jobs` and `jobs.lookup_jid` show with `master_job_cache: local_cache`. Files get the times of their entries. The tree
+belongs to whoever runs this: give it to the master's user (`chown -R salt`). Salt's keep_jobs_seconds lets go of what is older.
+
+Examples:
+  saltcellar export local_cache /srv/jobs
+  saltcellar export local_cache --into-existing --since 7d /var/cache/salt/master/jobs";
+
+/// Where jobs are made. Salt looks for `<dir>/*/*/.load.p`, so one level more keeps half a job out of its sight.
+const PLACE: &str = ".saltcellar-export";
+
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let mut client = ask::connect(global)?;
+    let mut jobs = ask::connect(global)?;
+    let place = prepare(args)?;
+    let mut export = Export { args, place: place.clone(), jobs: 0, there: 0, returns: 0, bad: 0 };
+    let mut bar = Bar::new("export", Unit::Jobs);
+    let status = client.call("status", Value::Map(Vec::new())).context("ask how much there is")?;
+    // What comes in meanwhile is not part of it.
+    let until = status["durable"].as_u64().unwrap_or(0);
+    let mut before = Value::Nil;
+    loop {
+        let (page, more) = page(&mut client, &before, args.since).context("list the jobs")?;
+        for jid in &page {
+            bar.step(0, 0, &format!("{} jobs, {jid}", export.jobs + export.there));
+            export.job(&mut jobs, jid, until)?;
+        }
+        match page.last() {
+            Some(last) if more => before = Value::from(last.as_str()),
+            _ => break,
+        }
+    }
+    sync(&args.dir)?;
+    fs::remove_dir_all(&place).with_context(|| format!("remove {}", place.display()))?;
+    let seconds = bar.seconds();
+    drop(bar);
+    export.report(global, seconds)?;
+    match export.bad {
+        0 => Ok(()),
+        bad => Err(LeftOut(bad).into()),
+    }
+}
+
+/// Makes the directory ready, if it may be written to.
+fn prepare(args: &Args) -> anyhow::Result<PathBuf> {
+    let (dir, place) = (&args.dir, args.dir.join(PLACE));
+    let writing = || format!("write to {}", dir.display());
+    fs::create_dir_all(dir).with_context(writing)?;
+    let has_more = fs::read_dir(dir).with_context(writing)?.next().is_some();
+    if has_more && !place.is_dir() && !args.into_existing {
+        bail!(
+            "write to {}: it is not empty, and no export of ours was interrupted there; name a new directory, or say --into-existing to add \
+             to Salt's job cache",
+            dir.display()
+        );
+    }
+    fs::create_dir_all(&place).with_context(writing)?;
+    Ok(place)
+}
+
+/// Jids before another one, the newest first, and whether there are more.
+fn page(
+    client: &mut Client,
+    before: &Value,
+    since: Option<When>,
+) -> Result<(Vec<String>, bool), ClientError> {
+    let pairs = [
+        ("limit", Value::from(CLI_PAGE_ROWS)),
+        ("find_job", Value::from(true)),
+        ("before", before.clone()),
+        ("since", since.map_or(Value::Nil, |When(at)| Value::from(at))),
+    ];
+    let answer = client.call("jobs_list", args(pairs))?;
+    let rows = answer["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let jids = rows.iter().filter_map(|row| row["jid"].as_str().map(str::to_owned)).collect();
+    Ok((jids, answer["more"].as_bool() == Some(true)))
+}
+
+/// Has the system write everything to the disk.
+fn sync(dir: &Path) -> anyhow::Result<()> {
+    let syncing = || format!("sync {}", dir.display());
+    let dir = File::open(dir).with_context(syncing)?;
+    rustix::fs::syncfs(&dir).with_context(syncing)
+}
+
+struct Export<'a> {
+    args: &'a Args,
+    place: PathBuf,
+    jobs: u64,
+    there: u64,
+    returns: u64,
+    bad: u64,
+}
+
+/// A job in the making. Returns are on the disk, the rest is small.
+struct Making {
+    dir: PathBuf,
+    load: Vec<u8>,
+    rank: u8,
+    minions: Option<BTreeSet<Vec<u8>>>,
+    syndics: BTreeMap<String, BTreeSet<Vec<u8>>>,
+    answers: BTreeMap<String, Standing>,
+    endtime: Option<Vec<u8>>,
+    /// When it began, else when its first entry came.
+    at: i64,
+}
+
+impl Export<'_> {
+    fn leave_out(&mut self, what: &str, why: &str) {
+        self.bad += 1;
+        if self.bad <= IMPORT_BAD_NAMED {
+            // Nobody is left to tell if this cannot be written; it is counted.
+            let _ = writeln!(io::stderr(), "saltcellar: left out: {}: {}", plain(what), plain(why));
+        }
+    }
+
+    /// Exports a job, page by page.
+    fn job(&mut self, client: &mut Client, jid: &str, until: u64) -> anyhow::Result<()> {
+        let name = dir_name(self.args.hash_type, jid);
+        let (top, rest) = name.split_at(2);
+        let target = self.args.dir.join(top).join(rest);
+        if target.exists() {
+            self.there += 1;
+            return Ok(());
+        }
+        let dir = self.place.join("making").join("job");
+        let writing = || format!("write job {jid} to {}", dir.display());
+        if dir.exists() {
+            fs::remove_dir_all(&dir).with_context(writing)?;
+        }
+        fs::create_dir_all(&dir).with_context(writing)?;
+        let mut making: Option<Making> = None;
+        let mut from = None;
+        loop {
+            client.post("entries", &question(jid, from)).context("read a job")?;
+            let (_, answer) = client.next_answer().context("read a job")?;
+            let answer = answer.context("read a job")?;
+            for entry in answer["entries"].as_array().map(Vec::as_slice).unwrap_or_default() {
+                if entry["seq"].as_u64().is_some_and(|seq| seq < until) {
+                    let making = making.get_or_insert_with(|| Making::of(jid, &dir, entry));
+                    self.take(making, jid, entry).with_context(writing)?;
+                }
+            }
+            from = answer["next"].as_u64();
+            if from.is_none() {
+                break;
+            }
+        }
+        // None: retention has let go of it meanwhile, or it began after the export.
+        let Some(making) = making else { return Ok(()) };
+        making.finish(jid).with_context(writing)?;
+        let parent = self.args.dir.join(top);
+        fs::create_dir_all(&parent).with_context(writing)?;
+        fs::rename(&dir, &target).with_context(|| format!("move job {jid} to {}", target.display()))?;
+        self.jobs += 1;
+        self.returns += making.answers.len() as u64;
+        Ok(())
+    }
+
+    fn take(&mut self, making: &mut Making, jid: &str, entry: &Value) -> io::Result<()> {
+        let Some(kind) = entry["kind"].as_str().and_then(Kind::named) else { return Ok(()) };
+        let body = entry["body"].as_slice().unwrap_or_default();
+        if rank(kind) > making.rank {
+            making.rank = rank(kind);
+            making.load = load_of(kind, body).to_vec();
+        }
+        match kind {
+            Kind::Load | Kind::ReturnLoad => {
+                if let Some(minions) = msgpack::elements(body).nth(1).filter(|minions| !is_nil(minions)) {
+                    making.expect(minions);
+                }
+            }
+            Kind::JobNew => {
+                if let Some(minions) = msgpack::get(body, "minions") {
+                    making.expect(minions);
+                }
+            }
+            Kind::Minions => {
+                let mut parts = msgpack::elements(body);
+                let minions = parts.next().unwrap_or_default();
+                match parts.next().and_then(as_text).filter(|syndic| is_file_name(syndic)) {
+                    Some(syndic) => {
+                        let of_syndic = making.syndics.entry(syndic.to_owned()).or_default();
+                        of_syndic.extend(msgpack::elements(minions).map(<[u8]>::to_vec));
+                    }
+                    None => making.expect(minions),
+                }
+            }
+            Kind::Endtime => making.endtime = as_text(body).map(|text| text.as_bytes().to_vec()),
+            Kind::NoCache => write(&making.dir.join("nocache"), b"", making.at)?,
+            Kind::Return => {
+                let minion = entry["minion"].as_str().unwrap_or_default();
+                let taken = ["jid", "nocache", "endtime"].contains(&minion);
+                if !is_file_name(minion) || taken || minion.starts_with('.') {
+                    self.leave_out(
+                        &format!("job {jid}"),
+                        &format!("{minion:?} cannot be the name of a directory in it"),
+                    );
+                    return Ok(());
+                }
+                making.answered(minion, entry, body)?;
+            }
+            Kind::Event | Kind::Register | Kind::Gap => {}
+        }
+        Ok(())
+    }
+
+    fn report(&self, global: &Global, seconds: f64) -> anyhow::Result<()> {
+        let Self { jobs, there, returns, bad, .. } = self;
+        let mut out = Output::new(global.output);
+        if out.format == Format::Table {
+            out.line(&format!(
+                "jobs       {jobs} exported with {returns} returns, {there} there already, in {seconds:.1} s"
+            ))?;
+            if *bad > 0 {
+                out.line(&format!("left out   {bad}"))?;
+            }
+        } else {
+            let dir = self.args.dir.to_string_lossy();
+            out.json(&json!({
+                "dir": dir, "jobs": jobs, "there_already": there, "returns": returns, "left_out": bad, "seconds": seconds,
+            }))?;
+        }
+        Ok(out.flush()?)
+    }
+}
+
+impl Making {
+    fn of(jid: &str, dir: &Path, first: &Value) -> Self {
+        let at = JidKey::of(jid).time().map(|at| at.0);
+        Self {
+            dir: dir.to_owned(),
+            load: Vec::new(),
+            rank: 0,
+            minions: None,
+            syndics: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            endtime: None,
+            at: at.or(first["time"].as_i64()).unwrap_or(0),
+        }
+    }
+
+    fn expect(&mut self, minions: &[u8]) {
+        let names = msgpack::elements(minions).map(<[u8]>::to_vec);
+        self.minions.get_or_insert_default().extend(names);
+    }
+
+    /// Writes a return, unless one that counts before it is there.
+    fn answered(&mut self, minion: &str, entry: &Value, body: &[u8]) -> io::Result<()> {
+        let new = Standing::of(entry["on_bus"].as_bool() == Some(true), body);
+        match self.answers.get(minion) {
+            Some(known) if !new.counts_before(*known) => return Ok(()),
+            _ => self.answers.insert(minion.to_owned(), new),
+        };
+        let dir = self.dir.join(minion);
+        fs::create_dir_all(&dir)?;
+        let at = entry["time"].as_i64().unwrap_or(self.at);
+        let pairs: Vec<_> = ["return", "retcode", "success"]
+            .into_iter()
+            .filter_map(|key| Some((key, msgpack::get(body, key)?)))
+            .collect();
+        let mut w = Writer::new();
+        w.map(pairs.len());
+        for (key, value) in pairs {
+            w.str(key).raw(value);
+        }
+        write(&dir.join("return.p"), &w.into_bytes(), at)?;
+        match msgpack::get(body, "out") {
+            Some(out) => write(&dir.join("out.p"), out, at),
+            None => match fs::remove_file(dir.join("out.p")) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    fn finish(&self, jid: &str) -> io::Result<()> {
+        let list = |names: &BTreeSet<Vec<u8>>| {
+            let mut w = Writer::new();
+            w.array(names.len());
+            for name in names {
+                w.raw(name);
+            }
+            w.into_bytes()
+        };
+        if self.rank > 0 {
+            write(&self.dir.join(".load.p"), &with_jid(&self.load, jid), self.at)?;
+        }
+        // Without that file Salt's `get_load` raises, even if there is nothing to say.
+        let none = BTreeSet::new();
+        write(&self.dir.join(".minions.p"), &list(self.minions.as_ref().unwrap_or(&none)), self.at)?;
+        for (syndic, minions) in &self.syndics {
+            write(&self.dir.join(format!(".minions.{syndic}.p")), &list(minions), self.at)?;
+        }
+        if let Some(endtime) = &self.endtime {
+            write(&self.dir.join("endtime"), endtime, self.at)?;
+        }
+        write(&self.dir.join("jid"), jid.as_bytes(), self.at)
+    }
+}
+
+/// A load with its jid: `get_jids` of local_cache relies on it.
+fn with_jid(load: &[u8], jid: &str) -> Vec<u8> {
+    if msgpack::get(load, "jid").is_some() {
+        return load.to_vec();
+    }
+    let pairs: Vec<_> = msgpack::pairs(load).collect();
+    let mut w = Writer::new();
+    w.map(pairs.len() + 1);
+    for (key, value) in pairs {
+        w.raw(key).raw(value);
+    }
+    w.str("jid").str(jid);
+    w.into_bytes()
+}
+
+fn is_file_name(name: &str) -> bool {
+    !name.is_empty() && name.len() < 200 && name != "." && name != ".." && !name.contains(['/', '\0'])
+}
+
+/// Writes a file with a time of its own.
+fn write(path: &Path, bytes: &[u8], at: i64) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    let since = Duration::from_micros(u64::try_from(at).unwrap_or(0));
+    let time: SystemTime = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);
+    file.set_modified(time)
+}
+
+/// `jid_dir` of `salt/utils/jid.py`: the digits of the hash.
+fn dir_name(hash: Hash, jid: &str) -> String {
+    let of = match hash {
+        Hash::Sha1 => &digest::SHA1_FOR_LEGACY_USE_ONLY,
+        Hash::Sha256 => &digest::SHA256,
+        Hash::Sha384 => &digest::SHA384,
+        Hash::Sha512 => &digest::SHA512,
+    };
+    let digits =
+        |byte: &u8| [byte >> 4, byte & 15].map(|digit| char::from_digit(u32::from(digit), 16).unwrap_or('0'));
+    digest::digest(of, jid.as_bytes()).as_ref().iter().flat_map(digits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_lies_where_salt_looks_for_it() {
+        // python3 -c 'import hashlib; print(hashlib.sha256(b"20261121030955505683").hexdigest())'
+        let name = dir_name(Hash::Sha256, "20261121030955505683");
+        assert_eq!(name.len(), 64);
+        assert_eq!(dir_name(Hash::Sha1, "abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");
+    }
+}

@@ -1,0 +1,199 @@
+//! JSON lines, as `export jsonl` writes them: docs/MIGRATE.md has the fields.
+
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read};
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use rmpv::Value;
+use serde_json::Value as Json;
+
+use super::super::when;
+use super::feed::Feed;
+use super::item::{Item, What};
+use crate::limits::{JSON_LINE_BYTES_MAX, MSGPACK_DEPTH_MAX};
+use crate::model::Kind;
+use crate::store::tools::Watch;
+use crate::wire::json::from_json;
+
+/// The version of the form, in the first line.
+pub(in crate::cli) const VERSION: u64 = 1;
+
+/// Imports a file, or standard input.
+pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> anyhow::Result<()> {
+    let name = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
+    let reading = || format!("read {name}");
+    let (from, total): (Box<dyn Read>, u64) = if file.as_os_str() == "-" {
+        (Box::new(io::stdin()), 0)
+    } else {
+        let file = File::open(file).with_context(reading)?;
+        let total = file.metadata().with_context(reading)?.len();
+        (Box::new(file), total)
+    };
+    let mut from = BufReader::with_capacity(1024 * 1024, from);
+    let (mut done, mut number) = (0, 0_u64);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        number += 1;
+        let count =
+            from.by_ref().take(JSON_LINE_BYTES_MAX).read_until(b'\n', &mut line).with_context(reading)?;
+        if count == 0 {
+            return feed.finish();
+        }
+        done += count as u64;
+        watch.step(done.min(total), total, &format!("line {number}"));
+        let origin = format!("{name}, line {number}");
+        if line.last() != Some(&b'\n') && count as u64 == JSON_LINE_BYTES_MAX {
+            feed.leave_out(&origin, &format!("longer than {JSON_LINE_BYTES_MAX} bytes"));
+            done += skip_line(&mut from).with_context(reading)?;
+            continue;
+        }
+        match item(line.trim_ascii()) {
+            Ok(Line::Item(at, what)) => feed.push(Item { at, origin, what })?,
+            Ok(Line::Head(version)) if version > VERSION => {
+                bail!(
+                    "read {name}: it is of version {version}, and this saltcellar reads up to {VERSION}: update it"
+                );
+            }
+            Ok(Line::Head(_) | Line::Empty) => {}
+            Err(why) => feed.leave_out(&origin, &why),
+        }
+    }
+}
+
+fn skip_line(from: &mut impl io::BufRead) -> io::Result<u64> {
+    let mut skipped = 0;
+    loop {
+        let part = from.fill_buf()?;
+        let (count, is_end) = match memchr::memchr(b'\n', part) {
+            Some(at) => (at + 1, true),
+            None => (part.len(), part.is_empty()),
+        };
+        from.consume(count);
+        skipped += count as u64;
+        if is_end {
+            return Ok(skipped);
+        }
+    }
+}
+
+enum Line {
+    Item(i64, What),
+    Head(u64),
+    Empty,
+}
+
+fn item(line: &[u8]) -> Result<Line, String> {
+    if line.is_empty() {
+        return Ok(Line::Empty);
+    }
+    let mut json: Json = serde_json::from_slice(line).map_err(|error| format!("no JSON: {error}"))?;
+    let name = json.get("kind").and_then(Json::as_str).ok_or("an object with `kind` is wanted")?.to_owned();
+    if name == "saltcellar" {
+        return Ok(Line::Head(json.get("version").and_then(Json::as_u64).unwrap_or(u64::MAX)));
+    }
+    let kind = Kind::named(&name).ok_or_else(|| format!("no kind is called {name:?}"))?;
+    if kind == Kind::Gap {
+        return Err("a gap of another daemon's bus".to_owned());
+    }
+    let at = match json.get("time") {
+        Some(Json::String(text)) => when::date_micros(text),
+        Some(time) => time.as_i64(),
+        None => None,
+    };
+    let at = at.ok_or("`time` is wanted, as 2026-11-21T05:47:28.123456Z or in microseconds")?;
+    let mut value = |key: &str| -> Result<Option<Value>, String> {
+        match json.get_mut(key).map(Json::take) {
+            None | Some(Json::Null) => Ok(None),
+            Some(json) => from_json(&json).map(Some).map_err(|error| format!("`{key}`: {error}")),
+        }
+    };
+    let needs = |key: &str, value: Option<Value>| value.ok_or_else(|| format!("{name} needs `{key}`"));
+    let text = |key: &str, value: Option<Value>| -> Result<String, String> {
+        let value = needs(key, value)?;
+        value.as_str().map(str::to_owned).ok_or_else(|| format!("`{key}` is to be text"))
+    };
+    let list = |key: &str, value: Option<Value>| match value {
+        None => Ok(Vec::new()),
+        Some(value) if value.is_array() => packed(&value),
+        Some(_) => Err(format!("`{key}` is to be a list")),
+    };
+    let map = |key: &str, value: Option<Value>| match needs(key, value)? {
+        value if value.is_map() => packed(&value),
+        _ => Err(format!("`{key}` is to be a map")),
+    };
+    let on_bus = value("on_bus")?.and_then(|flag| flag.as_bool()) == Some(true);
+    let what = match kind {
+        _ if on_bus => {
+            let tag = match needs("tag", value("tag")?)? {
+                Value::String(tag) => tag.into_bytes(),
+                Value::Binary(tag) => tag,
+                _ => return Err("`tag` is to be text".to_owned()),
+            };
+            if value("raw")?.is_some() {
+                return Err("data that is no msgpack cannot be stored by a call".to_owned());
+            }
+            What::Event { tag, data: packed(&value("data")?.unwrap_or(Value::Nil))? }
+        }
+        Kind::Load | Kind::ReturnLoad => What::Load {
+            jid: text("jid", value("jid")?)?,
+            load: map("load", value("load")?)?,
+            minions: list("minions", value("minions")?)?,
+        },
+        Kind::Minions => What::Minions {
+            jid: text("jid", value("jid")?)?,
+            minions: list("minions", value("minions")?)?,
+            syndic: value("syndic")?.and_then(|syndic| syndic.as_str().map(str::to_owned)),
+        },
+        Kind::Return => What::Return {
+            jid: text("jid", value("jid")?)?,
+            minion: text("minion", value("minion")?)?,
+            load: map("data", value("data")?)?,
+        },
+        Kind::Endtime => {
+            What::Endtime { jid: text("jid", value("jid")?)?, endtime: text("endtime", value("endtime")?)? }
+        }
+        Kind::NoCache => What::NoCache { jid: text("jid", value("jid")?)? },
+        Kind::Register => What::Register { data: packed(&value("data")?.unwrap_or(Value::Nil))? },
+        Kind::Event | Kind::JobNew | Kind::Gap => return Err(format!("{name} needs `on_bus`")),
+    };
+    Ok(Line::Item(at, what))
+}
+
+fn packed(value: &Value) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    rmpv::encode::write_value(&mut bytes, value).map_err(|error| error.to_string())?;
+    // What nobody could read again is not stored.
+    rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), MSGPACK_DEPTH_MAX)
+        .map_err(|error| error.to_string())?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_lines_say_what_would_be_right() {
+        for (line, why) in [
+            ("{", "no JSON"),
+            ("[]", "`kind` is wanted"),
+            (r#"{"kind": "song"}"#, "no kind is called"),
+            (r#"{"kind": "endtime", "jid": "1", "endtime": "x"}"#, "`time` is wanted"),
+            (r#"{"kind": "endtime", "time": 1, "endtime": "x"}"#, "needs `jid`"),
+            (r#"{"kind": "load", "time": 1, "jid": "1", "load": []}"#, "`load` is to be a map"),
+            (
+                r#"{"kind": "load", "time": 1, "jid": "1", "load": {"a": {"$bin": 1}}}"#,
+                "`load`: not the JSON form",
+            ),
+            (r#"{"kind": "minions", "time": 1, "jid": "1", "minions": 3}"#, "is to be a list"),
+            (r#"{"kind": "event", "time": 1, "tag": "a", "data": {}}"#, "needs `on_bus`"),
+            (r#"{"kind": "gap", "time": 1, "tag": "a", "data": {}}"#, "a gap"),
+            (r#"{"kind": "event", "time": 1, "on_bus": true, "tag": 1, "data": {}}"#, "`tag` is to be text"),
+        ] {
+            let found = item(line.as_bytes()).err().unwrap_or_default();
+            assert!(found.contains(why), "{line}: {found}");
+        }
+    }
+}

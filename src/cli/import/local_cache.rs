@@ -1,0 +1,322 @@
+//! The tree of Salt's own job cache, `salt/returners/local_cache.py`.
+//!
+//! ```text
+//! jobs/<2 digits of the jid's hash>/<the other digits>/
+//!     jid                    the jid, as text
+//!     .load.p                the load, msgpack
+//!     .minions.p             minions expected, msgpack
+//!     .minions.<syndic>.p    minions that a syndic reported
+//!     <minion>/return.p      {"return", "retcode", "success"}; before 2015 the bare return
+//!     <minion>/out.p         name of an outputter
+//!     endtime                text
+//!     nocache                there or not
+//! ```
+//!
+//! Jobs come in the order of their jids, whatever the order of their hashes: the store finds jobs by their time. A load has the
+//! time of its jid, everything else that of its file. The tree may be in use: a job that goes meanwhile is passed over.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use anyhow::{Context as _, bail};
+
+use super::feed::Feed;
+use super::item::{Item, What};
+use crate::limits::{ENTRY_BYTES_MAX, MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
+use crate::model::JidKey;
+use crate::store::tools::Watch;
+use crate::wire::msgpack::{self, Reader, Writer};
+use crate::wire::salt_event::peek;
+
+/// A job of the tree, and where it lies.
+type Found = (JidKey, String, PathBuf);
+
+/// Imports the tree at `dir`; how many jobs there were.
+pub(super) fn import(
+    feed: &mut Feed,
+    dir: &Path,
+    since: Option<i64>,
+    watch: &mut dyn Watch,
+) -> anyhow::Result<u64> {
+    let root = root(dir)?;
+    let mut jobs = find(feed, &root, watch)?;
+    let is_wanted = |(key, ..): &Found| key.time().is_none_or(|at| since.is_none_or(|since| at.0 >= since));
+    jobs.retain(is_wanted);
+    jobs.sort();
+    let total = jobs.len() as u64;
+    for (done, (key, jid, path)) in (0..).zip(jobs) {
+        watch.step(done, total, &jid);
+        let mut job = Reading { feed, jid: &jid, started: key.time().map(|at| at.0), fun: None };
+        job.read(&root.join(path))?;
+    }
+    feed.finish()?;
+    Ok(total)
+}
+
+/// The tree itself, also if its parent was named.
+fn root(dir: &Path) -> anyhow::Result<PathBuf> {
+    let has_tops = |dir: &Path| -> io::Result<bool> {
+        Ok(fs::read_dir(dir)?.any(|item| item.is_ok_and(|item| is_top(&item.file_name().to_string_lossy()))))
+    };
+    let reading = || format!("read {}", dir.display());
+    if has_tops(dir).with_context(reading)? {
+        return Ok(dir.to_owned());
+    }
+    let below = dir.join("jobs");
+    if below.is_dir() {
+        return Ok(below);
+    }
+    if fs::read_dir(dir).with_context(reading)?.next().is_some() {
+        bail!(
+            "find Salt's job cache in {}: no directories named by two hexadecimal digits; it is /var/cache/salt/master/jobs \
+             unless the master's cachedir says otherwise",
+            dir.display()
+        );
+    }
+    Ok(dir.to_owned())
+}
+
+fn is_top(name: &str) -> bool {
+    name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Names of a directory, sorted; nothing if it has gone.
+fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        items => items?.map(|item| item.map(|item| item.path())).collect::<io::Result<Vec<_>>>()?,
+    };
+    found.sort();
+    Ok(found)
+}
+
+/// Every job of the tree.
+fn find(feed: &mut Feed, root: &Path, watch: &mut dyn Watch) -> anyhow::Result<Vec<Found>> {
+    let mut jobs = Vec::new();
+    for top in list(root).with_context(|| format!("read {}", root.display()))? {
+        let name = top.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !is_top(&name) {
+            // Not of this cache; an interrupted export of ours has a place like that, too.
+            if !name.starts_with('.') {
+                feed.leave_out(&top.display().to_string(), "not a part of a job cache");
+            }
+            continue;
+        }
+        watch.step(0, 0, &format!("looking for jobs: {} so far", jobs.len()));
+        let dirs = match list(&top) {
+            Ok(dirs) => dirs,
+            Err(error) => {
+                feed.leave_out(&top.display().to_string(), &error.to_string());
+                continue;
+            }
+        };
+        for dir in dirs {
+            match jid_of(&dir) {
+                Ok(Some(jid)) => {
+                    let place = dir.strip_prefix(root).unwrap_or(&dir).to_owned();
+                    jobs.push((JidKey::of(&jid), jid, place));
+                }
+                Ok(None) => {}
+                Err(why) => feed.leave_out(&dir.display().to_string(), &why),
+            }
+        }
+    }
+    Ok(jobs)
+}
+
+/// The jid of a job's directory; none of an empty one.
+fn jid_of(dir: &Path) -> Result<Option<String>, String> {
+    let said = match read(&dir.join("jid"), NAME_BYTES_MAX)? {
+        Some(text) => Some(String::from_utf8(text).map_err(|_| "the jid is no text".to_owned())?),
+        None => None,
+    };
+    if let Some(jid) = said.map(|jid| jid.trim().to_owned()).filter(|jid| !jid.is_empty()) {
+        return Ok(Some(jid));
+    }
+    if let Some(load) = read(&dir.join(".load.p"), ENTRY_BYTES_MAX)? {
+        let jid = msgpack::get(&load, "jid").and_then(msgpack::as_text).filter(|jid| !jid.is_empty());
+        return jid
+            .map(|jid| Some(jid.to_owned()))
+            .ok_or_else(|| "neither `jid` nor `.load.p` says a jid".to_owned());
+    }
+    match list(dir) {
+        Ok(items) if items.is_empty() => Ok(None),
+        Ok(_) => Err("a job without `jid` and without `.load.p`".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A file's bytes; none if there is no such file.
+fn read(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>, String> {
+    let file = match fs::File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(|error| error.to_string())?,
+    };
+    if !file.metadata().map_err(|error| error.to_string())?.is_file() {
+        return Err("not a file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() > bytes_max {
+        return Err(format!("more than {bytes_max} bytes"));
+    }
+    Ok(Some(bytes))
+}
+
+/// A file's one msgpack value.
+fn read_value(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    let Some(bytes) = read(path, ENTRY_BYTES_MAX)? else { return Ok(None) };
+    match Reader::new(&bytes).value() {
+        _ if bytes.is_empty() => Err("empty: Salt was stopped while it wrote".to_owned()),
+        Ok(value) if value.len() < bytes.len() => Err("bytes behind the value".to_owned()),
+        Ok(_) => match rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), MSGPACK_DEPTH_MAX) {
+            Ok(_) => Ok(Some(bytes)),
+            Err(error) => Err(error.to_string()),
+        },
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn mtime(path: &Path) -> Option<i64> {
+    let at = fs::metadata(path).and_then(|meta| meta.modified()).ok()?;
+    i64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_micros()).ok()
+}
+
+/// A job that is being read.
+struct Reading<'a> {
+    feed: &'a mut Feed,
+    jid: &'a str,
+    /// When it began, if its jid says so.
+    started: Option<i64>,
+    /// What its load says it ran: returns in the cache do not.
+    fun: Option<String>,
+}
+
+impl Reading<'_> {
+    fn read(&mut self, dir: &Path) -> anyhow::Result<()> {
+        let items = match list(dir) {
+            Ok(items) => items,
+            Err(error) => {
+                self.feed.leave_out(&dir.display().to_string(), &error.to_string());
+                return Ok(());
+            }
+        };
+        let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if items.iter().any(|path| name(path) == "nocache") {
+            self.push(&dir.join("nocache"), What::NoCache { jid: self.jid.to_owned() })?;
+        }
+        self.load(dir)?;
+        let mut answers: Vec<(Option<i64>, PathBuf)> = Vec::new();
+        for path in items {
+            let name = name(&path);
+            match name.as_str() {
+                "jid" | "nocache" | "endtime" | ".load.p" | ".minions.p" => {}
+                other if other.starts_with('.') => {
+                    let syndic = other.strip_prefix(".minions.").and_then(|rest| rest.strip_suffix(".p"));
+                    if syndic.is_some() {
+                        self.minions(&path, syndic)?;
+                    }
+                }
+                _ if path.is_dir() => answers.push((mtime(&path.join("return.p")), path)),
+                _ => self.feed.leave_out(&path.display().to_string(), "not a part of a job"),
+            }
+        }
+        answers.sort();
+        for (_, path) in answers {
+            self.answer(&path)?;
+        }
+        let path = dir.join("endtime");
+        match read(&path, NAME_BYTES_MAX).map(|text| text.map(String::from_utf8)) {
+            Ok(None) => {}
+            Ok(Some(Ok(text))) => {
+                let (jid, endtime) = (self.jid.to_owned(), text.trim_matches('\n').to_owned());
+                self.push(&path, What::Endtime { jid, endtime })?;
+            }
+            Ok(Some(Err(_))) => self.feed.leave_out(&path.display().to_string(), "no text"),
+            Err(why) => self.feed.leave_out(&path.display().to_string(), &why),
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, path: &Path, what: What) -> anyhow::Result<()> {
+        let of_jid = self.started.filter(|_| matches!(what, What::Load { .. } | What::NoCache { .. }));
+        let at = of_jid.or_else(|| mtime(path)).or(self.started).unwrap_or(i64::MAX);
+        self.feed.push(Item { at, origin: path.display().to_string(), what })
+    }
+
+    /// A file's value, if it has the form that it should have; another one is left out.
+    fn value(&mut self, path: &Path, form: &str, is_one: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
+        match read_value(path) {
+            Ok(None) => None,
+            Ok(Some(value)) if is_one(&value) => Some(value),
+            Ok(Some(_)) => {
+                self.feed.leave_out(&path.display().to_string(), form);
+                None
+            }
+            Err(why) => {
+                self.feed.leave_out(&path.display().to_string(), &why);
+                None
+            }
+        }
+    }
+
+    fn load(&mut self, dir: &Path) -> anyhow::Result<()> {
+        let (path, minions_path) = (dir.join(".load.p"), dir.join(".minions.p"));
+        let is_map = |value: &[u8]| Reader::new(value).map().is_ok();
+        let Some(load) = self.value(&path, "a load that is no map", is_map) else {
+            return self.minions(&minions_path, None);
+        };
+        self.fun = peek(&load).fun.map(str::to_owned);
+        let minions = self.names(&minions_path).unwrap_or_default();
+        self.push(&path, What::Load { jid: self.jid.to_owned(), load, minions })
+    }
+
+    fn names(&mut self, path: &Path) -> Option<Vec<u8>> {
+        let is_list = |value: &[u8]| msgpack::is_nil(value) || Reader::new(value).array().is_ok();
+        // An empty list says no more than none: a publish has minions, and what is no publish has none.
+        let value = self.value(path, "minions that are no list", is_list);
+        value.filter(|value| msgpack::elements(value).next().is_some())
+    }
+
+    fn minions(&mut self, path: &Path, syndic: Option<&str>) -> anyhow::Result<()> {
+        let Some(minions) = self.names(path) else { return Ok(()) };
+        let (jid, syndic) = (self.jid.to_owned(), syndic.map(str::to_owned));
+        self.push(path, What::Minions { jid, minions, syndic })
+    }
+
+    fn answer(&mut self, dir: &Path) -> anyhow::Result<()> {
+        let path = dir.join("return.p");
+        let Some(minion) = dir.file_name().and_then(|name| name.to_str()).map(str::to_owned) else {
+            self.feed.leave_out(&dir.display().to_string(), "a minion whose id is no text");
+            return Ok(());
+        };
+        let Some(value) = self.value(&path, "", |_| true) else { return Ok(()) };
+        let out = self.value(&dir.join("out.p"), "", |_| true);
+        let load = return_of(self.jid, &minion, self.fun.as_deref(), &value, out.as_deref());
+        self.push(&path, What::Return { jid: self.jid.to_owned(), minion, load })
+    }
+}
+
+/// The map that `returner` takes.
+fn return_of(jid: &str, minion: &str, fun: Option<&str>, value: &[u8], out: Option<&[u8]>) -> Vec<u8> {
+    let of_job = |key: &[u8]| matches!(msgpack::as_text(key), Some("jid" | "id" | "fun" | "out"));
+    let mut pairs: Vec<(&[u8], &[u8])> = msgpack::pairs(value).filter(|(key, _)| !of_job(key)).collect();
+    if msgpack::get(value, "return").is_none() {
+        pairs = vec![(b"\xa6return", value)];
+    }
+    let mut w = Writer::new();
+    w.map(pairs.len() + 2 + usize::from(fun.is_some()) + usize::from(out.is_some()));
+    w.str("jid").str(jid).str("id").str(minion);
+    if let Some(fun) = fun {
+        w.str("fun").str(fun);
+    }
+    for (key, value) in pairs {
+        w.raw(key).raw(value);
+    }
+    if let Some(out) = out {
+        w.str("out").raw(out);
+    }
+    w.into_bytes()
+}

@@ -1,0 +1,299 @@
+//! The tables of Salt's returner `pgjsonb`: `jids`, `salt_returns`, `salt_events`.
+//!
+//! `psql` reads them: it knows every way to connect that PostgreSQL has, and is there where the database is used. Each of two
+//! `COPY ... TO STDOUT` is a snapshot that streams, sorted by the server; a column is text with `\t`, `\n` and `\\` escaped.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, bail};
+use rmpv::Value;
+use serde_json::Value as Json;
+
+use super::feed::Feed;
+use super::item::{Item, What};
+use crate::limits::{JSON_LINE_BYTES_MAX, MSGPACK_DEPTH_MAX};
+use crate::model::JidKey;
+use crate::store::tools::Watch;
+use crate::wire::msgpack::{self, Writer};
+
+/// Loads and returns, job by job, each job's load first. A load has no time of its own: it gets that of its jid, or of the
+/// job's first return.
+const JOBS: &str = "COPY (SELECT what, jid, id, body, (extract(epoch FROM at) * 1000000)::bigint FROM \
+    (SELECT 0 AS what, j.jid, '' AS id, j.load::text AS body, \
+     (SELECT min(r.alter_time) FROM salt_returns r WHERE r.jid = j.jid) AS at FROM jids j \
+     UNION ALL SELECT 1, jid, id, full_ret::text, alter_time FROM salt_returns) AS rows \
+    ORDER BY jid COLLATE \"C\", what, at) TO STDOUT";
+
+const EVENTS: &str = "COPY (SELECT id, tag, data::text, (extract(epoch FROM alter_time) * 1000000)::bigint \
+    FROM salt_events ORDER BY alter_time, id) TO STDOUT";
+
+const COUNT: &str = "COPY (SELECT (SELECT count(*) FROM jids), (SELECT count(*) FROM salt_returns), \
+    (SELECT count(*) FROM salt_events)) TO STDOUT";
+
+/// Imports the tables; events, too, if they are wanted.
+pub(super) fn import(
+    feed: &mut Feed,
+    connection: &str,
+    events: bool,
+    watch: &mut dyn Watch,
+) -> anyhow::Result<()> {
+    let connection = Connection::of(connection);
+    let mut counts = Vec::new();
+    connection.rows(COUNT, |columns| {
+        counts = columns.iter().map(|n| n.parse::<u64>().unwrap_or(0)).collect();
+        Ok(())
+    })?;
+    let total: u64 = counts.iter().take(if events { 3 } else { 2 }).sum();
+    let mut done = 0;
+    connection.rows(JOBS, |columns| {
+        done += 1;
+        let [what, jid, id, body, at] = columns else { bail!("read a row: five columns are wanted") };
+        watch.step(done, total, jid);
+        let origin =
+            if what == "0" { format!("jids, {jid}") } else { format!("salt_returns, {jid} of {id}") };
+        match job_item(what == "0", [jid, id, body], at) {
+            Ok((at, what)) => feed.push(Item { at, origin, what }),
+            Err(why) => {
+                feed.leave_out(&origin, &why);
+                Ok(())
+            }
+        }
+    })?;
+    if events {
+        connection.rows(EVENTS, |columns| {
+            done += 1;
+            let [id, tag, data, at] = columns else { bail!("read a row: four columns are wanted") };
+            watch.step(done, total, tag);
+            let origin = format!("salt_events, {id}");
+            match (packed(data), at.parse()) {
+                (Ok(data), Ok(at)) => {
+                    let what = What::Event { tag: tag.clone().into_bytes(), data };
+                    feed.push(Item { at, origin, what })
+                }
+                (Err(why), _) => {
+                    feed.leave_out(&origin, &why);
+                    Ok(())
+                }
+                (_, Err(_)) => {
+                    feed.leave_out(&origin, "it has no time");
+                    Ok(())
+                }
+            }
+        })?;
+    }
+    feed.finish()
+}
+
+fn job_item(is_load: bool, [jid, id, body]: [&str; 3], at: &str) -> Result<(i64, What), String> {
+    let of_jid = JidKey::of(jid).time().map(|at| at.0);
+    let of_row = at.parse().ok();
+    let body = packed(body)?;
+    let jid = jid.to_owned();
+    if msgpack::Reader::new(&body).map().is_err() {
+        return Err("no object".to_owned());
+    }
+    if is_load {
+        // What has no time at all came now, as far as anybody knows.
+        let at = of_jid.or(of_row).unwrap_or(i64::MAX);
+        return Ok((at, What::Load { jid, load: body, minions: Vec::new() }));
+    }
+    // The columns count. What the minion said of success is in the object; the column says false where it said nothing.
+    let pairs: Vec<_> = msgpack::pairs(&body)
+        .filter(|(key, _)| !matches!(msgpack::as_text(key), Some("jid" | "id")))
+        .collect();
+    let mut w = Writer::new();
+    w.map(pairs.len() + 2).str("jid").str(&jid).str("id").str(id);
+    for (key, value) in pairs {
+        w.raw(key).raw(value);
+    }
+    let at = of_row.or(of_jid).unwrap_or(i64::MAX);
+    Ok((at, What::Return { jid, minion: id.to_owned(), load: w.into_bytes() }))
+}
+
+/// JSON of the database as msgpack. What begins with `$` means nothing here.
+fn packed(text: &str) -> Result<Vec<u8>, String> {
+    let json: Json = serde_json::from_str(text).map_err(|error| format!("no JSON: {error}"))?;
+    let mut bytes = Vec::new();
+    rmpv::encode::write_value(&mut bytes, &value(json)).map_err(|error| error.to_string())?;
+    rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), MSGPACK_DEPTH_MAX)
+        .map_err(|error| error.to_string())?;
+    Ok(bytes)
+}
+
+fn value(json: Json) -> Value {
+    match json {
+        Json::Null => Value::Nil,
+        Json::Bool(flag) => Value::from(flag),
+        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(number), _) => Value::from(number),
+            (None, Some(number)) => Value::from(number),
+            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => Value::from(text),
+        Json::Array(items) => Value::Array(items.into_iter().map(value).collect()),
+        Json::Object(pairs) => {
+            Value::Map(pairs.into_iter().map(|(key, of)| (Value::from(key), value(of))).collect())
+        }
+    }
+}
+
+/// How to connect. A password does not go onto the command line of `psql`, where everybody sees it.
+struct Connection {
+    to: String,
+    password: Option<String>,
+}
+
+impl Connection {
+    fn of(text: &str) -> Self {
+        let (to, password) = apart(text);
+        Self { to, password }
+    }
+
+    /// Hands over each row of a query, column by column.
+    fn rows(&self, query: &str, mut take: impl FnMut(&[String]) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let mut command = Command::new("psql");
+        command.args(["--no-psqlrc", "--quiet", "--no-password", "--set", "ON_ERROR_STOP=1"]);
+        command.args(["--command", query, "--dbname", &self.to]);
+        command.env("PGCLIENTENCODING", "UTF8").env("PGAPPNAME", "saltcellar");
+        command.envs(self.password.iter().map(|password| ("PGPASSWORD", password)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child =
+            command.spawn().context("run psql, which reads the database (package postgresql-client)")?;
+        let mut running = Running(child);
+        let out = running.0.stdout.take().context("read from psql")?;
+        let mut out = BufReader::with_capacity(1024 * 1024, out);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let count = out
+                .by_ref()
+                .take(JSON_LINE_BYTES_MAX)
+                .read_until(b'\n', &mut line)
+                .context("read from psql")?;
+            if count == 0 {
+                return running.end();
+            }
+            if line.pop() != Some(b'\n') {
+                if count as u64 == JSON_LINE_BYTES_MAX {
+                    bail!("read a row of psql: it has more than {JSON_LINE_BYTES_MAX} bytes");
+                }
+                return running.end().and_then(|()| bail!("read from psql: it stopped within a row"));
+            }
+            let columns: Option<Vec<String>> = line.split(|byte| *byte == b'\t').map(unescaped).collect();
+            take(&columns.context("read a row of psql: it is no UTF-8")?)?;
+        }
+    }
+}
+
+/// A `psql` that does not outlive us.
+struct Running(Child);
+
+impl Running {
+    fn end(&mut self) -> anyhow::Result<()> {
+        let mut said = String::new();
+        if let Some(err) = self.0.stderr.take() {
+            err.take(16 * 1024).read_to_string(&mut said).context("read from psql")?;
+        }
+        let status = self.0.wait().context("wait for psql")?;
+        if !status.success() {
+            bail!("read the database: psql ended with {status}: {}", said.trim());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has ended, or nobody reads it any more.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A column of `COPY`'s text form.
+fn unescaped(column: &[u8]) -> Option<String> {
+    if column == b"\\N" {
+        return Some(String::new());
+    }
+    let mut out = Vec::with_capacity(column.len());
+    let mut bytes = column.iter();
+    while let Some(&byte) = bytes.next() {
+        out.push(match byte {
+            b'\\' => match bytes.next()? {
+                b'n' => b'\n',
+                b't' => b'\t',
+                b'r' => b'\r',
+                b'b' => 8,
+                b'f' => 12,
+                b'v' => 11,
+                other => *other,
+            },
+            byte => byte,
+        });
+    }
+    String::from_utf8(out).ok()
+}
+
+/// A connection string without its password, and the password.
+fn apart(text: &str) -> (String, Option<String>) {
+    let as_url = || {
+        let (scheme, rest) = text.split_once("://")?;
+        let (login, rest) = rest.split_once('@')?;
+        let (user, password) = login.split_once(':').filter(|_| !login.contains('/'))?;
+        Some((format!("{scheme}://{user}@{rest}"), Some(percent_decoded(password))))
+    };
+    let as_words = || {
+        // Quoted values are psql's business.
+        if text.contains(['\'', '\\']) || text.contains("://") {
+            return None;
+        }
+        let password = text.split(' ').find_map(|word| word.strip_prefix("password="))?;
+        let rest: Vec<_> = text.split(' ').filter(|word| !word.starts_with("password=")).collect();
+        Some((rest.join(" "), Some(password.to_owned())))
+    };
+    as_url().or_else(as_words).unwrap_or_else(|| (text.to_owned(), None))
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut out = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let code = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        let code = code.and_then(|digits| u8::from_str_radix(digits, 16).ok()).filter(|_| byte == b'%');
+        out.push(code.unwrap_or(byte));
+        rest = if code.is_some() { after.get(2..).unwrap_or_default() } else { after };
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_does_not_reach_the_command_line_of_psql() {
+        for (text, to, password) in [
+            ("postgresql://salt:s%3Acret@db/salt?x=1", "postgresql://salt@db/salt?x=1", Some("s:cret")),
+            ("postgresql://salt@db/salt", "postgresql://salt@db/salt", None),
+            ("host=db password=secret dbname=salt", "host=db dbname=salt", Some("secret")),
+            ("service=salt", "service=salt", None),
+        ] {
+            assert_eq!(apart(text), (to.to_owned(), password.map(str::to_owned)), "{text}");
+        }
+    }
+
+    #[test]
+    fn columns_are_unescaped() {
+        for (column, text) in [("a\\tb\\\\n", Some("a\tb\\n")), ("\\N", Some("")), ("x\\", None)] {
+            assert_eq!(unescaped(column.as_bytes()).as_deref(), text, "{column}");
+        }
+    }
+
+    #[test]
+    fn what_json_of_the_database_says_is_taken_as_it_stands() {
+        let bytes = packed(r#"{"a": {"$bin": "AP8="}, "n": 1.50, "big": 18446744073709551615}"#).unwrap();
+        let value = rmpv::decode::read_value(&mut bytes.as_slice()).unwrap();
+        assert_eq!(value.to_string(), r#"{"a": {"$bin": "AP8="}, "n": 1.5, "big": 18446744073709551615}"#);
+    }
+}
