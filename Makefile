@@ -12,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test test-rust test-python test-integration check matrix bench bench-store bench-bus bench-extension crash soak fuzz clean
+.PHONY: help run test test-rust test-python test-integration check matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-returners crash soak fuzz clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -83,6 +83,18 @@ soak: ## memory over a hundred million entries (SOAK_ENTRIES)
 matrix: ## the Python and integration tests on every pinned Salt release
 	@for r in 3008.3 3007.15 3006.28; do $(MAKE) --no-print-directory test-python test-integration SALT_RELEASE=$$r; done
 
+wheel: ## the Salt extension as a wheel and a source distribution, in salt/dist
+	@$(LAB) in-venv --no-extension -- python salt/tools/package.py
+
+single-file: ## the returner as one file for salt://_returners, in salt/dist/_returners
+	@$(PYTHON) salt/tools/single_file.py
+
+extension-docs: ## the extension's pages as HTML, in salt/dist/docs (fetches Sphinx the first time)
+	@$(LAB) in-venv --no-extension -- python -c 'import sphinx' 2>/dev/null || test -d "$(TARGET)/sphinx" || \
+	  $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check --target "$(TARGET)/sphinx" 'sphinx>=8,<9'
+	@PYTHONPATH="$(abspath $(TARGET))/sphinx" $(LAB) in-venv --no-extension -- python -m sphinx -q -W -b html salt/docs salt/dist/docs
+	@echo salt/dist/docs/index.html
+
 bench-store: ## the store alone, in this process, against the yardstick
 	$(CARGO) bench --bench ingest
 
@@ -94,4 +106,4 @@ fuzz: ## the fuzz targets with coverage, each for FUZZ_SECONDS (60); needs cargo
 
 clean: ## remove everything built, the Python environments too
 	$(CARGO) clean
-	rm -rf target/salt salt/build
+	rm -rf target/salt salt/build salt/dist

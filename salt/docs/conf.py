@@ -1,0 +1,32 @@
+"""Sphinx: ``make extension-docs`` builds the pages into ``salt/dist/docs``. Read with Salt's own Python."""
+
+import re
+import sys
+from pathlib import Path
+
+SRC = Path(__file__).resolve().parents[1] / "src"
+sys.path.insert(0, str(SRC))
+
+project = "saltext.saltcellar"
+author = "The saltcellar authors"
+copyright = author  # pylint: disable=redefined-builtin
+release = re.search(
+    r'__version__ = "([^"]+)"', (SRC / "saltext" / "saltcellar" / "version.py").read_text(encoding="utf-8")
+)[1]
+version = release
+
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary"]
+nitpicky = True
+html_theme = "alabaster"
+exclude_patterns = ["_build"]
+
+
+def _depends(app, what, name, obj, options, lines):  # pylint: disable=too-many-arguments,unused-argument
+    """``:depends:`` and ``:configuration:`` are Salt's own fields of a module's docstring."""
+    for number, line in enumerate(lines):
+        lines[number] = re.sub(r"^:(depends|configuration):", lambda found: f":{found[1].title()}:", line)
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", _depends)

@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""
+The returner as one file, for ``salt://_returners/`` and ``saltutil.sync_returners``.
+
+    python salt/tools/single_file.py                    writes salt/dist/_returners/saltcellar.py
+    python salt/tools/single_file.py --output FILE      writes it there; ``-`` is standard output
+    python salt/tools/single_file.py --check FILE       1 if FILE is not what would be written
+
+The file holds the returner's own text and, as text, each module of the package that it needs. Nothing is compressed or
+renamed, so that whoever puts it on a master can read what will run there; and a traceback names the line
+of the file it comes from. It needs Salt and nothing else: the package may be installed beside it or not.
+
+Only Python's standard library is needed here.
+"""
+
+import argparse
+import ast
+import hashlib
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+SALT = Path(__file__).resolve().parents[1]
+PACKAGE = SALT / "src" / "saltext" / "saltcellar"
+OUTPUT = SALT / "dist" / "_returners" / "saltcellar.py"
+UTILS = "saltext.saltcellar.utils"
+
+#: What the returner's own text is preceded by: it makes modules out of the texts above it.
+LOADER = '''\
+def _bundle():
+    """The package of the modules above. The process has one: Salt's loader runs this file again and again."""
+    package = sys.modules.get(_PACKAGE)
+    if package is not None:
+        return package
+    package = types.ModuleType(_PACKAGE, "saltcellar's modules, out of one file.")
+    package.__file__, package.__path__ = __file__, []
+    lock = threading.RLock()
+
+    def load(name):
+        """The module of that name, when it is asked for the first time."""
+        if name not in _MODULES:
+            raise AttributeError(f"{_PACKAGE} has no module {name}")
+        full = f"{_PACKAGE}.{name}"
+        with lock:
+            if full not in sys.modules:
+                module = types.ModuleType(full)
+                module.__file__, module.__package__ = __file__, _PACKAGE
+                line, text = _MODULES[name]
+                sys.modules[full] = module
+                try:
+                    # The lines before it, so that a traceback shows the right one of this file.
+                    exec(compile("\\n" * (line - 1) + text, __file__, "exec"), module.__dict__)  # pylint: disable=exec-used
+                except BaseException:
+                    del sys.modules[full]
+                    raise
+            # Nobody but who holds the lock sees one that is half made.
+            setattr(package, name, sys.modules[full])
+            return sys.modules[full]
+
+    package.__getattr__ = load
+    return sys.modules.setdefault(_PACKAGE, package)
+
+
+'''
+
+
+class Unfit(Exception):
+    """A module cannot be put into one file as it is written."""
+
+
+def modules():
+    """The modules of ``utils`` that the returner needs, by name, each after those that it needs itself."""
+    found = {}
+
+    def visit(path):
+        text = path.read_text(encoding="utf-8")
+        for name in needed(text, path):
+            if name not in found:
+                found[name] = None
+                found[name] = visit(PACKAGE / "utils" / f"{name}.py")
+                found[name] = found.pop(name)
+        return text
+
+    visit(PACKAGE / "returners" / "saltcellar.py")
+    return found
+
+
+def needed(text, path):
+    """The names that a module imports from ``utils``. Any other import out of this package is refused."""
+    names = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            if node.module == UTILS:
+                names += [alias.name for alias in node.names]
+            elif node.level or (node.module or "").startswith("saltext"):
+                raise Unfit(f"{path}:{node.lineno}: write `from {UTILS} import NAME`, which can be put into one file")
+        elif isinstance(node, ast.Import) and any(alias.name.startswith("saltext") for alias in node.names):
+            raise Unfit(f"{path}:{node.lineno}: write `from {UTILS} import NAME`, which can be put into one file")
+    return names
+
+
+def version():
+    """The extension's version, read as text."""
+    return re.search(r'__version__ = "([^"]+)"', (PACKAGE / "version.py").read_text(encoding="utf-8"))[1]
+
+
+def render():
+    """The whole file."""
+    texts = modules()
+    returner = (PACKAGE / "returners" / "saltcellar.py").read_text(encoding="utf-8")
+    digest = hashlib.sha256("\0".join([*texts, *texts.values(), returner, LOADER]).encode()).hexdigest()[:12]
+    package = f"saltcellar_{digest}"
+    tree = ast.parse(returner)
+    # The docstring stays where Salt's documentation looks for it; what belongs to the one file stands between it and the rest.
+    lines = returner.splitlines(keepends=True)
+    end = tree.body[0].end_lineno
+    out = "".join(lines[:end])
+    out += (
+        f"\n# Made from saltext.saltcellar {version()} by salt/tools/single_file.py: change it there.\n"
+        "#\n"
+        "# To install it: put it into salt://_returners/, then `salt-run saltutil.sync_returners` for the master, which\n"
+        "# is to be restarted, and `salt '*' saltutil.sync_returners` for minions.\n"
+        "\n"
+        "import sys\nimport threading\nimport types\n"
+        "\n"
+        "# Named by what is in it: another version in the same process has modules of its own.\n"
+        f'_PACKAGE = "{package}"\n'
+        "\n"
+        "# Each module: the line of this file that its text begins on, and the text.\n"
+        "_MODULES = {}\n"
+    )
+    for name, text in texts.items():
+        text = text.replace(UTILS, package)
+        if "'''" in text or text.endswith(("'", "\\")):
+            raise Unfit(f"utils/{name}.py: it cannot stand within ''' as it is")
+        out += f"\n# ---- utils/{name}.py\n"
+        begins = out.count("\n") + 1
+        out += f"_MODULES[\"{name}\"] = {begins}, r'''{text}'''\n"
+    out += "\n\n" + LOADER
+    rest = "".join(lines[end:]).lstrip("\n")
+    imports = f"from {UTILS} import "
+    if f"\n{imports}" not in f"\n{rest}":
+        raise Unfit(f"returners/saltcellar.py: no line begins with `{imports}`")
+    out += re.sub(
+        rf"^from {re.escape(UTILS)} import (\w+)(?: as (\w+))?$",
+        lambda found: f"{found[2] or found[1]} = _bundle().{found[1]}",
+        rest,
+        flags=re.MULTILINE,
+    )
+    if UTILS in out:
+        raise Unfit(f"{UTILS} is named in a form that is not known here")
+    compile(out, "saltcellar.py", "exec")
+    return out
+
+
+def write(path, text):
+    """All of it or nothing, readable for everybody."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+            os.fchmod(out.fileno(), 0o644)
+        os.replace(scratch, path)
+    except BaseException:
+        os.unlink(scratch)
+        raise
+
+
+def main():
+    """Write it, print it, or compare it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", metavar="FILE", default=str(OUTPUT))
+    parser.add_argument("--check", metavar="FILE")
+    args = parser.parse_args()
+    try:
+        text = render()
+    except Unfit as exc:
+        sys.exit(f"single_file: {exc}")
+    if args.check:
+        with open(args.check, encoding="utf-8") as file:
+            if file.read() != text:
+                sys.exit(f"single_file: {args.check} is not up to date: {sys.argv[0]} --output {args.check}")
+    elif args.output == "-":
+        sys.stdout.write(text)
+    else:
+        write(Path(args.output), text)
+        print(args.output)
+
+
+if __name__ == "__main__":
+    main()
