@@ -75,6 +75,16 @@ bench-extension: ## the Salt extension measured: event_return in batches, return
 	@for what in event_return returner; do SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" \
 	  $(LAB) in-venv -- python salt/bench/extension.py $$what; done
 
+SIZES ?= 10000,100000
+RETURNERS_JSON ?= $(abspath $(TARGET))/bench-returners.json
+bench-returners: ## job caches side by side: local_cache, salt_cache, pgjsonb, redis, saltcellar (SIZES=10000,100000,1000000; BENCH_ARGS)
+	@$(CARGO) build --release
+	@test -d "$(TARGET)/bench-libs" || $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --target "$(TARGET)/bench-libs" psycopg2-binary redis saltext.redis \
+	  || echo "psycopg2-binary, redis and saltext.redis cannot be had: what needs them steps aside"
+	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" PYTHONPATH="$(abspath $(TARGET))/bench-libs" \
+	  $(LAB) in-venv --no-extension -- python salt/bench/returners.py --sizes $(SIZES) --json $(RETURNERS_JSON) $(BENCH_ARGS)
+
 SOAK_ENTRIES ?= 100000000
 soak: ## memory over a hundred million entries (SOAK_ENTRIES)
 	@$(CARGO) build --release
