@@ -98,7 +98,8 @@ impl Present {
 fn run(name: &str) {
     let (_, target, seeds) = *TARGETS.iter().find(|(known, ..)| *known == name).unwrap();
     let seed = number("FUZZ_SEED").unwrap_or_else(|| RandomState::new().build_hasher().finish());
-    let time = Duration::from_secs(number("FUZZ_SECONDS").unwrap_or(3)) / if DOORS.contains(&name) { 1 } else { 3 };
+    let time =
+        Duration::from_secs(number("FUZZ_SECONDS").unwrap_or(3)) / if DOORS.contains(&name) { 1 } else { 3 };
     let present = Present::of(name);
     let path = present.path.clone();
     println!("{name}: FUZZ_SEED={seed}; the present input is in {}", path.display());
