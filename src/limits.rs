@@ -490,3 +490,32 @@ pub const IMPORT_BAD_NAMED: u64 = 1000;
 pub const JSON_LINE_BYTES_MAX: u64 = 4 * ENTRY_BYTES_MAX as u64;
 
 const _: () = assert!(IMPORT_CALLS < PEER_CALLS_IN_FLIGHT);
+
+/// Other answers of one minion, that differ from the one that counts, kept to be shown; all are counted.
+pub const ANSWERS_DIFFERING_SHOWN: usize = 16;
+
+/// Rows that one call for a list of jobs looks at. The answer says where to go on.
+pub const LIST_JOBS_SEEN: usize = 100_000;
+/// Jobs whose entries one call for a list reads, for filters that ask what came of a job.
+pub const LIST_JOBS_READ: usize = 5_000;
+
+/// Jobs before another one that are looked at for the orchestration that started it, ...
+pub const LINK_JOBS_SEEN: usize = 2_000;
+/// ... orchestrations among them that are read, ...
+pub const LINK_RUNS_READ: usize = 32;
+/// ... and how much older than it they may be.
+pub const LINK_SPAN: Duration = Duration::from_secs(86_400);
+
+/// Jobs that are looked at for an earlier run of the same one.
+pub const PREVIOUS_JOBS_SEEN: usize = 20_000;
+
+/// Minions of a job whose returns are read at once for one page of an answer.
+pub const PAGE_MINIONS: usize = 4_000;
+
+/// Calls that may wait for news of a job at the same time. Each holds one of the threads for reading calls, of which there
+/// are 16; others are answered at once.
+pub const WATCHES_MAX: usize = 8;
+/// How long one such call waits; who asks asks again.
+pub const WATCH_WAIT_MAX: Duration = Duration::from_secs(10);
+/// What comes this soon after the first news is told together with it.
+pub const WATCH_GATHER: Duration = Duration::from_millis(50);

@@ -99,6 +99,16 @@ impl Pages {
 
     /// The next rows, newest first; empty at the end.
     pub(super) fn next(&mut self) -> Result<Vec<Json>, ClientError> {
+        loop {
+            // A daemon that looked at many rows and found none of them says where it stopped.
+            let rows = self.next_page()?;
+            if !rows.is_empty() || self.done || self.wanted == 0 {
+                return Ok(rows);
+            }
+        }
+    }
+
+    fn next_page(&mut self) -> Result<Vec<Json>, ClientError> {
         if self.done || self.wanted == 0 {
             return Ok(Vec::new());
         }
@@ -117,8 +127,9 @@ impl Pages {
         self.more = answer.get("more").and_then(Json::as_bool).unwrap_or(false);
         self.wanted = self.wanted.saturating_sub(rows.len() as u64);
         self.done = !self.more;
-        if let Some(last) = rows.last().filter(|_| self.more) {
-            let cursor = last.get(self.names.cursor).unwrap_or(&Json::Null);
+        let next = answer.get("next").filter(|next| !next.is_null());
+        let of_row = || rows.last().map(|last| last.get(self.names.cursor).unwrap_or(&Json::Null));
+        if let Some(cursor) = next.or_else(of_row).filter(|_| self.more) {
             let before =
                 wire::json::from_json(cursor).map_err(|_| odd("a row without a place in the list"))?;
             if before.is_nil() || before == self.before {
@@ -132,4 +143,56 @@ impl Pages {
         rows.iter_mut().for_each(super::when::iso_in);
         Ok(rows)
     }
+}
+
+/// The answer to a call whose list comes in parts: `rows` of it holds them all.
+pub(super) fn whole(
+    client: &mut Client,
+    name: &str,
+    rows: &str,
+    said: &[(&str, Value)],
+) -> Result<Value, ClientError> {
+    let odd = |what: &str| ClientError::Protocol(format!("{name}: {what}"));
+    let mut first: Option<Value> = None;
+    let mut after = Value::Nil;
+    loop {
+        let mut pairs: Vec<_> = said.iter().map(|(key, value)| (Value::from(*key), value.clone())).collect();
+        pairs.push((Value::from("after"), after.clone()));
+        pairs.retain(|(_, value)| !value.is_nil());
+        let mut answer = client.call(name, Value::Map(pairs))?;
+        let next = match field(&answer, "more").and_then(Value::as_bool) {
+            Some(true) => Some(field(&answer, "next").cloned().ok_or_else(|| odd("more without a place"))?),
+            _ => None,
+        };
+        match &mut first {
+            None => first = Some(answer),
+            Some(first) => {
+                let more = field_mut(&mut answer, rows).map(|list| std::mem::replace(list, Value::Nil));
+                match (field_mut(first, rows), more) {
+                    (Some(Value::Array(all)), Some(Value::Array(more))) => all.extend(more),
+                    _ => return Err(odd("no list")),
+                }
+            }
+        }
+        match next {
+            Some(next) if next != after => after = next,
+            Some(_) => return Err(odd("the list does not advance")),
+            None => break,
+        }
+    }
+    let mut answer = first.unwrap_or(Value::Nil);
+    if let Value::Map(pairs) = &mut answer {
+        pairs.retain(|(key, _)| !matches!(key.as_str(), Some("more" | "next")));
+    }
+    Ok(answer)
+}
+
+/// A field of a map.
+pub(super) fn field<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {
+    map.as_map()?.iter().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value)
+}
+
+fn field_mut<'a>(map: &'a mut Value, name: &str) -> Option<&'a mut Value> {
+    let Value::Map(pairs) = map else { return None };
+    pairs.iter_mut().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value)
 }

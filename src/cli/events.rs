@@ -213,9 +213,9 @@ impl View {
         let columns = [
             Column::right("SEQ"),
             Column::left("TIME (UTC)"),
-            Column::shrinks("TAG"),
-            Column::shrinks("MINION"),
-            Column::shrinks("FUN"),
+            Column::middle("TAG"),
+            Column::shrinks("MINION").yields(2),
+            Column::shrinks("FUN").yields(1),
         ];
         Self { table: Table::new(columns), data }
     }

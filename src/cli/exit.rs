@@ -2,10 +2,12 @@
 
 use std::process::ExitCode;
 
+use super::BadUsage;
 use super::ask::NoDaemon;
 use super::doctor::Unwell;
 use super::events::BadData;
 use super::import::LeftOut;
+use super::jobs::Unfinished;
 use super::output::OutputError;
 use crate::api::client::ClientError;
 use crate::config::ConfigError;
@@ -44,7 +46,10 @@ impl Exit {
         if let Some(OutputError::Closed) = cause.downcast_ref() {
             return Some(Self::Ok);
         }
-        if cause.is::<ConfigError>() || cause.is::<BadData>() {
+        if cause.is::<Unfinished>() {
+            return Some(Self::TempFail);
+        }
+        if cause.is::<ConfigError>() || cause.is::<BadData>() || cause.is::<BadUsage>() {
             return Some(Self::Usage);
         }
         if let Some(error) = cause.downcast_ref() {

@@ -18,6 +18,7 @@ mod jobs;
 mod logs;
 mod nested;
 mod output;
+mod outputter;
 mod progress;
 mod serve;
 mod status;
@@ -34,7 +35,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub use self::exit::Exit;
-pub use self::output::{Format, OutputError};
+pub use self::output::{Form, Format, OutputError};
 use crate::config::Given;
 
 /// Job cache and event archive beside a Salt master.
@@ -54,6 +55,7 @@ Examples:
                                              and archive that master's event bus
   saltcellar jobs list --since 2h            what ran lately
   saltcellar jobs show 20261121054728123456  one job in full
+  saltcellar jobs watch 20261121054728123456 a job as it goes on
   saltcellar events list --tag 'salt/auth*'  the last events of a kind
   saltcellar store backup /backup/saltcellar a copy, while the daemon runs
   saltcellar import local_cache /var/cache/salt/master/jobs
@@ -78,9 +80,9 @@ struct Global {
     #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     config: Option<PathBuf>,
     /// Form of the answer
-    #[arg(long, global = true, value_enum, default_value_t = Format::Table, hide_possible_values = true,
-          value_name = "table|json|jsonl", help_heading = "Global options")]
-    output: Format,
+    #[arg(long, global = true, value_enum, default_value_t = Form::Table, hide_possible_values = true,
+          value_name = "table|json|jsonl|nested|highstate", help_heading = "Global options")]
+    output: Form,
 }
 
 impl Global {
@@ -131,6 +133,11 @@ enum Verb {
     Completions(completions::Args),
 }
 
+/// Flags that do not fit one another.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct BadUsage(String);
+
 /// Runs the program: reads `args` (the first is the program's name), does what they say, and reports.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
@@ -155,6 +162,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn dispatch(cli: Cli) -> anyhow::Result<()> {
     let Cli { global, verb } = cli;
+    if global.output == Form::Highstate && !matches!(verb, Verb::Jobs(jobs::Jobs::Show(_))) {
+        return Err(BadUsage(
+            "read --output: highstate shows the returns of one job: `jobs show JID`".to_owned(),
+        )
+        .into());
+    }
     match verb {
         Verb::Serve(args) => serve::run(&global, args),
         Verb::Check => check::run(&global),

@@ -11,6 +11,9 @@ use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
 use serde_json::Value as Json;
 
+use super::outputter::{Colours, nested};
+use crate::wire::json::from_json;
+
 /// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
@@ -20,6 +23,42 @@ pub enum Format {
     Json,
     /// One JSON object a line.
     Jsonl,
+}
+
+/// The form asked for, with those of Salt's own outputters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Form {
+    /// Aligned columns or indented text, for people.
+    Table,
+    /// One JSON document.
+    Json,
+    /// One JSON object a line.
+    Jsonl,
+    /// As Salt's `nested` shows values.
+    Nested,
+    /// As Salt's `highstate` shows returns; of a job only.
+    Highstate,
+}
+
+impl From<Form> for Format {
+    /// What has no table of its own prints documents, and [`Output::json`] gives them their form.
+    fn from(form: Form) -> Self {
+        match form {
+            Form::Table => Self::Table,
+            Form::Json => Self::Json,
+            Form::Jsonl | Form::Nested | Form::Highstate => Self::Jsonl,
+        }
+    }
+}
+
+impl From<Format> for Form {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Table => Self::Table,
+            Format::Json => Self::Json,
+            Format::Jsonl => Self::Jsonl,
+        }
+    }
 }
 
 /// Why something could not be printed.
@@ -42,6 +81,8 @@ impl From<io::Error> for OutputError {
 /// Standard output, and how to write to it.
 pub(super) struct Output {
     /// The form asked for.
+    pub(super) form: Form,
+    /// Which of the three kinds that is.
     pub(super) format: Format,
     /// Columns of the terminal; none if this is not one, and then nothing is cut.
     pub(super) width: Option<usize>,
@@ -51,13 +92,29 @@ pub(super) struct Output {
 
 impl Output {
     /// Standard output in that form.
-    pub(super) fn new(format: Format) -> Self {
+    pub(super) fn new(form: impl Into<Form>) -> Self {
+        let form = form.into();
         let stdout = io::stdout();
         let terminal = stdout.is_terminal();
         let size = terminal.then(|| rustix::termios::tcgetwinsize(&stdout).ok()).flatten();
         let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
         let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Self { format, width: columns, bold: terminal && colour, writer: BufWriter::new(stdout) }
+        let (format, bold) = (form.into(), terminal && colour);
+        Self { form, format, width: columns, bold, writer: BufWriter::new(stdout) }
+    }
+
+    /// Salt's colours, on a terminal that wants them.
+    pub(super) fn colours(&self) -> Colours {
+        Colours::new(self.bold)
+    }
+
+    /// A line that takes the place of the one before, on a terminal; an empty one takes it away.
+    pub(super) fn status(&mut self, text: &str) -> Result<(), OutputError> {
+        let Some(width) = self.width.filter(|_| self.format == Format::Table) else { return Ok(()) };
+        // The last column stays free: a terminal would begin a new line behind it.
+        let text: String = text.chars().take(width.saturating_sub(1)).collect();
+        write!(self.writer, "\r\x1b[K{text}")?;
+        self.flush()
     }
 
     /// One line of text that is known to be plain.
@@ -77,6 +134,11 @@ impl Output {
 
     /// A document: indented as `json`, on one line as `jsonl`.
     pub(super) fn json(&mut self, document: &Json) -> Result<(), OutputError> {
+        if matches!(self.form, Form::Nested | Form::Highstate)
+            && let Ok(value) = from_json(document)
+        {
+            return self.line(&nested(&value, 0, self.colours(), false));
+        }
         let text = if self.format == Format::Json { format!("{document:#}") } else { document.to_string() };
         self.line(&json_plain(&text))
     }

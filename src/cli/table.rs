@@ -6,10 +6,18 @@ use super::output::{Output, OutputError, plain};
 const SHRUNK_CHARS_MIN: usize = 8;
 const GAP: &str = "  ";
 
+/// What a column keeps unless it says otherwise, see [`Column::keeps`].
+const SHRUNK_CHARS: usize = 9;
+const MIDDLE_CHARS: usize = 24;
+
 /// A column's heading and manner.
 pub(super) struct Column {
     title: &'static str,
     manner: Manner,
+    /// Left out on a narrow terminal, the greatest number first; 0 never.
+    yields: u8,
+    /// Characters that it is given if it can: before it is cut shorter, another one yields.
+    keeps: usize,
 }
 
 #[derive(PartialEq)]
@@ -17,22 +25,44 @@ enum Manner {
     Left,
     Right,
     Shrinks,
+    Middle,
+}
+
+impl Manner {
+    fn shrinks(&self) -> bool {
+        matches!(self, Self::Shrinks | Self::Middle)
+    }
 }
 
 impl Column {
     /// Text.
     pub(super) const fn left(title: &'static str) -> Self {
-        Self { title, manner: Manner::Left }
+        Self { title, manner: Manner::Left, yields: 0, keeps: 0 }
     }
 
     /// Numbers.
     pub(super) const fn right(title: &'static str) -> Self {
-        Self { title, manner: Manner::Right }
+        Self { title, manner: Manner::Right, yields: 0, keeps: 0 }
     }
 
     /// Text that is cut where a terminal is too narrow.
     pub(super) const fn shrinks(title: &'static str) -> Self {
-        Self { title, manner: Manner::Shrinks }
+        Self { title, manner: Manner::Shrinks, yields: 0, keeps: SHRUNK_CHARS }
+    }
+
+    /// The same of text whose end tells as much as its beginning.
+    pub(super) const fn middle(title: &'static str) -> Self {
+        Self { title, manner: Manner::Middle, yields: 0, keeps: MIDDLE_CHARS }
+    }
+
+    /// Left out altogether where a terminal is too narrow; those with a greater number go first.
+    pub(super) const fn yields(self, first: u8) -> Self {
+        Self { yields: first, ..self }
+    }
+
+    /// Keeps so many characters if another column can yield.
+    pub(super) const fn keeps(self, chars: usize) -> Self {
+        Self { keeps: chars, ..self }
     }
 }
 
@@ -40,6 +70,8 @@ impl Column {
 pub(super) struct Table {
     columns: Vec<Column>,
     widths: Vec<usize>,
+    /// Which are shown; settled with the first rows.
+    shown: Vec<bool>,
     headed: bool,
 }
 
@@ -48,7 +80,8 @@ impl Table {
     pub(super) fn new(columns: impl Into<Vec<Column>>) -> Self {
         let columns = columns.into();
         let widths = columns.iter().map(|column| chars(column.title)).collect();
-        Self { columns, widths, headed: false }
+        let shown = vec![true; columns.len()];
+        Self { columns, widths, shown, headed: false }
     }
 
     /// Prints the heading, once, and these rows.
@@ -86,13 +119,22 @@ impl Table {
             }
         }
         let Some(terminal) = terminal else { return };
+        while !self.headed && self.comfortable() > terminal {
+            let yielding = self.columns.iter().zip(&mut self.shown);
+            let yielding = yielding.filter(|(column, shown)| **shown && column.yields > 0);
+            let Some((_, shown)) = yielding.max_by_key(|(column, _)| column.yields) else { break };
+            *shown = false;
+        }
         loop {
-            let total = self.widths.iter().sum::<usize>() + GAP.len() * self.widths.len().saturating_sub(1);
+            let shown = || self.widths.iter().zip(&self.shown).filter(|(_, shown)| **shown);
+            let total = shown().map(|(width, _)| width).sum::<usize>()
+                + GAP.len() * shown().count().saturating_sub(1);
             let excess = total.saturating_sub(terminal);
-            let shrinkable = self.columns.iter().zip(&mut self.widths);
-            let shrinkable = shrinkable
-                .filter(|(column, width)| column.manner == Manner::Shrinks && **width > SHRUNK_CHARS_MIN);
-            let widest = shrinkable.map(|(_, width)| width).max_by_key(|width| **width);
+            let shrinkable = self.columns.iter().zip(&mut self.widths).zip(&self.shown);
+            let shrinkable = shrinkable.filter(|((column, width), shown)| {
+                **shown && column.manner.shrinks() && **width > SHRUNK_CHARS_MIN
+            });
+            let widest = shrinkable.map(|((_, width), _)| width).max_by_key(|width| **width);
             match widest {
                 Some(width) if excess > 0 => *width -= 1,
                 _ => return,
@@ -100,13 +142,31 @@ impl Table {
         }
     }
 
+    /// Columns of a terminal on which nothing is cut short of telling.
+    fn comfortable(&self) -> usize {
+        let all = self.columns.iter().zip(&self.widths).zip(&self.shown).filter(|(_, shown)| **shown);
+        let widths = all.map(|((column, width), _)| match column.manner {
+            Manner::Shrinks | Manner::Middle => column.keeps.min(*width),
+            Manner::Left | Manner::Right => *width,
+        });
+        widths.map(|width| width + GAP.len()).sum::<usize>().saturating_sub(GAP.len())
+    }
+
     fn line(&self, row: &[String]) -> String {
-        let cells = self.columns.iter().zip(&self.widths).zip(row);
+        let cells = self.columns.iter().zip(&self.widths).zip(row).zip(&self.shown);
+        let cells = cells.filter(|(_, shown)| **shown).map(|(cell, _)| cell);
         let cells = cells.map(|((column, &width), cell)| match column.manner {
             Manner::Right => format!("{cell:>width$}"),
             Manner::Shrinks if chars(cell) > width => {
                 let kept: String = cell.chars().take(width.saturating_sub(1)).collect();
                 format!("{kept}\u{2026}")
+            }
+            Manner::Middle if chars(cell) > width => {
+                let kept = width.saturating_sub(1);
+                let tail = kept * 3 / 5;
+                let begin: String = cell.chars().take(kept - tail).collect();
+                let end: String = cell.chars().skip(chars(cell) - tail).collect();
+                format!("{begin}\u{2026}{end}")
             }
             _ => format!("{cell:<width$}"),
         });
@@ -135,5 +195,26 @@ mod tests {
         assert_eq!(lines(None), ["   1  salt/job/1/ret/web1  web1", "1000  x"]);
         assert_eq!(lines(Some(22)), ["   1  salt/job/\u{2026}  web1".to_owned(), "1000  x".to_owned()]);
         assert_eq!(lines(Some(1)), ["   1  salt/jo\u{2026}  web1".to_owned(), "1000  x".to_owned()]);
+    }
+
+    #[test]
+    fn a_narrow_terminal_costs_columns_before_it_costs_their_meaning() {
+        let lines = |terminal| {
+            let columns = [
+                Column::left("TIME").yields(2),
+                Column::middle("TAG"),
+                Column::shrinks("MINION").yields(1),
+                Column::right("N"),
+            ];
+            let mut table = Table::new(columns);
+            let row = ["2026-11-21 05:47:28.123", "salt/job/20261121054728123456/ret/web1", "web1", "7"];
+            let rows = [row.map(str::to_owned).to_vec()];
+            table.fit(&rows, Some(terminal));
+            table.line(&rows[0])
+        };
+        assert_eq!(lines(80), "2026-11-21 05:47:28.123  salt/job/20261121054728123456/ret/web1  web1    7");
+        assert_eq!(lines(60), "2026-11-21 05:47:28.123  salt/job/2\u{2026}3456/ret/web1  web1    7");
+        assert_eq!(lines(36), "salt/job/2\u{2026}23456/ret/web1  web1    7");
+        assert_eq!(lines(28), "salt/job/2\u{2026}23456/ret/web1  7");
     }
 }

@@ -28,7 +28,8 @@ fn now_micros() -> i64 {
     Clock::real().now().0
 }
 
-fn ago_s(text: &str) -> Option<i64> {
+/// Seconds in `30s`, `10m`, `2h`, `3d`, `1w`.
+pub(super) fn ago_s(text: &str) -> Option<i64> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let factor = match unit {
         "s" => 1,
@@ -77,7 +78,12 @@ fn part<'a>(parts: &mut impl Iterator<Item = &'a str>, digits: usize) -> Option<
 
 /// Turns the integer under `time` into ISO text; rows of the daemon carry integers.
 pub(super) fn iso_in(row: &mut Json) {
-    if let Some(time) = row.get_mut("time")
+    iso_at(row, "time");
+}
+
+/// The same of another key.
+pub(super) fn iso_at(row: &mut Json, key: &str) {
+    if let Some(time) = row.get_mut(key)
         && let Some(micros) = time.as_i64()
     {
         *time = Json::from(Micros(micros).iso());

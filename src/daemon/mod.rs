@@ -23,7 +23,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::api::call::{Ctx, JidMaker};
+use crate::api::call::{Ctx, JidMaker, Watches};
 use crate::api::https;
 use crate::api::socket::serve;
 use crate::clock::{Clock, Micros};
@@ -44,6 +44,8 @@ pub struct Daemon {
     store: Store,
     clock: Clock,
     drain: Drain,
+    /// Ends the waits of callers.
+    waiting: Drain,
     stop: watch::Sender<bool>,
     runtime: tokio::runtime::Runtime,
     socket: tokio::task::JoinHandle<()>,
@@ -121,6 +123,7 @@ impl Daemon {
         buses.push(threads::spawn("sc-leftovers", leftovers).context("hand over what is left in spills")?);
         let zeromq = zeromq::Doors::open(config, &gate, &store, &intake, &clock, &metrics)?;
         let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
+        let waiting = Drain::new();
         let ctx = Arc::new(Ctx {
             store: store.clone(),
             clock: clock.clone(),
@@ -133,6 +136,7 @@ impl Daemon {
             spools: config.spools.clone(),
             https: config.https.listen.map(|_| https::Watch::default()),
             zeromq: zeromq.as_ref().map(zeromq::Doors::watches).unwrap_or_default(),
+            watches: Watches::until(waiting.clone()),
             started,
             state_dir: config.state_dir.clone(),
             socket: config.socket.clone(),
@@ -149,7 +153,7 @@ impl Daemon {
         };
         let socket = runtime.spawn(serve(door, ctx, intake, stopping));
         tracing::info!(socket = %config.socket.display(), "listening");
-        Ok(Self { store, clock, drain, stop, runtime, socket, https, buses, zeromq, store_threads })
+        Ok(Self { store, clock, drain, waiting, stop, runtime, socket, https, buses, zeromq, store_threads })
     }
 
     /// Waits for SIGTERM or SIGINT, telling systemd's watchdog that all is well.
@@ -183,6 +187,7 @@ impl Daemon {
         if let Err(error) = given_up {
             tracing::warn!(%error, "no bound on the time that stopping takes");
         }
+        self.waiting.stop();
         let _ = self.stop.send(true);
         let _ = self.runtime.block_on(self.socket);
         if let Some((runtime, served)) = self.https {

@@ -8,43 +8,28 @@
 //!   `salt/utils/dicttrim.py`) never before a whole one.
 //! - The minions expected are all that the publish and the syndics named, and who ran something by itself.
 //! - The last end time counts.
+//! - A job of a runner, a wheel or `salt-call` has no arguments in its load; those of its result count.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use memchr::memmem;
 
-use crate::model::{Flags, Kind, SeqNo};
+use super::answer::{Answer, Outcome, same, tells_by_body};
+use super::links;
+use crate::clock::Micros;
+use crate::limits::ANSWERS_DIFFERING_SHOWN;
+use crate::model::{Flags, JidKey, Kind, SeqNo};
 pub use crate::store::row::{load_of, rank};
 use crate::store::{Store, StoreError, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text, is_nil};
-use crate::wire::salt_event::peek;
-
-/// One minion's answer.
-#[derive(Debug, Clone)]
-pub struct Answer {
-    /// The answer that counts.
-    pub entry: StoredEntry,
-    /// Later answers that differ from it.
-    pub duplicates: u64,
-}
-
-impl Answer {
-    /// A value of the return's map, as msgpack.
-    pub fn get(&self, key: &str) -> Option<&[u8]> {
-        msgpack::get(&self.entry.body, key)
-    }
-
-    /// Did it fail?
-    pub fn failed(&self) -> bool {
-        self.entry.flags.failed(self.entry.retcode)
-    }
-}
 
 /// A job as its entries tell it.
 #[derive(Debug, Clone, Default)]
 pub struct Job {
+    /// Its id.
+    pub jid: String,
     /// The publish map or what stands in for it; empty if nothing does.
     pub load: Vec<u8>,
     /// How good that is; 0 for none.
@@ -59,6 +44,29 @@ pub struct Job {
     pub nocache: bool,
     /// Its first entry.
     pub first: SeqNo,
+    /// When it started: what its jid says, else when its first entry came.
+    pub started: Micros,
+    /// The job that started it, if it says so itself.
+    pub parent: Option<String>,
+}
+
+/// A job in numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// How many minions were asked, if anybody said.
+    pub expected: Option<usize>,
+    /// How many answered.
+    pub returned: usize,
+    /// How many of those failed.
+    pub failed: usize,
+    /// How many were asked and have not answered, if anybody said whom.
+    pub missing: Option<usize>,
+    /// When the first answer came.
+    pub first: Option<Micros>,
+    /// When the last one did.
+    pub last: Option<Micros>,
+    /// Exit codes, and how many answers have each.
+    pub retcodes: BTreeMap<i64, u64>,
 }
 
 impl Job {
@@ -67,10 +75,21 @@ impl Job {
         Ok(Self::of(store.job_entries(jid)?))
     }
 
+    /// Reads a job with the bodies of those minions' returns that are `wanted`. All others tell that they answered, and
+    /// whether they failed, but not what, nor whether later ones differ.
+    pub fn read_of(
+        store: &Store,
+        jid: &str,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Option<Self>, StoreError> {
+        let wanted = |e: &StoredEntry| e.kind != Kind::Return || tells_by_body(e) || wanted(&e.minion);
+        Ok(Self::of(store.job_entries_with(jid, wanted)?))
+    }
+
     /// Reads a job without the bodies of its returns, unless nothing better is known of its load. Tells who answered and
     /// how many failed, but not what.
     pub fn read_load(store: &Store, jid: &str) -> Result<Option<Self>, StoreError> {
-        let job = Self::of(store.job_entries_with(jid, |kind| kind != Kind::Return)?);
+        let job = Self::read_of(store, jid, |_| false)?;
         match job {
             Some(job) if job.load_rank <= rank(Kind::Return) => Self::read(store, jid),
             job => Ok(job),
@@ -79,7 +98,9 @@ impl Job {
 
     /// Puts a job together from its entries in the order of the log.
     pub fn of(entries: Vec<StoredEntry>) -> Option<Self> {
-        let mut job = Self { first: entries.first()?.seq, ..Self::default() };
+        let first = entries.first()?;
+        let started = JidKey::of(&first.jid).time().unwrap_or(first.at);
+        let mut job = Self { jid: first.jid.clone(), first: first.seq, started, ..Self::default() };
         for entry in entries {
             job.learn(entry);
         }
@@ -108,15 +129,25 @@ impl Job {
             Kind::Endtime => as_text(&entry.body).unwrap_or_default().clone_into(&mut self.endtime),
             Kind::NoCache => self.nocache = true,
             Kind::Return => {
-                self.expect_whom_it_names(&entry.body);
+                // Most often it is known to be asked.
+                if !self.minions.as_ref().is_some_and(|minions| minions.contains(&entry.minion)) {
+                    self.expect_whom_it_names(&entry.body);
+                }
                 self.answered(entry);
             }
-            Kind::Event | Kind::Register | Kind::Gap => {}
+            Kind::Event => {
+                if let Some(parent) = links::parent_in_event(&entry) {
+                    self.parent = Some(parent);
+                }
+            }
+            Kind::Register | Kind::Gap => {}
         }
     }
 
     fn expect(&mut self, minions: &[u8]) {
-        self.minions.get_or_insert_default().extend(msgpack::elements(minions).filter_map(id_text));
+        // Collected at once: most often the only ones, and in order.
+        let mut named: BTreeSet<String> = msgpack::elements(minions).filter_map(id_text).collect();
+        self.minions.get_or_insert_default().append(&mut named);
     }
 
     /// A minion that ran something by itself (`salt-call`, a schedule, a runner of its peer's) is the one that was asked: the
@@ -133,19 +164,26 @@ impl Job {
     }
 
     fn answered(&mut self, entry: StoredEntry) {
-        match self.answers.get_mut(&entry.minion) {
-            None => {
-                self.answers.insert(entry.minion.clone(), Answer { entry, duplicates: 0 });
+        let Some(known) = self.answers.get_mut(&entry.minion) else {
+            if tells_by_body(&entry) {
+                let args = Outcome::of(&entry.body, &entry.jid).fun_args;
+                self.parent = links::parent_in_args(args, &entry.jid).or(self.parent.take());
             }
-            Some(known) => {
-                let (old, new) = (Standing::of_entry(&known.entry), Standing::of_entry(&entry));
-                if old.trimmed == new.trimmed {
-                    known.duplicates += u64::from(!same(&known.entry, &entry));
-                }
-                if new.counts_before(old) {
-                    known.entry = entry;
-                }
-            }
+            self.answers.insert(entry.minion.clone(), Answer::new(entry));
+            return;
+        };
+        let (old, new) = (Standing::of_entry(&known.entry), Standing::of_entry(&entry));
+        let mut other = entry;
+        if new.counts_before(old) {
+            std::mem::swap(&mut known.entry, &mut other);
+        }
+        if old.trimmed != new.trimmed || same(&known.entry, &other) {
+            return;
+        }
+        known.duplicates += 1;
+        if known.others.len() < ANSWERS_DIFFERING_SHOWN && !known.others.iter().any(|seen| same(seen, &other))
+        {
+            known.others.push(other);
         }
     }
 
@@ -156,13 +194,43 @@ impl Job {
 
     /// Minions that were asked and have not answered.
     pub fn missing(&self) -> Vec<&str> {
-        let asked = self.minions.iter().flatten();
-        asked.filter(|id| !self.answers.contains_key(*id)).map(String::as_str).collect()
+        // Both are sorted, so they are walked side by side.
+        let mut answered = self.answers.keys().peekable();
+        let is_missing = |id: &&String| {
+            while answered.next_if(|known| known < id).is_some() {}
+            answered.peek() != Some(id)
+        };
+        self.minions.iter().flatten().filter(is_missing).map(String::as_str).collect()
     }
 
     /// How many answers failed.
     pub fn failed(&self) -> usize {
         self.answers.values().filter(|a| a.failed()).count()
+    }
+
+    /// The job in numbers.
+    pub fn totals(&self) -> Totals {
+        let times = || self.answers.values().map(|answer| answer.entry.at);
+        let mut totals = Totals {
+            expected: self.minions.as_ref().map(BTreeSet::len),
+            returned: self.answers.len(),
+            missing: self.minions.as_ref().map(|_| self.missing().len()),
+            first: times().min(),
+            last: times().max(),
+            ..Totals::default()
+        };
+        for answer in self.answers.values() {
+            totals.failed += usize::from(answer.failed());
+            if let Some(code) = answer.code() {
+                *totals.retcodes.entry(code).or_default() += 1;
+            }
+        }
+        totals
+    }
+
+    /// The arguments as the load does not tell them: those of the result that stands in for it.
+    pub fn result_args(&self) -> Option<&[u8]> {
+        Outcome::of(&self.load, &self.jid).fun_args
     }
 }
 
@@ -189,10 +257,6 @@ impl Standing {
     }
 }
 
-fn same(one: &StoredEntry, other: &StoredEntry) -> bool {
-    peek(&one.body).answer == peek(&other.body).answer
-}
-
 fn trimmed(body: &[u8]) -> bool {
     memmem::find(body, b"VALUE_TRIMMED").is_some()
 }
@@ -200,7 +264,6 @@ fn trimmed(body: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Micros;
     use crate::model::Source;
     use msgpack::Writer;
 

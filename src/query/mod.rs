@@ -3,8 +3,18 @@
 //! Nothing here is stored. A job is whatever its entries say, read in the order of the log, so the answer is
 //! the same however often its pieces came in and however often the index was made again.
 
+mod answer;
+mod diff;
 mod job;
 mod jobs;
+mod links;
+mod progress;
+mod states;
 
-pub use job::{Answer, Job, Standing, load_of, rank};
-pub use jobs::{JobFilter, Listed, jobs_before, row_load};
+pub use answer::{Answer, Outcome, is_empty};
+pub use diff::{Difference, StateDiff, What, diff, previous_run};
+pub use job::{Job, Standing, Totals, load_of, rank};
+pub use jobs::{Bounds, JobFilter, JobResult, JobsPage, Listed, jobs_before, row_load};
+pub use links::{Child, children, parent};
+pub use progress::{News, Step, news};
+pub use states::{StateRow, state_rows};

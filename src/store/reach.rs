@@ -132,6 +132,18 @@ impl Shared {
         }
     }
 
+    /// Whether everything in a block comes before `from`.
+    pub(super) fn ends_before(
+        &self,
+        segment: &Arc<Segment>,
+        number: u32,
+        from: SeqNo,
+    ) -> Result<bool, StoreError> {
+        let ready = self.ready(segment)?;
+        let meta = ready.blocks().and_then(|blocks| blocks.metas().get(number as usize));
+        Ok(meta.is_some_and(|meta| meta.last_seq < from))
+    }
+
     pub(super) fn read_block(
         &self,
         segment: &Arc<Segment>,

@@ -68,23 +68,61 @@ impl Store {
 
     /// All entries of a job, in the order of the log.
     pub fn job_entries(&self, jid: &str) -> Result<Vec<StoredEntry>, StoreError> {
-        self.job_entries_with(jid, |_| true)
+        self.entries_of(jid, SeqNo::FIRST, |_| true, |_| true)
     }
 
-    /// All entries of a job, in the order of the log, with the bodies of those kinds that are `wanted`; the others'
-    /// are left empty.
+    /// All entries of a job, in the order of the log, with the bodies of those that are `wanted`; the others' are left
+    /// empty, and so are the tags of all that are more than events.
     pub fn job_entries_with(
         &self,
         jid: &str,
-        wanted: impl Fn(Kind) -> bool,
+        wanted: impl Fn(&StoredEntry) -> bool,
     ) -> Result<Vec<StoredEntry>, StoreError> {
+        self.job_entries_since(jid, SeqNo::FIRST, wanted)
+    }
+
+    /// The same of entries from `from` on. Blocks before it are not read.
+    pub fn job_entries_since(
+        &self,
+        jid: &str,
+        from: SeqNo,
+        wanted: impl Fn(&StoredEntry) -> bool,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        self.entries_of(jid, from, wanted, |kind| kind == Kind::Event)
+    }
+
+    /// Entries of a job with some of the bodies, and the tags of some kinds: spelling one costs more than reading the rest.
+    fn entries_of(
+        &self,
+        jid: &str,
+        from: SeqNo,
+        wanted: impl Fn(&StoredEntry) -> bool,
+        tags: impl Fn(Kind) -> bool,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        let key = JidKey::of(jid);
+        // A jid made of time is its key; others may share one.
+        let key_tells = key.text().as_deref() == Some(jid);
         let mut found = Vec::new();
         for (segment, places) in self.job_places(jid)? {
-            for place in places {
+            for of_block in places.chunk_by(|a, b| a.block == b.block) {
+                let Some(place) = of_block.first() else { continue };
+                if from > SeqNo::FIRST && self.0.ends_before(&segment, place.block, from)? {
+                    continue;
+                }
                 let Some(view) = self.0.block(&segment, place.block)? else { continue };
-                let (rows, at) = (view.rows(), usize::from(place.at));
-                if at < rows.len() && rows.jid(at) == jid {
-                    found.push(stored(&segment, rows, at, wanted(rows.kind(at)))?);
+                // Once for all of the block: it checks the archive.
+                let rows = view.rows();
+                for at in of_block.iter().map(|place| usize::from(place.at)) {
+                    let is_of_job = at < rows.len()
+                        && rows.seq(at) >= from
+                        && if key_tells { rows.jid_key(at) == Some(key) } else { rows.jid(at) == jid };
+                    if is_of_job {
+                        let mut entry = without_body(rows, at, jid.to_owned(), tags(rows.kind(at)));
+                        if wanted(&entry) {
+                            entry.body = body_of(&segment, rows, at)?.to_vec();
+                        }
+                        found.push(entry);
+                    }
                 }
             }
         }
@@ -390,23 +428,34 @@ pub(super) fn stored(
     at: usize,
     with_body: bool,
 ) -> Result<StoredEntry, StoreError> {
-    let body = if with_body { rows.body(at) } else { Ok(&[][..]) };
-    let body = body.map_err(|what| StoreError::Corrupt {
-        path: segment.log().path().to_owned(),
-        offset: 0,
-        what: format!("entry {}: {what}", rows.seq(at)),
-    })?;
-    Ok(StoredEntry {
+    let mut entry = without_body(rows, at, rows.jid(at), true);
+    if with_body {
+        entry.body = body_of(segment, rows, at)?.to_vec();
+    }
+    Ok(entry)
+}
+
+/// The same of an entry whose jid is known, perhaps without its tag.
+fn without_body(rows: block::Rows<'_>, at: usize, jid: String, with_tag: bool) -> StoredEntry {
+    StoredEntry {
         seq: rows.seq(at),
         kind: rows.kind(at),
         source: rows.source(at),
         flags: rows.flags(at),
         at: rows.at(at),
-        tag: rows.tag(at),
-        jid: rows.jid(at),
+        tag: if with_tag { rows.tag(at) } else { Vec::new() },
+        jid,
         minion: rows.minion(at).to_owned(),
         fun: rows.fun(at).to_owned(),
         retcode: rows.retcode(at),
-        body: body.to_vec(),
+        body: Vec::new(),
+    }
+}
+
+fn body_of<'a>(segment: &Segment, rows: block::Rows<'a>, at: usize) -> Result<&'a [u8], StoreError> {
+    rows.body(at).map_err(|what| StoreError::Corrupt {
+        path: segment.log().path().to_owned(),
+        offset: 0,
+        what: format!("entry {}: {what}", rows.seq(at)),
     })
 }

@@ -322,6 +322,12 @@ impl Writer {
         self.0
     }
 
+    /// How many bytes have been written.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Appends values that are msgpack already.
     pub fn raw(&mut self, value: &[u8]) -> &mut Self {
         self.0.extend_from_slice(value);

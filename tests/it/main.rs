@@ -23,6 +23,9 @@ mod bad_disks;
 /// Salt's calls over the local socket: what is stored, what is refused, what comes back.
 mod returner_calls;
 
+/// Jobs as people ask for them: lists, one job, states, comparisons, watching.
+mod jobs;
+
 /// Peers that break the protocol, stall, or lie about sizes.
 mod hostile_peers;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Ctx, failed};
 use crate::model::start_time;
-use crate::query::{Job, JobFilter, jobs_before, row_load};
+use crate::query::{Bounds, Job, JobFilter, jobs_before, row_load};
 use crate::store::JobRow;
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::{self, Reader, Writer};
@@ -52,13 +52,20 @@ pub(super) fn get_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
             w.str(minion).raw(&answer.entry.body);
             continue;
         }
-        let kept: Vec<_> = ["return", "retcode", "success", "out"]
-            .into_iter()
-            .filter_map(|key| answer.get(key).map(|value| (key, value)))
-            .collect();
-        w.str(minion).map(kept.len());
+        // One walk over the return, which may be long.
+        let mut kept: [(&str, Option<&[u8]>); 4] =
+            ["return", "retcode", "success", "out"].map(|key| (key, None));
+        for (key, value) in msgpack::pairs(&answer.entry.body) {
+            let key = msgpack::as_text(key);
+            if let Some((_, place)) = kept.iter_mut().find(|(name, _)| Some(*name) == key) {
+                place.get_or_insert(value);
+            }
+        }
+        w.str(minion).map(kept.iter().filter(|(_, value)| value.is_some()).count());
         for (key, value) in kept {
-            w.str(key).raw(value);
+            if let Some(value) = value {
+                w.str(key).raw(value);
+            }
         }
     }
     Ok(w.into_bytes())
@@ -66,7 +73,7 @@ pub(super) fn get_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
 
 pub(super) fn get_jids(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let filter = JobFilter { find_job: true, ..JobFilter::default() };
-    let (jobs, _) = jobs_before(&ctx.store, &filter, None, usize::MAX).map_err(failed)?;
+    let jobs = jobs_before(&ctx.store, &filter, None, Bounds::of_rows(usize::MAX)).map_err(failed)?.jobs;
     let mut w = Writer::new();
     w.map(jobs.len());
     for listed in jobs.iter().rev() {
@@ -79,7 +86,7 @@ pub(super) fn get_jids(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
 pub(super) fn get_jids_filter(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let count = usize::try_from(args.int("count")?.unwrap_or(0)).unwrap_or(0);
     let filter = JobFilter { find_job: !args.flag("filter_find_job")?, ..JobFilter::default() };
-    let (jobs, _) = jobs_before(&ctx.store, &filter, None, count).map_err(failed)?;
+    let jobs = jobs_before(&ctx.store, &filter, None, Bounds::of_rows(count)).map_err(failed)?.jobs;
     let mut w = Writer::new();
     w.array(jobs.len());
     for listed in jobs.iter().rev() {

@@ -1,29 +1,27 @@
-//! Calls of the command line: lists, one job, the daemon's state.
+//! Calls of the command line: lists, the daemon's state.
 
 use std::path::Path;
 
-use super::cache::load_with_minions;
 use super::{Ctx, failed};
 use crate::clock::Micros;
 use crate::ingest::spool::Spool;
 use crate::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX};
 use crate::model::{EventFilter, Flags, Glob, Kind, SeqNo};
-use crate::query::{Job, JobFilter, Listed, jobs_before, row_load};
 use crate::store::StoredEntry;
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::{self, Reader, Writer};
 
 const LIMIT: usize = 20;
 
-fn limit(args: &Args<'_>) -> Result<usize, CallError> {
+pub(super) fn limit(args: &Args<'_>) -> Result<usize, CallError> {
     Ok(args.count("limit")?.unwrap_or(LIMIT).min(LIST_ROWS_MAX))
 }
 
-fn glob(args: &Args<'_>, key: &'static str) -> Result<Option<Glob>, CallError> {
+pub(super) fn glob(args: &Args<'_>, key: &'static str) -> Result<Option<Glob>, CallError> {
     Ok(args.text(key)?.map(Glob::new))
 }
 
-fn time(args: &Args<'_>, key: &'static str) -> Result<Option<Micros>, CallError> {
+pub(super) fn time(args: &Args<'_>, key: &'static str) -> Result<Option<Micros>, CallError> {
     Ok(args.int(key)?.map(Micros))
 }
 
@@ -40,17 +38,17 @@ impl Map {
         self.body.str(key)
     }
 
-    fn text_unless_empty(&mut self, key: &str, text: &str) {
+    pub(super) fn text_unless_empty(&mut self, key: &str, text: &str) {
         if !text.is_empty() {
             self.key(key).str(text);
         }
     }
 
-    fn raw_or_nil(&mut self, key: &str, value: Option<&[u8]>) {
+    pub(super) fn raw_or_nil(&mut self, key: &str, value: Option<&[u8]>) {
         self.key(key).raw(value.filter(|v| !v.is_empty()).unwrap_or(&[0xc0]));
     }
 
-    fn raw_if_any(&mut self, key: &str, value: Option<&[u8]>) {
+    pub(super) fn raw_if_any(&mut self, key: &str, value: Option<&[u8]>) {
         if let Some(value) = value.filter(|v| !v.is_empty()) {
             self.key(key).raw(value);
         }
@@ -177,96 +175,6 @@ fn write_spool(w: &mut Writer, dir: &Path, spool: std::io::Result<Spool>) {
         Some(words) => w.str(&words),
         None => w.nil(),
     };
-}
-
-pub(super) fn jobs_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let filter = JobFilter {
-        user: args.text("user")?.map(str::to_owned),
-        fun: glob(args, "fun")?,
-        tgt: glob(args, "tgt")?,
-        minion: args.text("minion")?.map(str::to_owned),
-        since: time(args, "since")?,
-        until: time(args, "until")?,
-        find_job: args.flag("find_job")?,
-    };
-    let before = args.id("before")?;
-    let (jobs, more) = jobs_before(&ctx.store, &filter, before.as_deref(), limit(args)?).map_err(failed)?;
-    let mut w = Writer::new();
-    w.map(2).str("jobs").array(jobs.len());
-    for listed in &jobs {
-        let job = Job::read_load(&ctx.store, &listed.row.jid).map_err(failed)?.unwrap_or_default();
-        job_row(ctx, listed, &job)?.write(&mut w);
-    }
-    w.str("more").bool(more);
-    Ok(w.into_bytes())
-}
-
-fn job_row(ctx: &Ctx, listed: &Listed, job: &Job) -> Result<Map, CallError> {
-    let row = row_load(&ctx.store, &listed.row).map_err(failed)?;
-    let mut map = Map::default();
-    map.key("jid").str(&row.jid);
-    map.key("time").int(listed.at.0);
-    map.raw_or_nil("fun", Some(&row.fun));
-    // Of a job known by its returns alone, a return says what was asked of whom.
-    let or_of_load = |value: &'_ [u8], key| {
-        let of_load = msgpack::get(&job.load, key).unwrap_or_default();
-        if value.is_empty() { of_load.to_vec() } else { value.to_vec() }
-    };
-    map.raw_or_nil("arg", Some(&or_of_load(&row.arg, "fun_args")));
-    map.raw_or_nil("tgt", Some(&or_of_load(&row.tgt, "id")));
-    map.raw_or_nil("tgt_type", Some(&row.tgt_type));
-    map.raw_or_nil("user", Some(&row.user));
-    match &job.minions {
-        Some(minions) => map.key("expected").uint(minions.len() as u64),
-        None => map.key("expected").nil(),
-    };
-    map.key("returned").uint(job.answers.len() as u64);
-    map.key("failed").uint(job.failed() as u64);
-    map.text_unless_empty("endtime", &row.endtime);
-    map.raw_if_any("metadata", Some(&row.metadata));
-    Ok(map)
-}
-
-pub(super) fn job_show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let jid = args.required_id("jid")?;
-    let row = ctx.store.job_row(&jid).map_err(failed)?;
-    let (Some(row), Some(job)) = (row, Job::read(&ctx.store, &jid).map_err(failed)?) else {
-        return Ok(vec![0xc0]);
-    };
-    let at = crate::model::JidKey::of(&jid).time().unwrap_or(Micros(row.first_at));
-    let mut map = job_row(ctx, &Listed { row, at }, &job)?;
-    if job.load_rank > 0 {
-        load_with_minions(map.key("load"), &job);
-    } else {
-        map.key("load").nil();
-    }
-    let minions = map.key("minions").array(job.minions.as_ref().map_or(0, std::collections::BTreeSet::len));
-    for id in job.minions.iter().flatten() {
-        minions.str(id);
-    }
-    let missing = job.missing();
-    let list = map.key("missing").array(missing.len());
-    for id in missing {
-        list.str(id);
-    }
-    let returns = map.key("returns").array(job.answers.len());
-    for (minion, answer) in &job.answers {
-        let mut one = Map::default();
-        one.key("minion").str(minion);
-        one.key("seq").uint(answer.entry.seq.0);
-        one.key("time").int(answer.entry.at.0);
-        one.raw_or_nil("return", answer.get("return"));
-        one.raw_if_any("retcode", answer.get("retcode"));
-        one.raw_if_any("success", answer.get("success"));
-        one.raw_or_nil("fun", answer.get("fun"));
-        one.raw_if_any("fun_args", answer.get("fun_args"));
-        one.raw_if_any("out", answer.get("out"));
-        one.key("duplicates").uint(answer.duplicates);
-        one.write(returns);
-    }
-    let mut w = Writer::new();
-    map.write(&mut w);
-    Ok(w.into_bytes())
 }
 
 pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {

@@ -4,11 +4,13 @@
 //! disk. Neither waits for the disk itself, the socket does.
 
 mod cache;
+mod jobs;
 mod lists;
 mod send;
 mod store;
 mod writes;
 
+pub use jobs::Watches;
 pub use store::prune_answer;
 pub(in crate::api) use writes::signed_return;
 
@@ -51,6 +53,8 @@ pub struct Ctx {
     pub firer: Firer,
     /// The ZeroMQ doors that are open.
     pub zeromq: Vec<door::Watch>,
+    /// Callers that wait for news of a job.
+    pub watches: Watches,
     /// When the daemon started.
     pub started: Micros,
     /// Where the store is.
@@ -131,12 +135,15 @@ pub const CALLS: &[Call] = &[
     read("events_list", "events, the latest first", lists::events_list),
     read("entries", "what is stored, entry by entry: of a job, or of the log", lists::entries),
     act("event_send", "fire an event onto Salt's bus", send::event_send),
-    read("jobs_list", "jobs, the latest first", lists::jobs_list),
+    read("jobs_list", "jobs, the latest first", jobs::jobs_list),
     read("store_stats", "the store in figures", store::stats),
     read("store_prune", "let go of what exceeds bounds, or say what would go", store::prune),
     read("store_hold", "hold a job, or let go of it", store::hold),
     read("store_holds", "the jobs that are held", store::holds),
-    read("job_show", "one job with its returns", lists::job_show),
+    read("job_show", "one job with its returns", jobs::job_show),
+    read("job_states", "the states that a job ran, a row each", jobs::job_states),
+    read("job_diff", "how two runs of a job differ", jobs::job_diff),
+    read("job_watch", "what is new of a job, and a wait for it", jobs::job_watch),
 ];
 
 /// The call of that name.

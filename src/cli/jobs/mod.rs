@@ -1,0 +1,363 @@
+//! `saltcellar jobs`: the job cache.
+
+mod diff;
+mod show;
+mod states;
+mod watch;
+
+pub(super) use watch::Unfinished;
+
+use anyhow::Context;
+use rmpv::Value;
+use serde_json::{Value as Json, json};
+
+use super::ask::{Names, Pages};
+use super::nested::leaf;
+use super::output::{Format, Output};
+use super::table::{Column, Table};
+use super::when::{When, short};
+use super::{Global, ask};
+
+/// Verbs under `jobs`.
+#[derive(clap::Subcommand)]
+pub(super) enum Jobs {
+    /// The last jobs, newest first
+    List(Filter),
+    /// One job: whom it asked, who answered what, who did not
+    Show(show::Args),
+    /// The states that jobs ran, a row each
+    States(states::Args),
+    /// Who has not answered: the minions of one job, or the last jobs with some
+    Missing(Missing),
+    /// How two runs of a job differ: who failed now, which states changed what
+    Diff(diff::Args),
+    /// A job as it goes on, until all who were asked have answered
+    Watch(watch::Args),
+}
+
+/// Flags of `jobs list`.
+#[derive(clap::Args)]
+#[command(after_long_help = LIST_EXAMPLES)]
+pub(super) struct Filter {
+    /// At most so many jobs
+    #[arg(long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
+    /// Only jobs that this user published
+    #[arg(long)]
+    user: Option<String>,
+    /// Only functions that match this glob
+    #[arg(long, value_name = "GLOB")]
+    fun: Option<String>,
+    /// Only targets that match this glob
+    #[arg(long, value_name = "GLOB")]
+    tgt: Option<String>,
+    /// Only jobs that this minion answered, or was asked
+    #[arg(long, value_name = "ID")]
+    minion: Option<String>,
+    /// Only jobs with this result: failed, succeeded, missing (somebody has not answered) or changed (a state did)
+    #[arg(long, value_name = "RESULT", value_parser = ["failed", "succeeded", "missing", "changed"],
+          hide_possible_values = true)]
+    result: Option<String>,
+    /// Only jobs with this in their metadata; several must all match
+    #[arg(long, value_name = "KEY=GLOB", value_parser = key_and_glob)]
+    metadata: Vec<(String, String)>,
+    /// Only jobs whose id begins so: 20261121 for those of a day
+    #[arg(long = "jid", value_name = "PREFIX")]
+    begins: Option<String>,
+    /// Not older than: 10m, 2h, 3d, 2026-11-21, 2026-11-21T05:47:28 (UTC)
+    #[arg(long, value_name = "TIME")]
+    since: Option<When>,
+    /// Not younger than
+    #[arg(long, value_name = "TIME")]
+    until: Option<When>,
+    /// Only jobs before this one
+    #[arg(long, value_name = "JID")]
+    before: Option<String>,
+    /// Show saltutil.find_job, too, with which Salt asks whether a job still runs
+    #[arg(long)]
+    find_job: bool,
+}
+
+const LIST_EXAMPLES: &str = "\
+RETURNED counts the minions that answered, of those expected where the master said whom it expected.
+
+Examples:
+  saltcellar jobs list
+  saltcellar jobs list --fun 'state.*' --since 3d --limit 100
+  saltcellar jobs list --minion web1 --user root
+  saltcellar jobs list --result failed --metadata ticket='OPS-*'
+  saltcellar jobs list --output jsonl | jq -r 'select(.failed > 0) | .jid'";
+
+const MISSING_EXAMPLES: &str = "\
+With a JID each missing minion is a line, ready for `salt -L`. Without, the last jobs that somebody has not answered.
+
+Examples:
+  saltcellar jobs missing 20261121054728123456
+  salt -L \"$(saltcellar jobs missing 20261121054728123456 | paste -sd,)\" test.ping
+  saltcellar jobs missing --since 1d";
+
+/// Flags of `jobs missing`.
+#[derive(clap::Args)]
+#[command(after_long_help = MISSING_EXAMPLES)]
+pub(super) struct Missing {
+    /// The job's id
+    #[arg(value_name = "JID")]
+    job: Option<String>,
+    #[command(flatten)]
+    filter: Filter,
+}
+
+fn key_and_glob(text: &str) -> Result<(String, String), String> {
+    let (key, glob) = text.split_once('=').ok_or("give KEY=GLOB, such as ticket=OPS-123")?;
+    Ok((key.to_owned(), glob.to_owned()))
+}
+
+const NAMES: Names = Names { call: "jobs_list", rows: "jobs", cursor: "jid" };
+
+pub(super) fn run(global: &Global, jobs: Jobs) -> anyhow::Result<()> {
+    match jobs {
+        Jobs::List(filter) => list(global, filter),
+        Jobs::Show(args) => show::run(global, &args),
+        Jobs::States(args) => states::run(global, &args),
+        Jobs::Missing(Missing { job: Some(jid), .. }) => missing(global, &jid),
+        Jobs::Missing(Missing { job: None, filter }) => list_missing(global, filter),
+        Jobs::Diff(args) => diff::run(global, &args),
+        Jobs::Watch(args) => watch::run(global, &args),
+    }
+}
+
+/// No job of that id.
+pub(super) fn unknown(jid: &str) -> anyhow::Error {
+    let shown: String = jid.chars().take(64).collect();
+    let rest = if shown.len() < jid.len() { format!("... ({} bytes)", jid.len()) } else { String::new() };
+    anyhow::anyhow!("no job {shown}{rest} is known")
+}
+
+impl Filter {
+    fn pages(self, global: &Global) -> anyhow::Result<Pages> {
+        let client = ask::connect(global)?;
+        let text = |value: Option<String>| value.map_or(Value::Nil, Value::from);
+        let time = |value: Option<When>| value.map_or(Value::Nil, |When(micros)| Value::from(micros));
+        let metadata = self.metadata.into_iter().map(|(key, glob)| (Value::from(key), Value::from(glob)));
+        let metadata: Vec<_> = metadata.collect();
+        let said = vec![
+            ("user", text(self.user)),
+            ("fun", text(self.fun)),
+            ("tgt", text(self.tgt)),
+            ("minion", text(self.minion)),
+            ("result", text(self.result)),
+            ("metadata", if metadata.is_empty() { Value::Nil } else { Value::Map(metadata) }),
+            ("jid", text(self.begins)),
+            ("since", time(self.since)),
+            ("until", time(self.until)),
+            ("find_job", if self.find_job { Value::from(true) } else { Value::Nil }),
+        ];
+        Ok(Pages::new(client, NAMES, said, text(self.before), self.limit))
+    }
+}
+
+fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
+    let mut pages = filter.pages(global)?;
+    let mut out = Output::new(global.output);
+    let asking = "list the jobs";
+    if out.format != Format::Table {
+        print_json(&mut out, &mut pages, NAMES.rows).context(asking)?;
+        return Ok(out.flush()?);
+    }
+    let mut table = Table::new([
+        Column::left("JID"),
+        Column::left("TIME (UTC)").yields(3),
+        Column::shrinks("FUN").keeps(14),
+        Column::shrinks("TGT"),
+        Column::left("USER").yields(2),
+        Column::right("RETURNED"),
+        Column::right("FAILED"),
+        Column::shrinks("ARG").yields(1),
+    ]);
+    let mut first = true;
+    loop {
+        let rows = pages.next().context(asking)?;
+        if rows.is_empty() && !first {
+            return Ok(out.flush()?);
+        }
+        first = false;
+        table.print(&mut out, &rows.iter().map(row).collect::<Vec<_>>())?;
+    }
+}
+
+/// Job and missing minions, as the daemon tells them.
+fn missing_of(client: &mut crate::api::client::Client, jid: &str) -> anyhow::Result<Json> {
+    let pairs = [("jid", Value::from(jid)), ("limit", Value::from(0))];
+    let job = ask::call(client, "job_show", pairs).context("find who is missing")?;
+    if job.is_null() {
+        return Err(unknown(jid).context("find who is missing"));
+    }
+    Ok(job)
+}
+
+fn missing(global: &Global, jid: &str) -> anyhow::Result<()> {
+    let job = missing_of(&mut ask::connect(global)?, jid)?;
+    let mut out = Output::new(global.output);
+    let missing = list_of(&job, "missing");
+    if out.format == Format::Table {
+        for minion in missing {
+            out.line(&leaf(minion))?;
+        }
+    } else {
+        let field = |name: &str| job.get(name).cloned().unwrap_or_default();
+        let (expected, returned) = (field("expected"), field("returned"));
+        out.json(
+            &json!({ "jid": field("jid"), "expected": expected, "returned": returned, "missing": missing }),
+        )?;
+    }
+    Ok(out.flush()?)
+}
+
+fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
+    let filter = Filter { result: Some("missing".to_owned()), ..filter };
+    let mut pages = filter.pages(global)?;
+    let mut client = ask::connect(global)?;
+    let mut out = Output::new(global.output);
+    let mut table = Table::new([
+        Column::left("JID"),
+        Column::left("TIME (UTC)").yields(3),
+        Column::shrinks("FUN").keeps(14),
+        Column::shrinks("TGT").yields(2),
+        Column::right("RETURNED"),
+        Column::right("MISSING"),
+        Column::shrinks("WHO"),
+    ]);
+    let mut first = true;
+    loop {
+        let rows = pages.next().context("list the jobs")?;
+        if rows.is_empty() && !(first && out.format == Format::Table) {
+            return Ok(out.flush()?);
+        }
+        first = false;
+        let mut cells = Vec::new();
+        for mut job in rows {
+            let whole = missing_of(&mut client, &field(&job, "jid"))?;
+            let missing = list_of(&whole, "missing");
+            if out.format == Format::Table {
+                let who = missing.iter().map(leaf).collect::<Vec<_>>().join(",");
+                let time = job.get("time").map(short).unwrap_or_default();
+                cells.push(vec![
+                    field(&job, "jid"),
+                    time,
+                    fun(&job),
+                    tgt(&job),
+                    returned(&job),
+                    missing.len().to_string(),
+                    who,
+                ]);
+            } else {
+                if let Some(job) = job.as_object_mut() {
+                    job.insert("missing".to_owned(), missing.into());
+                }
+                out.json(&job)?;
+            }
+        }
+        if out.format == Format::Table {
+            table.print(&mut out, &cells)?;
+        }
+    }
+}
+
+fn returned(job: &Json) -> String {
+    match job.get("expected").and_then(Json::as_u64) {
+        Some(expected) => format!("{}/{expected}", field(job, "returned")),
+        None => field(job, "returned"),
+    }
+}
+
+fn row(job: &Json) -> Vec<String> {
+    let time = job.get("time").map(short).unwrap_or_default();
+    vec![
+        field(job, "jid"),
+        time,
+        fun(job),
+        tgt(job),
+        field(job, "user"),
+        returned(job),
+        field(job, "failed"),
+        arg(job),
+    ]
+}
+
+fn field(row: &Json, name: &str) -> String {
+    row.get(name).map(leaf).unwrap_or_default()
+}
+
+/// A list of minions reads as Salt takes it on its command line.
+fn tgt(job: &Json) -> String {
+    match job.get("tgt") {
+        Some(Json::Array(minions)) => minions.iter().map(leaf).collect::<Vec<_>>().join(","),
+        Some(other) => leaf(other),
+        None => String::new(),
+    }
+}
+
+/// A job's functions: one, or those of a list.
+fn fun(job: &Json) -> String {
+    match job.get("fun") {
+        Some(Json::Array(names)) => names.iter().map(leaf).collect::<Vec<_>>().join(","),
+        Some(other) => leaf(other),
+        None => String::new(),
+    }
+}
+
+fn arg(job: &Json) -> String {
+    match job.get("arg") {
+        Some(Json::Array(items)) => {
+            items.iter().map(word).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+        }
+        Some(other) => leaf(other),
+        None => String::new(),
+    }
+}
+
+/// An argument as on Salt's command line: keywords come in a map of their own, with what Salt adds itself.
+fn word(arg: &Json) -> String {
+    let of_salt = |key: &String| key == "orchestration_jid" || key.starts_with("__");
+    match arg.as_object() {
+        Some(keywords) if keywords.keys().any(of_salt) => {
+            let said = keywords.iter().filter(|(key, _)| !of_salt(key));
+            said.map(|(key, value)| format!("{key}={}", leaf(value))).collect::<Vec<_>>().join(" ")
+        }
+        _ => leaf(arg),
+    }
+}
+
+/// Lists as programs read them: `{"jobs": [...], "more": bool}` with a row a line, or rows alone as `jsonl`.
+pub(super) fn print_json(out: &mut Output, pages: &mut Pages, name: &str) -> anyhow::Result<()> {
+    let document = out.format == Format::Json;
+    if document {
+        out.text(&format!("{{{}: [", json!(name)))?;
+    }
+    let mut first = true;
+    loop {
+        let rows = pages.next()?;
+        if rows.is_empty() {
+            break;
+        }
+        for row in &rows {
+            if document {
+                out.text(if first { "\n" } else { ",\n" })?;
+                out.json_compact(row)?;
+            } else {
+                out.json(row)?;
+            }
+            first = false;
+        }
+        // A page may be long in coming; what is there can be worked on.
+        out.flush()?;
+    }
+    if document {
+        out.line(&format!("{}], \"more\": {}}}", if first { "" } else { "\n" }, pages.more))?;
+    }
+    Ok(())
+}
+
+fn list_of<'a>(job: &'a Json, name: &str) -> &'a [Json] {
+    job.get(name).and_then(Json::as_array).map_or(&[], Vec::as_slice)
+}

@@ -1,0 +1,140 @@
+//! `saltcellar jobs states`: what states did, in rows.
+
+use anyhow::Context as _;
+use rmpv::Value;
+use serde_json::{Value as Json, json};
+
+use super::super::nested::leaf;
+use super::super::output::{Format, Output};
+use super::super::table::{Column, Table};
+use super::super::{Global, ask};
+use super::{field, list_of, unknown};
+use crate::wire::json::to_json;
+
+const EXAMPLES: &str = "\
+A row for each state of each minion: state.apply, state.highstate, state.sls and the like, also within orchestrations.
+JSON has the whole changes and comments; docs/WIRE.md names the fields.
+
+Examples:
+  saltcellar jobs states 20261121054728123456
+  saltcellar jobs states 20261121054728123456 --result failed
+  saltcellar jobs states 20261121054728123456 --fun 'service.*' --minion 'web*' --output jsonl
+  saltcellar jobs list --fun 'state.*' --since 1d --output jsonl | jq -r .jid |
+    xargs saltcellar jobs states --result changed --output jsonl | jq -r .id | sort | uniq -c | sort -rn";
+
+/// Flags of `jobs states`.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(in crate::cli) struct Args {
+    /// The ids of the jobs
+    #[arg(required = true, value_name = "JID")]
+    jids: Vec<String>,
+    /// Only minions that match this glob
+    #[arg(long, value_name = "GLOB")]
+    minion: Option<String>,
+    /// Only state ids that match this glob
+    #[arg(long, value_name = "GLOB")]
+    id: Option<String>,
+    /// Only functions that match this glob: service.running, pkg.*
+    #[arg(long, value_name = "GLOB")]
+    fun: Option<String>,
+    /// Only SLS files that match this glob
+    #[arg(long, value_name = "GLOB")]
+    sls: Option<String>,
+    /// Only this result: failed, succeeded, none (a test run that would change something) or changed
+    #[arg(long, value_name = "RESULT", value_parser = ["failed", "succeeded", "none", "changed"],
+          hide_possible_values = true)]
+    result: Option<String>,
+}
+
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let mut client = ask::connect(global)?;
+    let mut out = Output::new(global.output);
+    let mut columns = vec![
+        Column::shrinks("MINION"),
+        Column::left("RESULT"),
+        Column::shrinks("FUN"),
+        Column::shrinks("ID"),
+        Column::right("MS").yields(2),
+        Column::shrinks("SLS").yields(3),
+        Column::shrinks("COMMENT").yields(1),
+    ];
+    if args.jids.len() > 1 {
+        columns.insert(0, Column::left("JID").yields(4));
+    }
+    let mut table = Table::new(columns);
+    let text = |value: &Option<String>| value.as_deref().map_or(Value::Nil, Value::from);
+    let mut all = Vec::new();
+    for jid in &args.jids {
+        let said = [
+            ("jid", Value::from(jid.as_str())),
+            ("minion", text(&args.minion)),
+            ("id", text(&args.id)),
+            ("fun", text(&args.fun)),
+            ("sls", text(&args.sls)),
+            ("result", text(&args.result)),
+        ];
+        let asking = "list the states";
+        let answer = ask::whole(&mut client, "job_states", "states", &said).context(asking)?;
+        if answer.is_nil() {
+            return Err(unknown(jid).context(asking));
+        }
+        let answer = to_json(&answer);
+        let states = list_of(&answer, "states");
+        if out.format == Format::Table {
+            let cells: Vec<_> = states.iter().map(|state| row(jid, state, args.jids.len() > 1)).collect();
+            table.print(&mut out, &cells)?;
+            continue;
+        }
+        for state in states {
+            let mut line = json!({ "jid": jid });
+            if let (Json::Object(line), Json::Object(state)) = (&mut line, state) {
+                line.extend(state.clone());
+            }
+            if out.format == Format::Json { all.push(line) } else { out.json(&line)? }
+        }
+    }
+    if out.format == Format::Json {
+        out.json(&json!({ "states": all }))?;
+    }
+    Ok(out.flush()?)
+}
+
+fn row(jid: &str, state: &Json, with_jid: bool) -> Vec<String> {
+    let duration = state.get("duration_ms").and_then(Json::as_f64).map(|ms| format!("{ms:.1}"));
+    let comment = match state.get("comment") {
+        Some(Json::Array(parts)) => parts.iter().map(leaf).collect::<Vec<_>>().join("; "),
+        other => other
+            .and_then(Json::as_str)
+            .unwrap_or_default()
+            .trim()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
+    };
+    let mut cells = vec![
+        field(state, "minion"),
+        result(state).to_owned(),
+        field(state, "fun"),
+        field(state, "id"),
+        duration.unwrap_or_default(),
+        field(state, "sls"),
+        comment,
+    ];
+    if with_jid {
+        cells.insert(0, jid.to_owned());
+    }
+    cells
+}
+
+/// A state's result in a word.
+pub(super) fn result(state: &Json) -> &'static str {
+    let changed = state.get("changed").and_then(Json::as_bool) == Some(true);
+    match state.get("result").and_then(Json::as_bool) {
+        Some(true) if changed => "changed",
+        Some(true) => "ok",
+        Some(false) => "failed",
+        None => "none",
+    }
+}
