@@ -140,7 +140,30 @@ impl Client {
         self.stream.write_all(&frame)
     }
 
+    /// Asks, and gives the answer's frame as it came, for whoever measures: read it with [`Client::call`] otherwise.
+    pub fn call_raw(&mut self, name: &str, args: Value) -> Result<Vec<u8>, ClientError> {
+        let id = self.id_next;
+        self.id_next += 1;
+        let request = Value::Array(vec![Value::from(id), Value::from(name), args]);
+        let deadline = Instant::now() + self.timeout;
+        self.send(id, &request).map_err(|error| self.broken(error))?;
+        self.receive_frame(deadline)
+    }
+
     fn receive(&mut self, deadline: Instant) -> Result<Value, ClientError> {
+        let frame = self.receive_frame(deadline)?;
+        let mut rest = frame.as_slice();
+        let depth = limits::MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH;
+        let value = rmpv::decode::read_value_with_max_depth(&mut rest, depth)
+            .map_err(|error| ClientError::Protocol(format!("no msgpack: {error}")))?;
+        if rest.is_empty() {
+            Ok(value)
+        } else {
+            Err(ClientError::Protocol("bytes after the answer".to_owned()))
+        }
+    }
+
+    fn receive_frame(&mut self, deadline: Instant) -> Result<Vec<u8>, ClientError> {
         let mut header = [0; 4];
         self.fill(&mut header, deadline)?;
         let bytes = u32::from_be_bytes(header) as usize;
@@ -156,15 +179,7 @@ impl Client {
             self.fill(part, deadline)?;
             frame.extend_from_slice(part);
         }
-        let mut rest = frame.as_slice();
-        let depth = limits::MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH;
-        let value = rmpv::decode::read_value_with_max_depth(&mut rest, depth)
-            .map_err(|error| ClientError::Protocol(format!("no msgpack: {error}")))?;
-        if rest.is_empty() {
-            Ok(value)
-        } else {
-            Err(ClientError::Protocol("bytes after the answer".to_owned()))
-        }
+        Ok(frame)
     }
 
     fn fill(&mut self, mut part: &mut [u8], deadline: Instant) -> Result<(), ClientError> {

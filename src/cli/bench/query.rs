@@ -14,6 +14,7 @@ use super::driver::{Drive, drive, percentile};
 use super::template::{Jobs, Pool, Random, Wrap};
 use super::{Common, Progress, load, rounded, thousands};
 use crate::api::client::{Client, args as call_args};
+use crate::wire::msgpack;
 
 /// A search through everything may take so long.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -22,6 +23,11 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const LISTS: u64 = 300;
 const LOOKUPS: u64 = 3_000;
 const SCANS: u64 = 7;
+const WHOLE: u64 = 15;
+
+/// `returner` calls beside which expired jobs are let go, and how many a second: retention comes round every five seconds.
+const CALLS: u64 = 16_000;
+const CALLS_PER_S: f64 = 2_000.0;
 
 /// Flags of `bench query`.
 #[derive(clap::Args)]
@@ -34,6 +40,9 @@ pub(in crate::cli) struct Args {
     /// Returns of each job
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1000))]
     returns: u64,
+    /// Minions of one job that is stored besides
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    minions: u64,
 }
 
 /// The times of one question, in nanoseconds, sorted.
@@ -78,6 +87,94 @@ fn in_the_middle(client: &mut Client, entries: u64) -> anyhow::Result<(String, i
     Ok((minion.to_owned(), time))
 }
 
+/// The jid of the one job with many minions.
+const WIDE: &str = "20261120235959000001";
+
+/// Stores it.
+fn store_wide(client: &mut Client, minions: u64) -> anyhow::Result<()> {
+    let map = |pairs: Vec<(&str, Value)>| Value::Map(pairs.into_iter().map(|(k, v)| (k.into(), v)).collect());
+    let id = |n: u64| Value::from(format!("web{n:06}"));
+    let load = map(vec![
+        ("cmd", "publish".into()),
+        ("jid", WIDE.into()),
+        ("fun", "test.ping".into()),
+        ("arg", Value::Array(Vec::new())),
+        ("tgt", "*".into()),
+        ("tgt_type", "glob".into()),
+        ("user", "root".into()),
+    ]);
+    let asked = Value::Array((0..minions).map(id).collect());
+    client.call("save_load", call_args([("jid", WIDE.into()), ("load", load), ("minions", asked)]))?;
+    for first in (0..minions).step_by(500) {
+        let event = |n: u64| {
+            let data = map(vec![
+                ("cmd", "_return".into()),
+                ("id", id(n)),
+                ("jid", WIDE.into()),
+                ("fun", "test.ping".into()),
+                ("fun_args", Value::Array(Vec::new())),
+                ("retcode", 0.into()),
+                ("success", true.into()),
+                ("return", map(vec![("uptime", n.into()), ("release", "Linux 6.12".into())])),
+            ]);
+            map(vec![("tag", format!("salt/job/{WIDE}/ret/web{n:06}").into()), ("data", data)])
+        };
+        let events = (first..(first + 500).min(minions)).map(event).collect();
+        client.call("event_return", call_args([("events", Value::Array(events))]))?;
+    }
+    Ok(())
+}
+
+/// Times of the command line, each a process of its own.
+fn by_command_line(subject: &Subject, rows: usize) -> anyhow::Result<Times> {
+    let program = std::env::current_exe().context("find the program")?;
+    let mut nanos = Vec::new();
+    for _ in 0..WHOLE {
+        let begun = Instant::now();
+        let output = std::process::Command::new(&program)
+            .args(["jobs", "list", "--limit", "50", "--output", "jsonl", "--socket"])
+            .arg(subject.socket())
+            .output()
+            .context("run jobs list")?;
+        nanos.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let found = String::from_utf8_lossy(&output.stdout).lines().count();
+        ensure!(found == rows, "check what jobs list prints: {found} lines, expected {rows}");
+    }
+    nanos.sort_unstable();
+    Ok(Times { question: "newest 50 jobs, a process", nanos, scanned: None })
+}
+
+/// `returner` calls of a master's worker, at a rate that leaves the daemon idle.
+fn returner_calls(subject: &Subject, seed: u64, first: u64, question: &'static str) -> anyhow::Result<Times> {
+    let pool = Pool::new(&load::returns(seed), Wrap::Returner, Jobs::Interleaved, seed);
+    let calls = Drive {
+        socket: subject.socket(),
+        pool: &pool,
+        wrap: Wrap::Returner,
+        first,
+        entries: CALLS,
+        connections: 1,
+        in_flight: 1,
+        batch: 1,
+        rate: Some(CALLS_PER_S),
+    };
+    let driven = drive(&calls, &mut |_, _| {})?;
+    Ok(Times { question, nanos: driven.latencies, scanned: None })
+}
+
+/// The same while everything that has been stored is let go.
+fn returner_calls_cleaning(subject: &Subject, seed: u64) -> anyhow::Result<(Times, u64)> {
+    let dropped = |client: &mut Client| -> anyhow::Result<u64> {
+        let status = client.call("status", call_args([]))?;
+        Ok(status["counters"]["segments_dropped"].as_u64().unwrap_or(0))
+    };
+    let mut client = Client::connect_within(subject.socket(), PATIENCE)?;
+    let before = dropped(&mut client)?;
+    client.call("clean_old_jobs", call_args([("keep_jobs_seconds", Value::from(1))]))?;
+    let times = returner_calls(subject, seed, CALLS, "returner, jobs let go")?;
+    Ok((times, dropped(&mut client)? - before))
+}
+
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let scratch = Scratch::new(args.common.dir.as_deref(), args.common.keep)?;
     let subject = Subject::daemon(&scratch, global.config.as_deref())?;
@@ -98,9 +195,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         rate: None,
     };
     drive(&fill, &mut |answered, _| progress.say(|| format!("storing: {answered} of {entries} events")))?;
+    let mut client = Client::connect_within(subject.socket(), PATIENCE)?;
+    store_wide(&mut client, args.minions)?;
     subject.wait_until_idle()?;
 
-    let mut client = Client::connect_within(subject.socket(), PATIENCE)?;
     let (minion, until) = in_the_middle(&mut client, entries)?;
     let of_that = [("minion", Value::from(minion.as_str())), ("limit", Value::from(50))];
     let found = client.call("events_list", call_args(of_that))?["events"].as_array().map_or(0, Vec::len);
@@ -158,12 +256,30 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let (until, limit) = (Value::from(until), Value::from(50));
         ("events_list", call_args([("until", until), ("limit", limit)]), newest_events)
     })?;
-    progress.done();
+    let mut raw = |question: &'static str, call: &str, arguments: &dyn Fn() -> Value| {
+        let mut nanos = Vec::new();
+        for n in 0..WHOLE {
+            let begun = Instant::now();
+            let answer = client.call_raw(call, arguments())?;
+            nanos.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            let good = msgpack::elements(&answer).nth(1).and_then(msgpack::as_bool);
+            ensure!(good == Some(true), "ask for {call}");
+            progress.say(|| format!("{question}: {n} of {WHOLE}"));
+        }
+        nanos.sort_unstable();
+        anyhow::Ok(Times { question, nanos, scanned: None })
+    };
+    let wide = raw("returns of a wide job", "get_jid", &|| call_args([("jid", WIDE.into())]))?;
+    let every = raw("every job in short", "get_jids", &|| call_args([]))?;
+    let process = by_command_line(&subject, newest)?;
     let rss = subject.rss_peak_mb();
+    let quiet = returner_calls(&subject, args.common.seed, 0, "returner, quiet")?;
+    let (cleaning, dropped) = returner_calls_cleaning(&subject, args.common.seed)?;
+    progress.done();
     let cost = subject.stop()?;
 
     let mut out = Output::new(global.output);
-    let all = [list, one, scan, heads, of_minion, of_time];
+    let all = [list, process, one, wide, every, scan, heads, of_minion, of_time, quiet, cleaning];
     if out.format == Format::Table {
         let mut table = Table::new([
             Column::left("QUESTION"),
@@ -184,6 +300,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             ]
         });
         table.print(&mut out, &rows.collect::<Vec<_>>())?;
+        out.line(&format!("a wide job has {} minions; {dropped} segments were let go", args.minions))?;
         out.line(&format!(
             "{} jobs, {} events, {:.1} bytes of disk each, {rss:.0} MB resident at most",
             thousands(args.jobs as f64),
@@ -191,16 +308,24 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             cost.disk_bytes as f64 / entries as f64
         ))?;
     } else {
-        let [list, one, scan, heads, of_minion, of_time] = all.each_ref().map(Times::json);
+        let [list, process, one, wide, every, scan, heads, of_minion, of_time, quiet, cleaning] =
+            all.each_ref().map(Times::json);
         out.json(&json!({
             "jobs": args.jobs,
             "entries": entries,
+            "minions_of_wide": args.minions,
             "jobs_list_50": list,
+            "jobs_list_50_process": process,
             "get_jid": one,
+            "get_jid_wide": wide,
+            "get_jids": every,
             "tag_scan": scan,
             "tag_scan_heads": heads,
             "minion_search": of_minion,
             "time_search": of_time,
+            "returner_quiet": quiet,
+            "returner_cleaning": cleaning,
+            "segments_let_go": dropped,
             "rss_peak_mb": rounded(rss, 1),
             "disk_bytes_per_entry": rounded(cost.disk_bytes as f64 / entries as f64, 1),
         }))?;
