@@ -12,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test test-rust test-python test-integration check matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-returners crash soak fuzz clean
+.PHONY: help run test test-rust test-python test-integration check matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak fuzz clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -70,6 +70,10 @@ bench-bus: ## what archiving its events costs a real master: Salt's own EventRet
 	@$(CARGO) build --release
 	@SALTCELLAR_BIN="$(abspath $(TARGET))/release/saltcellar" $(LAB) in-venv -- python tests/lab/bus_cost.py
 
+bench-reactor: ## the reactor's pipeline: Salt's own and ours on the same rules and files, in one run
+	$(CARGO) build --release
+	@SALTCELLAR_BIN="$(abspath $(TARGET))/release/saltcellar" $(LAB) in-venv -- python tests/lab/bench_reactor.py
+
 bench-extension: ## the Salt extension measured: event_return in batches, returner with 1 and 8 workers
 	@$(CARGO) build --release
 	@for what in event_return returner; do SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" \
@@ -108,7 +112,7 @@ extension-docs: ## the extension's pages as HTML, in salt/dist/docs (fetches Sph
 bench-store: ## the store alone, in this process, against the yardstick
 	$(CARGO) bench --bench ingest
 
-FUZZ_TARGETS ?= frame salt_event call signed_batch block pages zmtp spill redact
+FUZZ_TARGETS ?= frame salt_event call signed_batch block pages zmtp spill redact sls_yaml sls_jinja
 fuzz: ## the fuzz targets with coverage, each for FUZZ_SECONDS (60); needs cargo-fuzz (FUZZ_TARGETS: only these)
 	@$(CARGO) test --test it fuzz_short::write_corpus -- --exact --ignored
 	@for t in $(FUZZ_TARGETS); do RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$t fuzz/corpus/$$t fuzz/regressions/$$t -- \

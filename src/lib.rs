@@ -43,6 +43,7 @@ pub mod store;
 // Layer 4: rooms.
 pub mod ingest;
 pub mod query;
+pub mod reactor;
 
 // Layers 5, 6, 7: doors, wiring, hands.
 pub mod api;

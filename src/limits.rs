@@ -463,6 +463,25 @@ pub const ZMQ_STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 const _: () = assert!(ZMQ_BYTES_IN_FLIGHT > ENTRY_BYTES_MAX + 2 * ZMQ_READ_BYTES);
 
+/// Bytes of a rendered SLS file, and of a text that a template reads as YAML or JSON. Salt takes any, a megabyte in some ten seconds.
+pub const SLS_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Levels of nesting in YAML and JSON, each some stack. Salt's own recursion ends below 500, when it copies a chunk; files that
+/// people write have ten.
+pub const SLS_DEPTH_MAX: usize = 200;
+
+/// Values, and bytes of text in them, that a YAML document may have beyond what stands in it, by aliases and merge keys. Salt
+/// shares them, and then walks through all of them.
+pub const YAML_ALIASED_VALUES_MAX: usize = 100_000;
+/// See [`YAML_ALIASED_VALUES_MAX`].
+pub const YAML_ALIASED_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Digits of an integer in YAML and JSON, as in Python.
+pub const INTEGER_DIGITS_MAX: usize = 4300;
+
+/// Requisites between the chunks of one event, each pattern counting for all that it means. Salt walks through all pairs, too.
+pub const REQUISITES_MAX: usize = 1_000_000;
+
 /// Calls and bytes that an import has under way; the daemon takes [`PEER_CALLS_IN_FLIGHT`] of one connection.
 pub const IMPORT_CALLS: usize = 192;
 /// See [`IMPORT_CALLS`].
@@ -519,3 +538,52 @@ pub const WATCHES_MAX: usize = 8;
 pub const WATCH_WAIT_MAX: Duration = Duration::from_secs(10);
 /// What comes this soon after the first news is told together with it.
 pub const WATCH_GATHER: Duration = Duration::from_millis(50);
+
+/// Templates of reactor files that are kept; one more lets the oldest go, which is read again when it is next wanted.
+pub const REACTOR_TEMPLATES_MAX: usize = 4096;
+
+/// Bytes of a reactor file. Those in the wild have some hundred.
+pub const REACTOR_TEMPLATE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// How long what a reference led to is trusted without a look at the disk. Salt looks for each event, which takes some 3 us; an edit
+/// takes longer than this to become an event's.
+pub const REACTOR_FILES_TRUSTED: Duration = Duration::from_millis(2);
+
+/// How long Salt's own renderer may take for one file, or one of its functions for one call. It is killed then, and started anew.
+pub const REACTOR_HELPER_TIME: Duration = Duration::from_secs(30);
+
+/// How long Salt's own renderer may take to start: it loads all of Salt.
+pub const REACTOR_HELPER_START_TIME: Duration = Duration::from_secs(60);
+
+/// Bytes of one answer of Salt's own renderer. Grains and options together have some 100 KiB.
+pub const REACTOR_HELPER_ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Steps that one rendering of a template may take: expressions, rounds of loops, members of values that are walked. A million take
+/// some 50 ms.
+pub const JINJA_STEPS_MAX: u64 = 2_000_000;
+
+/// Bytes that the values of one rendering may take, let go or not, and its output.
+pub const JINJA_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Levels of nesting in a template, its values and its calls. Python gives up at about as many calls of macros.
+pub const JINJA_DEPTH_MAX: u32 = 200;
+
+/// Levels of nesting in an event's data that templates get to see. What nests deeper could not be printed.
+pub const JINJA_DATA_DEPTH_MAX: usize = 100;
+
+/// Members of a `range`, as Jinja's sandbox has it.
+pub const JINJA_RANGE_MAX: usize = 100_000;
+
+/// How often a regular expression with look-around or references may backtrack.
+pub const JINJA_BACKTRACK_MAX: usize = 1_000_000;
+
+/// Memory that one compiled regular expression of a template may take.
+pub const JINJA_PATTERN_BYTES_MAX: usize = 1024 * 1024;
+
+/// Compiled regular expressions of templates that a thread keeps; with one more it begins anew.
+pub const JINJA_PATTERNS_KEPT: usize = 64;
+
+/// Bytes of text whose compiled templates are kept, and how many; with one more the engine begins anew.
+pub const JINJA_CACHE_BYTES: usize = 16 * 1024 * 1024;
+/// See [`JINJA_CACHE_BYTES`].
+pub const JINJA_CACHE_TEMPLATES: usize = 4096;

@@ -9,6 +9,7 @@ use super::events::BadData;
 use super::import::LeftOut;
 use super::jobs::Unfinished;
 use super::output::OutputError;
+use super::reactor::{Broken, NotAsSalt};
 use crate::api::client::ClientError;
 use crate::config::ConfigError;
 use crate::door::SocketError;
@@ -69,6 +70,9 @@ impl Exit {
                 SocketError::InUse { .. } => Self::TempFail,
                 _ => Self::Failed,
             });
+        }
+        if cause.is::<Broken>() || cause.is::<NotAsSalt>() {
+            return Some(Self::Failed);
         }
         if cause.is::<LeftOut>() {
             return Some(Self::Corrupt);

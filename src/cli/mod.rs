@@ -20,6 +20,7 @@ mod nested;
 mod output;
 mod outputter;
 mod progress;
+mod reactor;
 mod serve;
 mod status;
 mod store;
@@ -61,6 +62,8 @@ Examples:
   saltcellar import local_cache /var/cache/salt/master/jobs
                                              take over Salt's own job cache
   saltcellar doctor                          what is wrong, if anything is
+  saltcellar reactor test start.sls --tag salt/minion/web1/start
+                                             what a reactor file makes of an event
   saltcellar check                           what the daemon would run on
 
 Exit codes:
@@ -118,6 +121,9 @@ enum Verb {
     /// What the store keeps and for how long; verify, rebuild, salvage, back up, restore
     #[command(subcommand)]
     Store(store::Store),
+    /// The reactor's rules and files: try them, look them over, compare with Salt
+    #[command(subcommand)]
+    Reactor(reactor::Reactor),
     /// Take over what another job cache has
     #[command(subcommand)]
     Import(import::Import),
@@ -176,6 +182,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Status => status::run(&global),
         Verb::Doctor(args) => doctor::run(&global, &args),
         Verb::Store(verb) => store::run(&global, verb),
+        Verb::Reactor(verb) => reactor::run(&global, verb),
         Verb::Import(import) => import::run(&global, &import),
         Verb::Export(export) => export::run(&global, export),
         Verb::Bench(bench) => bench::run(&global, bench),

@@ -15,9 +15,11 @@ mod error;
 mod https;
 mod keys;
 mod load;
+pub mod python_glob;
 mod raw;
 mod render;
 mod rules;
+pub mod salt_master;
 mod size;
 mod surroundings;
 

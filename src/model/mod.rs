@@ -7,6 +7,7 @@ mod filter;
 mod glob;
 mod hashing;
 mod jid;
+mod note;
 mod rule;
 mod seqno;
 
@@ -17,5 +18,6 @@ pub use filter::EventFilter;
 pub use glob::{Glob, Literal};
 pub use hashing::{FastHasher, FastMap, chained, secret_seed};
 pub use jid::{JidKey, JidSpeller, stamped_jid, start_time};
+pub use note::{Note, NoteLevel};
 pub use rule::{Action, Builtin, FilterRule, Pattern, RedactRule, Scope};
 pub use seqno::SeqNo;

@@ -2,6 +2,12 @@
 //!
 //! Nothing here knows a master, an event bus or the store; the reactor (`reactor/`) brings the data and takes the chunks.
 
+pub mod compile;
+pub mod jinja;
+pub mod json;
+pub mod python;
+mod repr;
 pub mod value;
+pub mod yaml;
 
 pub use value::{Map, Value};

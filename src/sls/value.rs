@@ -63,7 +63,11 @@ impl From<String> for Key {
 
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
-        self.0.python_eq(&other.0)
+        match (&self.0, &other.0) {
+            // PyYAML has one object for all of them, and what is the same object is the same key.
+            (Value::Float(a), Value::Float(b)) if a.is_nan() && b.is_nan() => true,
+            (a, b) => a.python_eq(b),
+        }
     }
 }
 
@@ -91,6 +95,8 @@ fn hash_of<H: Hasher>(value: &Value, state: &mut H) {
         Value::BigInt(digits) => digits.as_str().hash(state),
         Value::Float(f) => match whole(*f) {
             Some(i) => state.write_i64(i),
+            None if f.is_nan() => state.write_u8(1),
+            None if f.fract() == 0.0 => digits(*f).as_str().hash(state),
             None => state.write_u64(f.to_bits()),
         },
         Value::Str(s) => s.as_str().hash(state),
@@ -115,6 +121,11 @@ fn whole(f: f64) -> Option<i64> {
     (f.fract() == 0.0 && (-EDGE..EDGE).contains(&f)).then_some(f as i64)
 }
 
+/// All digits of a whole float; infinities have none that an integer has.
+fn digits(f: f64) -> String {
+    format!("{f:.0}")
+}
+
 impl Value {
     /// The text, if it is one.
     pub fn as_str(&self) -> Option<&str> {
@@ -137,6 +148,15 @@ impl Value {
         match self {
             Value::List(items) => Some(items),
             _ => None,
+        }
+    }
+
+    /// Can it be a key in Python? Lists, sets and mappings cannot.
+    pub fn is_hashable(&self) -> bool {
+        match self {
+            Value::List(_) | Value::Set(_) | Value::Map(_) => false,
+            Value::Tuple(items) => items.iter().all(Value::is_hashable),
+            _ => true,
         }
     }
 
@@ -172,6 +192,9 @@ impl Value {
                     && a.iter().all(|(key, value)| b.get(key).is_some_and(|other| value.python_eq(other)))
             }
             (Value::Float(a), Value::Float(b)) => a == b,
+            (Value::Float(f), Value::BigInt(i)) | (Value::BigInt(i), Value::Float(f)) => {
+                f.fract() == 0.0 && digits(*f) == *i
+            }
             _ => match (self.whole_number(), other.whole_number()) {
                 (Some(a), Some(b)) => a == b,
                 _ => false,
@@ -213,6 +236,11 @@ mod tests {
         map.insert(Key(Value::Bool(true)), "bool".into());
         map.insert(Key("1".into()), "text".into());
         assert_eq!(map.len(), 2);
+        map.insert(Key(Value::Float(1e20)), "float".into());
+        map.insert(Key(Value::BigInt("100000000000000000000".into())), "int".into());
+        map.insert(Key(Value::Float(f64::NAN)), "nan".into());
+        map.insert(Key(Value::Float(f64::NAN)), "nan".into());
+        assert_eq!(map.len(), 4);
         assert_eq!(map.get(&Key(Value::Int(1))), Some(&"bool".into()));
         assert_eq!(map.get("1"), Some(&"text".into()));
     }
@@ -224,5 +252,7 @@ mod tests {
         assert!(!Value::List(vec![]).python_eq(&Value::Tuple(vec![])));
         assert!(!Value::Float(f64::NAN).python_eq(&Value::Float(f64::NAN)));
         assert!(!Value::Null.python_eq(&Value::Bool(false)));
+        assert!(Value::Float(1e20).python_eq(&Value::BigInt("100000000000000000000".into())));
+        assert!(!Value::Float(f64::INFINITY).python_eq(&Value::BigInt("100000000000000000000".into())));
     }
 }

@@ -61,6 +61,8 @@ targets! {
     zmtp: "../../fuzz/targets/zmtp.rs",
     spill: "../../fuzz/targets/spill.rs",
     redact: "../../fuzz/targets/redact.rs",
+    sls_yaml: "../../fuzz/targets/sls_yaml.rs",
+    sls_jinja: "../../fuzz/targets/sls_jinja.rs",
 }
 
 fn number(variable: &str) -> Option<u64> {

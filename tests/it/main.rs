@@ -61,5 +61,16 @@ mod moving;
 /// Stores written by earlier releases, and how they are made.
 mod old_stores;
 
+/// What rendered SLS files mean, against what Salt made of them.
+mod sls;
+/// Jinja against what Salt rendered.
+mod sls_jinja;
+
 /// The fuzz targets, each for a few seconds.
 mod fuzz_short;
+
+/// The reactor against what Salt made of the same configurations, files and events.
+mod reactor_parity;
+
+/// `saltcellar reactor test`, `check`, `parity`.
+mod reactor_verbs;

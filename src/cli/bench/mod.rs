@@ -13,6 +13,7 @@ mod load;
 #[cfg(test)]
 mod measure;
 mod query;
+mod reactor;
 mod returner;
 mod template;
 mod yardstick;
@@ -33,6 +34,8 @@ pub(super) enum Bench {
     Query(query::Args),
     /// Durable `returner` calls, one at a time on each connection
     Returner(returner::Args),
+    /// The reactor's pipeline in one thread: events per second from tag to calls
+    Reactor(reactor::Args),
     /// Each door with senders outside the daemon, beside the physical yardstick
     #[command(after_long_help = doors::EXAMPLES)]
     Doors(doors::Args),
@@ -60,6 +63,7 @@ pub(super) fn run(global: &Global, bench: Bench) -> anyhow::Result<()> {
         Bench::Ingest(args) => ingest::run(global, &args),
         Bench::Query(args) => query::run(global, &args),
         Bench::Returner(args) => returner::run(global, &args),
+        Bench::Reactor(args) => reactor::run(global, &args),
         Bench::Doors(args) => doors::run(global, &args),
         Bench::Yardstick(args) => yardstick::run(&args),
     }

@@ -346,3 +346,37 @@ pub(super) fn redact() -> Vec<Vec<u8>> {
     seeds.extend(bodies().iter().map(|body| behind(1, split(body).unwrap().1)));
     seeds
 }
+
+/// Recorded documents and the files of recorded events.
+pub(super) fn sls_yaml() -> Vec<Vec<u8>> {
+    let rows = |name: &str| {
+        let text = fs::read_to_string(data_dir().join("sls").join(name)).unwrap();
+        text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()).collect::<Vec<_>>()
+    };
+    let text = |text: &serde_json::Value| text.as_str().unwrap().as_bytes().to_vec();
+    let mut seeds: Vec<Vec<u8>> = rows("yaml.jsonl").iter().map(|row| text(&row["text"])).collect();
+    seeds.extend(rows("json.jsonl").iter().map(|row| text(&row["text"])));
+    let files = rows("compile.jsonl");
+    seeds.extend(files.iter().flat_map(|row| row["files"].as_array().unwrap()).map(|file| text(&file[1])));
+    seeds
+}
+
+/// Templates that Salt rendered, of each kind some, and events' data beside a few of them.
+pub(super) fn sls_jinja() -> Vec<Vec<u8>> {
+    let lines = fs::read_to_string(data_dir().join("jinja-3008.3.jsonl")).unwrap();
+    let templates = lines.lines().skip(1).step_by(5).map(|line| {
+        let case: serde_json::Value = serde_json::from_str(line).unwrap();
+        case["t"].as_str().unwrap().as_bytes().to_vec()
+    });
+    let mut seeds: Vec<Vec<u8>> = templates.collect();
+    for body in bodies().iter().step_by(4) {
+        seeds.push(
+            [
+                b"{{ data|json }}{{ data }}{% for k, v in data.items() %}{{ k }}{{ v|yaml }}{% endfor %}\xff",
+                &**body,
+            ]
+            .concat(),
+        );
+    }
+    seeds
+}

@@ -1,0 +1,36 @@
+//! A template and the data of an event: rendered or refused, within bounds, and again the same.
+//!
+//! Input: a template, perhaps the byte 0xff and a msgpack value, which else is a mapping of one key.
+
+use std::sync::LazyLock;
+
+use saltcellar::sls::jinja::{Ambient, Context, Data, Engine, EngineOptions, NoFiles, NoFunctions, Source};
+
+static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::new(EngineOptions::default()));
+
+/// What makes two renderings differ.
+const CHANCE: [&str; 6] = ["rand", "shuffle", "sample", "lipsum", "gen_mac", "0x"];
+
+pub(crate) fn sls_jinja(input: &[u8]) {
+    let (template, data) = match input.iter().position(|byte| *byte == 0xff) {
+        Some(at) => (input.get(..at).unwrap_or_default(), input.get(at + 1..).unwrap_or_default()),
+        None => (input, &b"\x81\xa2id\xa4web1"[..]),
+    };
+    let text = String::from_utf8_lossy(template);
+    let source = Source { path: "/srv/reactor/fuzz.sls", text: &text };
+    let once = || {
+        let data = Data::from_msgpack(data).ok()?;
+        let ambient = Ambient::default();
+        let context = Context::new("salt/fuzz", &data, &ambient, &NoFiles, &NoFunctions);
+        let rendered = ENGINE.render(&source, &context);
+        let left = data.to_value();
+        assert!(left.python_eq(&left) || format!("{left:?}").contains("NaN"), "what is left of the data is a value");
+        Some(rendered)
+    };
+    let _ = ENGINE.check(&source);
+    let (first, second) = (once(), once());
+    if !CHANCE.iter().any(|chance| text.contains(chance)) {
+        let addresses = |rendered: &Option<Result<_, _>>| format!("{rendered:?}").contains("0x");
+        assert!(first == second || addresses(&first), "{first:?}\n{second:?}");
+    }
+}

@@ -1,0 +1,380 @@
+"""
+Render reactor files, and call execution functions, for the saltcellar daemon.
+
+The daemon renders Jinja, YAML and JSON by itself. What only Python can do (``#!py`` and the other renderers, functions of
+``salt`` in templates) is asked of this program, which the daemon starts with the Python that Salt is installed for. It reads
+one JSON object per line from standard input and answers each with one line on standard output.
+
+Without Salt in reach it still runs ``#!py`` files, with a ``__salt__`` that has nothing in it.
+
+It is a program on its own and imports nothing of this package.
+"""
+
+import base64
+import copy
+import json
+import logging
+import math
+import os
+import re
+import sys
+import traceback
+
+LOGGERS = (
+    "salt.utils.reactor",
+    "salt.template",
+    "salt.utils.templates",
+    "salt.utils.data",
+    "salt.state",
+    "salt.utils.requisite",
+    "salt.utils.jinja",
+    "salt.loaded.int.render",
+    "salt.renderers",
+    "salt.fileclient",
+    "salt.loaded.int.module.cp",
+    "salt.loaded.int.module.logmod",
+    "salt.client",
+    "salt.config",
+)
+
+
+def enc(value):
+    """What JSON cannot say is wrapped in an object with one key that starts with ``$``."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        # Some renderers give text of a kind of their own, which prints differently from what it is.
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value) if abs(value) < 2**53 else {"$int": str(int(value))}
+    if isinstance(value, float):
+        if math.isfinite(value) and value != int(value):
+            return value
+        return {"$float": repr(value)}
+    if isinstance(value, (bytes, bytearray)):
+        return {"$bytes": base64.b64encode(bytes(value)).decode()}
+    if isinstance(value, tuple):
+        return {"$tuple": [enc(item) for item in value]}
+    if isinstance(value, list):
+        return [enc(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return {"$set": [enc(item) for item in value]}
+    if hasattr(value, "items"):
+        pairs = list(value.items())
+        if all(isinstance(key, str) and not key.startswith("$") for key, _ in pairs):
+            return {str.__str__(key): enc(inner) for key, inner in pairs}
+        return {"$map": [[enc(key), enc(inner)] for key, inner in pairs]}
+    return str(value)
+
+
+def dec(value):
+    if isinstance(value, list):
+        return [dec(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((key, inner),) = value.items()
+        if key == "$bytes":
+            return base64.b64decode(inner)
+        if key == "$int":
+            return int(inner)
+        if key == "$float":
+            return float(inner)
+        if key == "$map":
+            return {dec(pair[0]): dec(pair[1]) for pair in inner}
+        if key == "$tuple":
+            return tuple(dec(item) for item in inner)
+        if key == "$set":
+            return {dec(item) for item in inner}
+    return {key: dec(inner) for key, inner in value.items()}
+
+
+class Records(logging.Handler):
+    """Log records from WARNING on, of the loggers that tell about rendering."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.rows = []
+
+    def emit(self, record):
+        if not record.name.startswith(LOGGERS):
+            return
+        row = {"level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        info = record.exc_info
+        if info is True:
+            info = sys.exc_info()
+        if info and info[0]:
+            row["cause"] = f"{info[0].__name__}: {info[1]}"
+        self.rows.append(row)
+
+    def take(self):
+        rows, self.rows = self.rows, []
+        return rows
+
+
+def raised(exc):
+    return {"type": type(exc).__name__, "message": str(exc)}
+
+
+class Recorded:
+    """A function that remembers how it was called."""
+
+    def __init__(self, name, function, rows):
+        self.name, self.function, self.rows = name, function, rows
+
+    def __call__(self, *args, **kwargs):
+        row = {"fun": self.name, "args": enc(list(args)), "kwargs": enc(kwargs)}
+        self.rows.append(row)
+        try:
+            value = self.function(*args, **kwargs)
+        except Exception as exc:
+            row["raised"] = raised(exc)
+            raise
+        row["return"] = enc(value)
+        return value
+
+
+class RecordedModule:
+    """``salt.module``, whose functions remember how they were called."""
+
+    def __init__(self, name, module, helper):
+        self._name, self._module, self._helper = name, module, helper
+
+    def __getattr__(self, name):
+        full = f"{self._name}.{name}"
+        stub = self._helper.stub(full)
+        return Recorded(full, stub or getattr(self._module, name), self._helper.calls)
+
+
+def stubbed(spec):
+    def function(*args, **kwargs):
+        if "raise" in spec:
+            try:
+                import salt.exceptions as kinds
+            except ImportError:
+                kinds = None
+            kind = getattr(kinds, spec["raise"]["type"], Exception)
+            raise kind(spec["raise"]["message"])
+        return dec(spec["return"])
+
+    return function
+
+
+class Plain:
+    """Python without Salt: ``#!py`` files only."""
+
+    version = None
+
+    def __init__(self, stubs):
+        self.stubs, self.calls = stubs, []
+
+    def stub(self, name):
+        spec = self.stubs.get(name)
+        return stubbed(spec) if spec else None
+
+    def has(self, name):
+        return True if name in self.stubs else None
+
+    def function(self, name):
+        stub = self.stub(name)
+        if stub is None:
+            raise LookupError(f"this Python has no Salt, which {name} needs")
+        return stub
+
+    def grains(self):
+        return None
+
+    def render(self, request, data):
+        with open(request["source"], encoding="utf-8") as file:
+            text = file.read()
+        if text.split("\n", 1)[0].strip() != "#!py":
+            raise LookupError("this Python has no Salt, which the file's renderers need")
+        known = {"test.ping": lambda: True, "test.echo": lambda text: text, "environ.get": os.environ.get}
+        known.update({name: self.stub(name) for name in self.stubs})
+        functions = {name: Recorded(name, function, self.calls) for name, function in known.items()}
+        scope = {
+            "__name__": os.path.basename(request["path"]).split(".")[0],
+            "__file__": request["path"],
+            "data": data,
+            "tag": request["tag"],
+            "saltenv": "base",
+            "sls": "",
+            "__env__": "base",
+            "__sls__": "",
+        }
+        for name, value in (("salt", functions), ("grains", {}), ("opts", {}), ("pillar", {})):
+            scope[name] = scope[f"__{name}__"] = value
+        exec(compile(text, request["path"], "exec"), scope)  # pylint: disable=exec-used
+        return scope["run"](), []
+
+
+class Salt:
+    """Salt's own renderers and functions, as its reactor has them."""
+
+    def __init__(self, config, stubs):
+        import salt.config
+        import salt.minion
+        import salt.state
+        import salt.template
+        import salt.utils.templates
+        import salt.version
+
+        self.version = salt.version.__version__
+        self.stubs, self.calls, self.renders = stubs, [], []
+        self.template, self.compiler = salt.template, salt.state.Compiler
+        opts = salt.config.master_config(config)
+        self.opts = opts
+        minion_opts = opts.copy()
+        minion_opts["file_client"] = "local"
+        self.minion = salt.minion.MasterMinion(minion_opts)
+        self._spy(salt.utils.templates)
+
+    def _spy(self, templates):
+        helper, real, loader = self, templates.JINJA, templates.AliasedLoader
+
+        def jinja(source, *args, **kwargs):
+            row = {"file": kwargs.get("tmplpath")}
+            helper.renders.append(row)
+            answer = real(source, *args, **kwargs)
+            if answer.get("result"):
+                row["text"] = answer["data"]
+            return answer
+
+        class Loader(loader):
+            def __getitem__(self, name):
+                function = helper.stub(name) or super().__getitem__(name)
+                return Recorded(name, function, helper.calls)
+
+            def __getattr__(self, name):
+                if any(stub.startswith(f"{name}.") for stub in helper.stubs):
+                    return RecordedModule(name, None, helper)
+                found = super().__getattr__(name)
+                return RecordedModule(name, found, helper) if type(found).__name__ == "LoadedMod" else found
+
+            def __contains__(self, name):
+                return name in helper.stubs or super().__contains__(name)
+
+        Loader.__module__ = loader.__module__
+        templates.JINJA, templates.AliasedLoader = jinja, Loader
+
+    def stub(self, name):
+        spec = self.stubs.get(name)
+        return stubbed(spec) if spec else None
+
+    def has(self, name):
+        return name in self.stubs or name in self.minion.functions
+
+    def function(self, name):
+        return self.stub(name) or self.minion.functions[name]
+
+    def grains(self):
+        return dict(self.minion.opts.get("grains") or {})
+
+    def render(self, request, data):
+        self.renders = []
+        path = request["path"]
+        if request.get("reference"):
+            path = self.minion.functions["cp.cache_file"](request["reference"]) or path
+        value = self.template.compile_template(
+            path,
+            self.minion.rend,
+            self.opts["renderer"],
+            self.opts["renderer_blacklist"],
+            self.opts["renderer_whitelist"],
+            tag=request["tag"],
+            data=data,
+        )
+        if hasattr(value, "read"):
+            raise TypeError("the last renderer gave text, and no data: end the pipe with yaml")
+        if value and isinstance(value, dict):
+            value = self.compiler.pad_funcs(None, value)
+        return value, self.renders
+
+
+class Helper:
+    def __init__(self, config, stubs):
+        try:
+            self.salt = Salt(config, stubs)
+        except ImportError:
+            self.salt = Plain(stubs)
+
+    def call(self, request):
+        try:
+            function = self.salt.function(request["fun"])
+        except LookupError as exc:
+            return {"error": str(exc)} if self.salt.version is None else {"raised": raised(exc)}
+        try:
+            return {"return": enc(function(*dec(request["args"]), **dec(request["kwargs"])))}
+        except Exception as exc:  # pylint: disable=broad-except
+            return {"raised": raised(exc)}
+
+    def render(self, request):
+        self.salt.calls.clear()
+        data = dec(request["data"])
+        before = copy.deepcopy(data)
+        answer = {}
+        try:
+            value, answer["renders"] = self.salt.render(request, data)
+            answer["result"] = enc(value)
+        except LookupError as exc:
+            if self.salt.version is None and "no Salt" in str(exc):
+                return {"error": str(exc)}
+            answer["raised"] = raised(exc)
+        except BaseException as exc:  # pylint: disable=broad-except
+            answer["raised"] = raised(exc)
+            answer["raised"]["message"] = tidy(answer["raised"]["message"])
+        answer.setdefault("renders", getattr(self.salt, "renders", []))
+        answer["salt_calls"] = list(self.salt.calls)
+        if data != before:
+            answer["data"] = enc(data)
+        return answer
+
+    def answer(self, request):
+        verb = request["op"]
+        if verb == "nothing":
+            return {}
+        if verb == "has":
+            return {"has": self.salt.has(request["fun"])}
+        if verb == "grains":
+            return {"grains": enc(self.salt.grains())}
+        if verb == "call":
+            return self.call(request)
+        if verb == "render":
+            return self.render(request)
+        return {"error": f"unknown request {verb}"}
+
+
+def tidy(text):
+    """The last line of a traceback says what happened."""
+    if "Traceback (most recent call last)" in text:
+        lines = [line for line in text.splitlines() if line.strip()]
+        return lines[-1] if lines else text
+    return re.sub(r"/\S*/site-packages/", "", text)
+
+
+def main():
+    # Whatever is printed by modules and files must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", newline="\n")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    records = Records()
+    logging.getLogger().addHandler(records)
+    logging.getLogger().setLevel(logging.WARNING)
+    helper = None
+    for line in sys.stdin:
+        try:
+            request = json.loads(line)
+            if request["op"] == "hello":
+                helper = Helper(request["config"], request["stubs"])
+                answer = {"salt": helper.salt.version}
+            else:
+                answer = helper.answer(request)
+        except BaseException:  # pylint: disable=broad-except
+            answer = {"error": traceback.format_exc().strip().splitlines()[-1]}
+        answer["logs"] = records.take()
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+//! `saltcellar reactor check`: the master's rules and their files, looked over without an event.
+
+use serde_json::{Value as Json, json};
+
+use super::super::Global;
+use super::super::output::{Format, Output, plain};
+use super::SaltArgs;
+use crate::model::{Note, NoteLevel};
+use crate::reactor::{Pipeline, Rules, Unusable, resolve};
+use crate::sls::Value;
+
+pub(super) const EXAMPLES: &str = "\
+Reads the master's configuration as Salt does, finds the files that the rules refer to, and compiles each. What only an
+event can show (an undefined variable, a target that is no YAML) is shown by `reactor test`.
+
+Examples:
+  saltcellar reactor check
+  saltcellar reactor check --master-config /srv/test/master --output json
+
+Exit code 1 if the configuration or a file is broken.";
+
+/// Flags of `reactor check`.
+#[derive(clap::Args)]
+pub(in crate::cli) struct Args {
+    #[command(flatten)]
+    salt: SaltArgs,
+}
+
+/// Something is broken. It has been told.
+#[derive(Debug, thiserror::Error)]
+#[error("find everything in order: {0} faults")]
+pub(in crate::cli) struct Broken(usize);
+
+/// What was found about one file.
+struct Row {
+    rule: String,
+    reference: String,
+    file: String,
+    state: State,
+}
+
+enum State {
+    Good,
+    Broken(String),
+    NotNative(Vec<String>),
+}
+
+impl State {
+    fn name(&self) -> &'static str {
+        match self {
+            State::Good => "ok",
+            State::Broken(_) => "broken",
+            State::NotNative(_) => "not native",
+        }
+    }
+
+    fn why(&self) -> String {
+        match self {
+            State::Good => String::new(),
+            State::Broken(why) => why.clone(),
+            State::NotNative(why) => why.join(", "),
+        }
+    }
+}
+
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let master = args.salt.master();
+    let pipeline = Pipeline::new(&master, args.salt.salt());
+    let mut notes = master.notes.clone();
+    if !master.files.contains(&master.conf_file) {
+        let path = master.conf_file.display();
+        notes.push(Note::new(
+            NoteLevel::Error,
+            "saltcellar",
+            format!("{path} is not there: name the master's file"),
+        ));
+    }
+    let mut rows = Vec::new();
+    let mut rules_count = 0;
+    match pipeline.rules() {
+        Ok(rules) => {
+            notes.extend(rules.notes.iter().cloned());
+            rules_count = rules.len();
+            rows = look(&pipeline, &rules);
+        }
+        Err(note) => notes.push(note),
+    }
+    if let Some(beyond) = pipeline.files().0.beyond_roots.as_deref() {
+        notes.push(Note::new(
+            NoteLevel::Warning,
+            "saltcellar",
+            format!("{beyond}: `salt://` is looked for in file_roots only"),
+        ));
+    }
+    let faults = notes.iter().filter(|note| note.level == NoteLevel::Error).count()
+        + rows.iter().filter(|row| matches!(row.state, State::Broken(_))).count();
+    let mut out = Output::new(global.output);
+    match out.format {
+        Format::Table => {
+            for note in &notes {
+                out.line(&plain(&format!("{}: {note}", note.level.name())))?;
+            }
+            for row in &rows {
+                let why = row.state.why();
+                let tail = if why.is_empty() { String::new() } else { format!(": {why}") };
+                out.line(&plain(&format!("{:<10}  {}  {}{tail}", row.state.name(), row.rule, row.file)))?;
+            }
+            out.line(&format!("{rules_count} rules, {} files, {faults} faults", rows.len()))?;
+        }
+        Format::Json | Format::Jsonl => out.json(&json!({
+            "rules": rules_count,
+            "faults": faults,
+            "files": rows
+                .iter()
+                .map(|row| json!({
+                    "rule": row.rule, "reference": row.reference, "file": row.file, "state": row.state.name(),
+                    "why": row.state.why(),
+                }))
+                .collect::<Vec<Json>>(),
+            "notes": notes
+                .iter()
+                .map(|note| json!({"level": note.level.name(), "message": note.to_string()}))
+                .collect::<Vec<Json>>(),
+        }))?,
+    }
+    out.flush()?;
+    if faults > 0 { Err(Broken(faults).into()) } else { Ok(()) }
+}
+
+fn look(pipeline: &Pipeline, rules: &Rules) -> Vec<Row> {
+    let (settings, templates, engine) = pipeline.files();
+    let mut rows = Vec::new();
+    for (rule, references) in rules.all() {
+        for reference in references {
+            let row = |reference: &str, file: &str, state| Row {
+                rule: rule.to_string(),
+                reference: reference.to_owned(),
+                file: file.to_owned(),
+                state,
+            };
+            let Value::Str(text) = reference else {
+                let shown = reference.python_repr();
+                let why = "a reference must be text; every event of this rule would be dropped".to_owned();
+                rows.push(row(&shown, &shown, State::Broken(why)));
+                continue;
+            };
+            let mut notes = Vec::new();
+            let found = resolve(text, "TAG", settings, &mut notes);
+            if found.is_empty() {
+                rows.push(row(text, text, State::Broken("file missing or not found".to_owned())));
+            }
+            for file in found {
+                let state = match templates.get(&file, &settings.renderers) {
+                    Err(Unusable::Empty) => State::Good,
+                    Err(Unusable::Told(note)) => State::Broken(note.message),
+                    Err(Unusable::Failed(why)) => State::Broken(why),
+                    Ok(template) => match template.fault(engine, &file.path) {
+                        Some(fault) => State::Broken(fault),
+                        None => match template.not_native(engine, &file.path) {
+                            [] => State::Good,
+                            why => State::NotNative(why.to_vec()),
+                        },
+                    },
+                };
+                rows.push(row(text, &file.path, state));
+            }
+        }
+    }
+    rows
+}

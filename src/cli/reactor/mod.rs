@@ -1,0 +1,78 @@
+//! `saltcellar reactor ...`: the reactor's rules and files: tried, looked over, and compared with Salt.
+
+mod check;
+mod parity;
+mod test;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::Global;
+use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
+use crate::reactor::{Helper, HelperOptions, NoSalt, Salt};
+
+pub(super) use self::check::Broken;
+pub(super) use self::parity::NotAsSalt;
+
+/// Verbs under `reactor`.
+#[derive(clap::Subcommand)]
+pub(super) enum Reactor {
+    /// Render one file for one event, and show the calls that come of it; nothing is sent
+    #[command(after_long_help = test::EXAMPLES)]
+    Test(test::Args),
+    /// Look over the master's rules and their files: which are broken, which need Salt's own Python, and why
+    #[command(after_long_help = check::EXAMPLES)]
+    Check(check::Args),
+    /// Play cases of what Salt does, and tell every difference
+    #[command(after_long_help = parity::EXAMPLES)]
+    Parity(parity::Args),
+}
+
+/// Which Salt.
+#[derive(clap::Args)]
+struct SaltArgs {
+    /// The Salt master's configuration file
+    #[arg(long, value_name = "FILE", default_value = SALT_MASTER_FILE)]
+    master_config: PathBuf,
+    #[command(flatten)]
+    python: PythonArgs,
+}
+
+#[derive(clap::Args)]
+struct PythonArgs {
+    /// A Python that Salt is installed for, for what is not done natively: `#!py`, functions of `salt`. Without this, that
+    /// of Salt's own packages, if there is one
+    #[arg(long, value_name = "PATH", env = "SALTCELLAR_SALT_PYTHON")]
+    salt_python: Option<PathBuf>,
+}
+
+/// Where Salt's packages have their Python, and where others may have it. Without Salt, it still runs `#!py` files.
+const PYTHONS: [&str; 3] = ["/opt/saltstack/salt/bin/python3", "/usr/bin/python3", "/usr/local/bin/python3"];
+
+impl PythonArgs {
+    fn python(&self) -> Option<PathBuf> {
+        let there = || PYTHONS.iter().map(PathBuf::from).find(|python| python.exists());
+        self.salt_python.clone().or_else(there)
+    }
+}
+
+impl SaltArgs {
+    fn master(&self) -> SaltMaster {
+        SaltMaster::read(&self.master_config)
+    }
+
+    fn salt(&self) -> Arc<dyn Salt> {
+        match self.python.python() {
+            Some(python) => Arc::new(Helper::new(HelperOptions::new(python, &self.master_config))),
+            None => Arc::new(NoSalt),
+        }
+    }
+}
+
+pub(super) fn run(global: &Global, reactor: Reactor) -> anyhow::Result<()> {
+    match reactor {
+        Reactor::Test(args) => test::run(global, &args),
+        Reactor::Check(args) => check::run(global, &args),
+        Reactor::Parity(args) => parity::run(global, &args),
+    }
+}

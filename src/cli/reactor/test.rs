@@ -1,0 +1,127 @@
+//! `saltcellar reactor test`: one file, one event, what comes of it.
+
+use anyhow::Context;
+use serde_json::{Value as Json, json};
+
+use super::super::Global;
+use super::super::output::{Format, Output, plain};
+use super::SaltArgs;
+use crate::reactor::{Body, Detail, Outcome, Pipeline, Worker, decode, encode, encode_map};
+use crate::sls::value::Key;
+use crate::sls::{Map, Value};
+
+pub(super) const EXAMPLES: &str = "\
+The file is rendered with the event as the reactor would, compiled to low chunks, and these to calls. Nothing is sent
+and no master is needed; its configuration is read if it is there, for `salt://`, `jinja_env`, nodegroups and the like.
+
+Examples:
+  saltcellar reactor test /srv/reactor/start.sls --tag salt/minion/web1/start --data '{\"id\": \"web1\"}'
+  saltcellar reactor test salt://reactor/key.sls --tag salt/key --data \"$(cat event.json)\" --output json";
+
+/// Flags of `reactor test`.
+#[derive(clap::Args)]
+pub(in crate::cli) struct Args {
+    /// The file, or a `salt://` reference
+    #[arg(value_name = "FILE")]
+    file: String,
+    /// The event's tag
+    #[arg(long, value_name = "TAG")]
+    tag: String,
+    /// The event's data, a JSON object
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    data: String,
+    #[command(flatten)]
+    salt: SaltArgs,
+}
+
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let data: Json = serde_json::from_str(&args.data).context("read --data as JSON")?;
+    let data = decode(&data);
+    let master = args.salt.master();
+    let pipeline = Pipeline::new(&master, args.salt.salt());
+    let mut rule = Map::new();
+    rule.insert(Key::from("*"), Value::List(vec![args.file.as_str().into()]));
+    pipeline.set_rules(&Value::List(vec![Value::Map(rule)]));
+    let outcome = Worker::new(pipeline.into()).react(&args.tag, Body::Value(&data), Detail::Everything);
+    let mut out = Output::new(global.output);
+    match out.format {
+        Format::Table => told(&outcome, &mut out)?,
+        Format::Json | Format::Jsonl => out.json(&to_json(&outcome))?,
+    }
+    Ok(out.flush()?)
+}
+
+fn told(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {
+    for render in &outcome.renders {
+        out.heading(&plain(&render.file))?;
+        match &render.text {
+            Some(text) => {
+                for line in text.lines() {
+                    out.line(&format!("  {}", plain(line)))?;
+                }
+            }
+            None => out.line("  not rendered")?,
+        }
+    }
+    for file in &outcome.not_native {
+        out.line(&plain(&format!("{}: rendered by Salt's own Python: {}", file.file, file.why)))?;
+    }
+    out.heading(if outcome.calls.is_empty() { "No calls" } else { "Calls" })?;
+    for call in &outcome.calls {
+        let id = call.id().map(Value::python_str).unwrap_or_default();
+        let line = format!("  {} {} ({id})", call.client().name(), call.fun().python_str());
+        out.line(&plain(&line))?;
+        let json = call.to_json();
+        let shown = match json.get("publish") {
+            Some(publish) => json!({
+                "tgt": publish.get("tgt"), "tgt_type": publish.get("tgt_type"), "arg": publish.get("arg"),
+                "ret": publish.get("ret"),
+            }),
+            None => json
+                .get("invoke")
+                .cloned()
+                .unwrap_or_else(|| json!({"args": json.get("args"), "kwargs": json.get("kwargs")})),
+        };
+        out.line(&format!("    {}", plain(&shown.to_string())))?;
+    }
+    for note in &outcome.notes {
+        out.line(&plain(&format!("{}: {note}", note.level.name())))?;
+    }
+    Ok(())
+}
+
+fn to_json(outcome: &Outcome) -> Json {
+    json!({
+        "rendered": outcome
+            .renders
+            .iter()
+            .map(|render| json!({"file": render.file, "text": render.text}))
+            .collect::<Vec<_>>(),
+        "high": outcome.high.first().map(encode_map),
+        "low": outcome.low.iter().map(encode_map).collect::<Vec<_>>(),
+        "calls": outcome.calls.iter().map(crate::reactor::Call::to_json).collect::<Vec<_>>(),
+        "salt_calls": outcome
+            .salt_calls
+            .iter()
+            .map(|call| {
+                json!({
+                    "fun": call.fun,
+                    "args": call.args.iter().map(encode).collect::<Vec<_>>(),
+                    "kwargs": encode_map(&call.kwargs),
+                    "return": call.answer.as_ref().ok().map(encode),
+                    "raised": call.answer.as_ref().err().map(|(kind, text)| format!("{kind}: {text}")),
+                })
+            })
+            .collect::<Vec<_>>(),
+        "not_native": outcome
+            .not_native
+            .iter()
+            .map(|file| json!({"file": file.file, "why": file.why}))
+            .collect::<Vec<_>>(),
+        "notes": outcome
+            .notes
+            .iter()
+            .map(|note| json!({"level": note.level.name(), "message": note.to_string()}))
+            .collect::<Vec<_>>(),
+    })
+}

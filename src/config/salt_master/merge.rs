@@ -1,0 +1,190 @@
+//! How Salt puts configuration files together: a main file, then `default_include` and `include`, each a set of
+//! files merged with each other, whose result replaces what the main file says, key by key.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::config::python_glob::glob;
+use crate::model::{Note, NoteLevel};
+use crate::sls::value::Key;
+use crate::sls::{Map, Value, yaml};
+
+/// Where Salt's loader logs.
+const LOGGER: &str = "salt.config";
+/// Salt itself follows includes without end; nobody nests them this deep on purpose.
+const INCLUDE_DEPTH_MAX: usize = 16;
+
+/// Reads files and remembers which, and what was odd about them.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    pub(super) files: Vec<PathBuf>,
+    pub(super) notes: Vec<Note>,
+}
+
+impl Reader {
+    /// The main file with all it includes.
+    pub(super) fn main_file(&mut self, path: &Path, default_include: &str) -> Map {
+        let mut options = self.file(path).unwrap_or_default();
+        let included = match options.get("default_include") {
+            Some(given) => given.clone(),
+            None => default_include.into(),
+        };
+        let include = options.get("include").cloned().unwrap_or(Value::Null);
+        options.extend(self.included(&included, path, false, 0));
+        options.extend(self.included(&include, path, true, 0));
+        options
+    }
+
+    /// One file; none if it cannot be used, which is noted. A file that is not there is no options at all.
+    fn file(&mut self, path: &Path) -> Option<Map> {
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                self.note(
+                    NoteLevel::Error,
+                    format!("Error reading configuration file: {} - {error}", path.display()),
+                );
+                return None;
+            }
+        };
+        self.files.push(path.to_owned());
+        let Ok(text) = String::from_utf8(bytes) else {
+            self.note(
+                NoteLevel::Error,
+                format!("Error parsing configuration file: {} - it is not UTF-8", path.display()),
+            );
+            return None;
+        };
+        let mut options = match yaml::load(&text) {
+            Ok(Value::Map(map)) => map,
+            Ok(value) if !value.truthy() => Map::new(),
+            Ok(_) => {
+                self.note(
+                    NoteLevel::Error,
+                    format!(
+                        "Error parsing configuration file: {} - conf should be a document, a mapping of options",
+                        path.display()
+                    ),
+                );
+                return None;
+            }
+            Err(error) => {
+                self.note(
+                    NoteLevel::Error,
+                    format!("Error parsing configuration file: {} - {error}", path.display()),
+                );
+                return None;
+            }
+        };
+        if let Some(id) = options.get_mut("id")
+            && !matches!(id, Value::Str(_))
+        {
+            *id = Value::Str(id.python_str());
+        }
+        Some(options)
+    }
+
+    /// The files that `include` names, sorted per pattern, merged with each other.
+    fn included(&mut self, include: &Value, from: &Path, verbose: bool, depth: usize) -> Map {
+        let patterns: Vec<&str> = match include {
+            Value::Str(one) if !one.is_empty() => vec![one],
+            Value::List(many) => many.iter().filter_map(Value::as_str).collect(),
+            _ => return Map::new(),
+        };
+        if depth >= INCLUDE_DEPTH_MAX {
+            let message = format!(
+                "{}: includes nest deeper than {INCLUDE_DEPTH_MAX}, the rest is ignored",
+                from.display()
+            );
+            self.note(NoteLevel::Error, message);
+            return Map::new();
+        }
+        let mut merged = Map::new();
+        for pattern in patterns {
+            let pattern = relative_to(&expand_user(pattern), from);
+            let mut found = glob(&pattern);
+            if found.is_empty() && verbose {
+                self.note(
+                    NoteLevel::Warning,
+                    format!(
+                        "Warning parsing configuration file: \"include\" path/glob '{pattern}' matches no files"
+                    ),
+                );
+            }
+            found.sort();
+            for path in found {
+                let path = PathBuf::from(path);
+                let mut options = self.file(&path).unwrap_or_default();
+                if let Some(inner) = options.get("include").cloned() {
+                    let inner = self.included(&inner, &path, verbose, depth + 1);
+                    options.extend(inner);
+                }
+                update(&mut merged, options);
+            }
+        }
+        merged
+    }
+
+    pub(super) fn note(&mut self, level: NoteLevel, message: String) {
+        self.notes.push(Note::new(level, LOGGER, message));
+    }
+}
+
+/// Salt's recursive update: mappings grow together, lists get what they do not have yet, all else is replaced.
+fn update(into: &mut Map, from: Map) {
+    for (key, value) in from {
+        match (into.get_mut(&key), value) {
+            (Some(Value::Map(old)), Value::Map(new)) => update(old, new),
+            (Some(Value::List(old)), Value::List(new)) => {
+                let fresh: Vec<Value> =
+                    new.into_iter().filter(|item| !old.iter().any(|had| had.python_eq(item))).collect();
+                old.extend(fresh);
+            }
+            (Some(old), value) => *old = value,
+            (None, value) => {
+                into.insert(key, value);
+            }
+        }
+    }
+}
+
+fn expand_user(path: &str) -> String {
+    match (path.strip_prefix('~'), std::env::var("HOME")) {
+        (Some(rest), Ok(home)) if rest.is_empty() || rest.starts_with('/') => format!("{home}{rest}"),
+        _ => path.to_owned(),
+    }
+}
+
+fn relative_to(path: &str, file: &Path) -> String {
+    if path.starts_with('/') {
+        return path.to_owned();
+    }
+    match file.parent().and_then(Path::to_str) {
+        Some(dir) if !dir.is_empty() => format!("{dir}/{path}"),
+        _ => path.to_owned(),
+    }
+}
+
+/// A mapping's value under a text key, for callers that have a list of one-key mappings or a mapping.
+pub(super) fn repack(value: &Value) -> Option<Map> {
+    match value {
+        Value::Map(map) => Some(map.clone()),
+        Value::List(items) => {
+            let mut map = Map::new();
+            for item in items {
+                match item.as_map() {
+                    Some(one) if one.len() == 1 => map.extend(one.clone()),
+                    _ => return None,
+                }
+            }
+            Some(map)
+        }
+        _ => None,
+    }
+}
+
+/// The text of a key, as Salt's `str()` makes one of an environment's name.
+pub(super) fn key_text(key: &Key) -> String {
+    key.0.python_str()
+}

@@ -1,0 +1,131 @@
+//! Configurations in temporary directories, against what Salt's loader makes of them.
+
+use super::*;
+use crate::sls::yaml;
+
+fn read(files: &[(&str, &str)]) -> (tempfile::TempDir, SaltMaster) {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let master = SaltMaster::read(&dir.path().join("master"));
+    (dir, master)
+}
+
+fn messages(master: &SaltMaster) -> Vec<&str> {
+    master.notes.iter().map(|note| note.message.as_str()).collect()
+}
+
+#[test]
+fn without_files_salt_s_defaults_stand() {
+    let (_dir, master) = read(&[]);
+    assert_eq!(master.cachedir, Path::new("/var/cache/salt/master"));
+    assert_eq!(master.key_file(), Path::new("/var/cache/salt/master/.root_key"));
+    assert_eq!(master.text("renderer"), Some("jinja|yaml"));
+    assert_eq!(master.int("ret_port"), Some(4506));
+    assert_eq!(master.file_roots.get("base").unwrap()[0], Path::new("/srv/salt"));
+    assert!(master.id.ends_with("_master"));
+    assert!(master.files.is_empty());
+    assert!(master.notes.is_empty(), "{:?}", master.notes);
+    assert!(!master.runs_reactor());
+}
+
+#[test]
+fn included_lists_join_and_replace_the_main_file_s() {
+    let (_dir, master) = read(&[
+        ("master", "id: m\nreactor:\n- main: [/main.sls]\nnodegroups: {a: x}\n"),
+        ("master.d/b.conf", "reactor:\n- b: [/b.sls]\n- a: [/a.sls]\nnodegroups: {b: y}\n"),
+        ("master.d/a.conf", "reactor:\n- a: [/a.sls]\nnodegroups: {c: z}\n"),
+        ("master.d/ignored.txt", "id: wrong\n"),
+    ]);
+    let expected = yaml::load("[{a: [/a.sls]}, {b: [/b.sls]}]").unwrap();
+    assert_eq!(master.option("reactor"), Some(&expected));
+    assert_eq!(master.option("nodegroups"), Some(&yaml::load("{c: z, b: y}").unwrap()));
+    assert_eq!(master.id, "m");
+    assert_eq!(master.files.len(), 3);
+    assert!(master.runs_reactor());
+}
+
+#[test]
+fn include_is_relative_to_its_file_and_warns_of_nothing_found() {
+    let (dir, master) = read(&[
+        ("master", "include: [extra/*.conf, none/*]\nuser: salt\n"),
+        ("extra/one.conf", "include: deeper/two.conf\nid: 5\n"),
+        ("extra/deeper/two.conf", "timeout: 9\n"),
+    ]);
+    assert_eq!(master.id, "5");
+    assert_eq!(master.int("timeout"), Some(9));
+    assert_eq!(master.key_file(), Path::new("/var/cache/salt/master/.salt_key"));
+    let none = format!(
+        "Warning parsing configuration file: \"include\" path/glob '{}/none/*' matches no files",
+        dir.path().display()
+    );
+    assert_eq!(messages(&master), [none]);
+}
+
+#[test]
+fn root_dir_goes_before_paths_that_lie_elsewhere() {
+    let (_dir, master) =
+        read(&[("master", "root_dir: /tmp/r\ncachedir: /tmp/r/c\nsock_dir: s\npki_dir: /p\n")]);
+    assert_eq!(master.cachedir, Path::new("/tmp/r/c"));
+    assert_eq!(master.sock_dir, Path::new("/tmp/r/s"));
+    assert_eq!(master.pki_dir, Path::new("/tmp/r/p"));
+}
+
+#[test]
+fn types_that_do_not_fit_are_told_and_used() {
+    let (_dir, master) = read(&[(
+        "master",
+        "reactor: /etc/salt/map\ntimeout: '7'\norder_masters: yes\nrenderer: [a]\nnodegroups: [{a: x}, {b: y}]\n\
+         saltenv: 5\nret_port: true\n",
+    )]);
+    let told = messages(&master);
+    let wrong = |key: &str, value: &str, is: &str, wanted: &str| {
+        format!(
+            "Config option '{key}' with value {value} has an invalid type of {is}, a {wanted} is required for this \
+             option"
+        )
+    };
+    for expected in [
+        wrong("reactor", "/etc/salt/map", "str", "list"),
+        wrong("renderer", "['a']", "list", "str"),
+        wrong("ret_port", "True", "bool", "int"),
+    ] {
+        assert!(told.contains(&expected.as_str()), "{expected}: {told:#?}");
+    }
+    assert_eq!(told.len(), 3, "{told:#?}");
+    assert_eq!(master.option("reactor"), Some(&"/etc/salt/map".into()));
+    assert_eq!(master.option("nodegroups"), Some(&yaml::load("{a: x, b: y}").unwrap()));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_told_and_the_others_are_used() {
+    let (_dir, master) = read(&[
+        ("master", "id: m\n"),
+        ("master.d/a.conf", "id: [\n"),
+        ("master.d/b.conf", "- a list\n"),
+        ("master.d/c.conf", "timeout: 8\n"),
+    ]);
+    assert_eq!(master.int("timeout"), Some(8));
+    let levels: Vec<NoteLevel> = master.notes.iter().map(|note| note.level).collect();
+    assert_eq!(levels, [NoteLevel::Error, NoteLevel::Error]);
+    assert!(master.notes.iter().all(|note| note.message.starts_with("Error parsing configuration file: ")));
+}
+
+#[test]
+fn file_roots_have_text_names_and_lists() {
+    let (_dir, master) = read(&[("master", "file_roots:\n  base: [/a, /b]\n  1: [/c]\n  odd: /d\n")]);
+    let envs: Vec<(&str, usize)> =
+        master.file_roots.iter().map(|(env, dirs)| (env.as_str(), dirs.len())).collect();
+    assert_eq!(envs, [("base", 2), ("1", 1), ("odd", 0)]);
+}
+
+#[test]
+fn engines_name_the_reactor_too() {
+    let (_dir, master) =
+        read(&[("master", "engines:\n- logstash: {a: 1}\n- reactor: {worker_threads: 3}\n")]);
+    assert_eq!(master.engines(), ["logstash", "reactor"]);
+    assert!(master.runs_reactor());
+}

@@ -1,0 +1,409 @@
+//! Low chunks to calls, as Salt's reactor hands them to its clients (`salt.utils.reactor.ReactWrap`).
+//!
+//! # Invariant
+//!
+//! A chunk gives one call or one ERROR, and never touches another chunk.
+
+use super::arguments::{self, Refusal, text_of, unpacked};
+use super::call::{Call, CallerCall, Client, LocalCall, MasterCall};
+use super::nodegroup;
+use super::signatures::Signatures;
+use crate::config::salt_master::SaltMaster;
+use crate::model::{Note, NoteLevel};
+use crate::sls::{Map, Value};
+
+const LOGGER: &str = "salt.utils.reactor";
+/// What Salt does not say, but should.
+pub(super) const OWN_LOGGER: &str = "saltcellar.reactor";
+
+/// The user in whose name runners and wheel functions run; events of this user are not reacted to.
+pub const REACTOR_USER: &str = "Reactor";
+
+/// What the master's configuration says about calls.
+#[derive(Debug, Clone)]
+pub struct DispatchSettings {
+    user: String,
+    nodegroups: Map,
+    ext_job_cache: String,
+    order_masters: bool,
+    timeout: Value,
+    publish_timeout: Value,
+    conf_file: String,
+}
+
+impl DispatchSettings {
+    /// Out of the master's configuration.
+    pub fn of(master: &SaltMaster) -> Self {
+        let option = |name: &str| master.option(name).cloned().unwrap_or(Value::Null);
+        Self {
+            user: master.user.clone(),
+            nodegroups: master.option("nodegroups").and_then(Value::as_map).cloned().unwrap_or_default(),
+            ext_job_cache: master.text("ext_job_cache").unwrap_or_default().to_owned(),
+            order_masters: master.flag("order_masters"),
+            timeout: option("timeout"),
+            publish_timeout: option("publish_timeout"),
+            conf_file: master.conf_file.display().to_string(),
+        }
+    }
+}
+
+/// Makes calls of chunks.
+pub(super) struct Dispatch<'a> {
+    pub(super) settings: &'a DispatchSettings,
+    pub(super) signatures: &'a Signatures,
+    /// The pool that runs runners and wheel functions takes no more.
+    pub(super) pool_full: bool,
+}
+
+impl Dispatch<'_> {
+    /// The call that a chunk asks for.
+    pub(super) fn call(&self, chunk: &Map, notes: &mut Vec<Note>) -> Option<Call> {
+        let state = chunk.get("state").cloned().unwrap_or(Value::Null);
+        let Some(client) = Client::named(&state) else {
+            notes.push(unknown_type(chunk, &state));
+            return None;
+        };
+        silent_mistakes(client, chunk, notes);
+        match self.prepared(client, chunk, notes).and_then(|(arg, kwarg, kwargs)| match client {
+            Client::Local => Ok(self.local(chunk, &arg, &kwarg, kwargs, notes)),
+            Client::Runner | Client::Wheel => self.master(client, chunk, &arg, kwarg, kwargs, notes),
+            Client::Caller => caller(chunk, &arg, &kwarg),
+        }) {
+            Ok(call) => Some(call),
+            Err(Refusal::Told) => None,
+            Err(Refusal::Failed(cause)) => {
+                notes.push(failed(client, chunk, cause));
+                None
+            }
+        }
+    }
+
+    /// `arg`, `kwarg`, and all keywords with these two in them.
+    fn prepared(
+        &self,
+        client: Client,
+        chunk: &Map,
+        notes: &mut Vec<Note>,
+    ) -> Result<(Value, Value, Map), Refusal> {
+        let mut kwargs = chunk.clone();
+        kwargs.shift_remove("fun");
+        if client == Client::Local && kwargs.shift_remove("tgt").is_none() {
+            return Err(Refusal::Failed("local takes at least 2 arguments (1 given): no `tgt`".to_owned()));
+        }
+        if matches!(client, Client::Runner | Client::Wheel) {
+            kwargs.insert("__user__".into(), REACTOR_USER.into());
+            if let Some(state) = kwargs.shift_remove("state") {
+                kwargs.insert("__state__".into(), state);
+            }
+        }
+        if let Some(args) = kwargs.shift_remove("args") {
+            arguments::present(client, chunk, &mut kwargs, args, notes)?;
+        } else {
+            let (mut arg, mut kwarg) = (Value::Tuple(Vec::new()), Value::Map(Map::new()));
+            let mappable = matches!(client, Client::Runner | Client::Wheel);
+            if mappable && !(kwargs.contains_key("arg") && kwargs.contains_key("kwarg")) {
+                let Some(signature) = self.signature(client, chunk) else {
+                    notes.push(Note::new(
+                        NoteLevel::Error,
+                        LOGGER,
+                        format!(
+                            "Reactor '{}' failed to execute {} '{}': function not available",
+                            text_of(chunk, "__id__"),
+                            client.name(),
+                            text_of(chunk, "fun"),
+                        ),
+                    ));
+                    return Err(Refusal::Told);
+                };
+                let (positional, keywords) = arguments::mapped(chunk, signature)?;
+                (arg, kwarg) = (Value::List(positional), Value::Map(keywords));
+            }
+            kwargs.entry("arg".into()).or_insert(arg);
+            kwargs.entry("kwarg".into()).or_insert(kwarg);
+        }
+        for key in kwargs.keys() {
+            match key.as_str() {
+                Some("self") => {
+                    return Err(Refusal::Failed(format!(
+                        "{} got multiple values for argument 'self'",
+                        client.name()
+                    )));
+                }
+                Some(_) => {}
+                None => {
+                    return Err(Refusal::Failed(format!("keywords must be strings: {}", key.0.python_str())));
+                }
+            }
+        }
+        let get = |name: &str| kwargs.get(name).cloned().unwrap_or(Value::Null);
+        Ok((get("arg"), get("kwarg"), kwargs))
+    }
+
+    fn signature(&self, client: Client, chunk: &Map) -> Option<&super::signatures::Signature> {
+        let fun = chunk.get("fun")?.as_str()?;
+        if client == Client::Runner { self.signatures.runner(fun) } else { self.signatures.wheel(fun) }
+    }
+
+    fn master(
+        &self,
+        client: Client,
+        chunk: &Map,
+        arg: &Value,
+        kwarg: Value,
+        kwargs: Map,
+        notes: &mut Vec<Note>,
+    ) -> Result<Call, Refusal> {
+        if self.pool_full {
+            notes.push(Note::new(
+                NoteLevel::Error,
+                LOGGER,
+                format!(
+                    "Reactor '{}' failed  to execute {} '{}': TaskPool queue is full!Consider tuning \
+                     reactor_worker_threads and/or reactor_worker_hwm",
+                    text_of(chunk, "__id__"),
+                    client.name(),
+                    text_of(chunk, "fun"),
+                ),
+            ));
+            return Err(Refusal::Told);
+        }
+        let fun = chunk.get("fun").cloned().unwrap_or(Value::Null);
+        Ok(Call::Master(MasterCall { client, fun, args: unpacked(arg)?, kwargs: kwarg, low: kwargs }))
+    }
+
+    fn local(&self, chunk: &Map, arg: &Value, kwarg: &Value, kwargs: Map, notes: &mut Vec<Note>) -> Call {
+        let tgt = chunk.get("tgt").cloned().unwrap_or(Value::Null);
+        let fun = chunk.get("fun").cloned().unwrap_or(Value::Null);
+        let timeout = match kwargs.get("timeout") {
+            None | Some(Value::Null) => self.publish_timeout(),
+            Some(given) => whole_seconds(given).unwrap_or_else(|| self.settings.timeout.clone()),
+        };
+        let publish = match self.publish(&tgt, &fun, arg, kwarg, &kwargs, &timeout, notes) {
+            Ok(publish) => Some(publish),
+            Err(cause) => {
+                notes.push(failed(Client::Local, chunk, cause));
+                None
+            }
+        };
+        Call::Local(LocalCall { tgt, fun, kwargs, publish, timeout })
+    }
+
+    fn publish_timeout(&self) -> Value {
+        self.settings.publish_timeout.clone()
+    }
+
+    /// The payload for the request port, but for the key.
+    #[expect(clippy::too_many_arguments, reason = "they are the arguments of Salt's function")]
+    fn publish(
+        &self,
+        tgt: &Value,
+        fun: &Value,
+        arg: &Value,
+        kwarg: &Value,
+        kwargs: &Map,
+        timeout: &Value,
+        notes: &mut Vec<Note>,
+    ) -> Result<Map, String> {
+        if kwargs.contains_key("listen") {
+            return Err("run_job() got multiple values for keyword argument 'listen'".to_owned());
+        }
+        let arg = conditioned(arg, kwarg)?;
+        let get = |name: &str, otherwise: Value| kwargs.get(name).cloned().unwrap_or(otherwise);
+        let tgt_type = get("tgt_type", "glob".into());
+        let (tgt, tgt_type) =
+            nodegroup::resolved(tgt, tgt_type, &self.settings.nodegroups, &self.settings.conf_file, notes)?;
+        let mut ret = get("ret", "".into());
+        if !self.settings.ext_job_cache.is_empty() {
+            ret = match ret {
+                Value::Str(own) if !own.is_empty() => format!("{own},{}", self.settings.ext_job_cache).into(),
+                other if other.truthy() => {
+                    return Err(format!(
+                        "`ret` is no text, but ext_job_cache must be appended: {}",
+                        other.python_str()
+                    ));
+                }
+                _ => self.settings.ext_job_cache.as_str().into(),
+            };
+        }
+        let mut payload = Map::with_capacity(11);
+        payload.insert("cmd".into(), "publish".into());
+        payload.insert("tgt".into(), tgt);
+        payload.insert("fun".into(), fun.clone());
+        payload.insert("arg".into(), Value::List(arg));
+        payload.insert("tgt_type".into(), tgt_type);
+        payload.insert("ret".into(), ret);
+        payload.insert("jid".into(), get("jid", "".into()));
+        let rest: Map = kwargs
+            .iter()
+            .filter(|(key, _)| {
+                !matches!(key.as_str(), Some("arg" | "kwarg" | "tgt_type" | "ret" | "jid" | "timeout"))
+            })
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        if !rest.is_empty() {
+            payload.insert("kwargs".into(), Value::Map(rest));
+        }
+        payload.insert("user".into(), self.settings.user.as_str().into());
+        if self.settings.order_masters {
+            payload.insert("to".into(), timeout.clone());
+        }
+        Ok(payload)
+    }
+}
+
+fn caller(chunk: &Map, arg: &Value, kwarg: &Value) -> Result<Call, Refusal> {
+    let args = unpacked(arg)?;
+    let Value::Map(kwargs) = kwarg else {
+        return Err(Refusal::Failed(format!("`kwarg` is no mapping: {}", kwarg.python_str())));
+    };
+    for key in kwargs.keys() {
+        match key.as_str() {
+            Some(name @ ("self" | "fun")) => {
+                return Err(Refusal::Failed(format!("cmd() got multiple values for argument '{name}'")));
+            }
+            Some(_) => {}
+            None => return Err(Refusal::Failed(format!("keywords must be strings: {}", key.0.python_str()))),
+        }
+    }
+    let get = |name: &str| chunk.get(name).cloned().unwrap_or(Value::Null);
+    Ok(Call::Caller(CallerCall {
+        id: get("__id__"),
+        sls: get("__sls__"),
+        fun: get("fun"),
+        args,
+        kwargs: kwargs.clone(),
+    }))
+}
+
+/// Salt's `condition_input`: integers that look like a job id become text, keywords a marked mapping at the end.
+fn conditioned(arg: &Value, kwarg: &Value) -> Result<Vec<Value>, String> {
+    let items = match unpacked(arg) {
+        Ok(items) => items,
+        Err(Refusal::Failed(cause)) => return Err(cause),
+        Err(Refusal::Told) => Vec::new(),
+    };
+    let mut args: Vec<Value> = items
+        .into_iter()
+        .map(|item| match item {
+            // 20 digits do not fit 64 bits.
+            Value::BigInt(digits) if digits.len() == 20 => Value::Str(digits),
+            Value::Int(int) if int.to_string().len() == 20 => Value::Str(int.to_string()),
+            other => other,
+        })
+        .collect();
+    if let Value::Map(kwarg) = kwarg
+        && !kwarg.is_empty()
+    {
+        let mut marked = Map::with_capacity(kwarg.len() + 1);
+        marked.insert("__kwarg__".into(), Value::Bool(true));
+        marked.extend(kwarg.clone());
+        args.push(Value::Map(marked));
+    }
+    Ok(args)
+}
+
+/// `timeout` of a chunk: a number, or text that is one; Salt takes the master's own otherwise.
+fn whole_seconds(given: &Value) -> Option<Value> {
+    match given {
+        Value::Int(_) | Value::BigInt(_) | Value::Bool(_) => Some(given.clone()),
+        Value::Str(text) => text.trim().replace('_', "").parse().ok().map(Value::Int),
+        _ => None,
+    }
+}
+
+fn failed(client: Client, chunk: &Map, cause: String) -> Note {
+    Note::new(
+        NoteLevel::Error,
+        LOGGER,
+        format!(
+            "Reactor '{}' failed to execute {} '{}'",
+            text_of(chunk, "__id__"),
+            client.name(),
+            text_of(chunk, "fun")
+        ),
+    )
+    .because(cause)
+}
+
+/// Salt's process dies of these.
+fn unknown_type(chunk: &Map, state: &Value) -> Note {
+    let state = state.python_str();
+    Note::new(NoteLevel::Error, LOGGER, format!("ReactWrap is missing a wrapper function for '{state}'"))
+        .because(format!(
+            "{}: ID '{}': `{state}` is no reaction type; there are local, runner, wheel and caller",
+            text_of(chunk, "__sls__"),
+            text_of(chunk, "__id__"),
+        ))
+}
+
+/// What people write and Salt takes without a word, though it does not do what they mean.
+fn silent_mistakes(client: Client, chunk: &Map, notes: &mut Vec<Note>) {
+    let mut warn = |what: String| {
+        let (sls, id) = (text_of(chunk, "__sls__"), text_of(chunk, "__id__"));
+        notes.push(Note::new(NoteLevel::Warning, OWN_LOGGER, format!("{sls}: ID '{id}': {what}")));
+    };
+    if client == Client::Local && chunk.contains_key("expr_form") {
+        warn("`expr_form` is not used: the target is taken as a glob; write `tgt_type`".to_owned());
+    }
+    if chunk.contains_key("args") {
+        return;
+    }
+    if client == Client::Local {
+        if matches!(chunk.get("kwarg"), Some(value) if !matches!(value, Value::Map(_) | Value::Null)) {
+            warn("`kwarg` is no mapping and is not used; write `args`, or one mapping".to_owned());
+        }
+        if matches!(chunk.get("arg"), Some(Value::Str(text)) if !text.is_empty()) {
+            warn("`arg` is text, of which every character is an argument; write a list".to_owned());
+        }
+    }
+    if matches!(client, Client::Local | Client::Caller) {
+        let unused: Vec<String> = chunk
+            .keys()
+            .filter_map(|key| key.as_str())
+            .filter(|name| !is_known(client, name))
+            .map(|name| format!("`{name}`"))
+            .collect();
+        if !unused.is_empty() {
+            warn(format!(
+                "{} given beside the target reach no function; write them below `args`",
+                unused.join(", ")
+            ));
+        }
+    }
+}
+
+/// Keys that the client, the master or the compiler reads.
+fn is_known(client: Client, name: &str) -> bool {
+    const COMPILED: [&str; 7] = ["state", "name", "__sls__", "__id__", "fun", "order", "__env__"];
+    const REQUISITES: [&str; 7] = ["require", "watch", "onchanges", "onfail", "prereq", "listen", "names"];
+    const LOCAL: [&str; 17] = [
+        "tgt",
+        "tgt_type",
+        "arg",
+        "kwarg",
+        "ret",
+        "jid",
+        "timeout",
+        "expr_form",
+        "ret_config",
+        "ret_kwargs",
+        "metadata",
+        "module_executors",
+        "executor_opts",
+        "start_event",
+        "delimiter",
+        "master_id",
+        "id",
+    ];
+    const CALLER: [&str; 2] = ["arg", "kwarg"];
+    let own: &[&str] = if client == Client::Local { &LOCAL } else { &CALLER };
+    COMPILED.contains(&name)
+        || own.contains(&name)
+        || REQUISITES.iter().any(|requisite| {
+            name.strip_prefix(requisite).is_some_and(|rest| matches!(rest, "" | "_any" | "_all" | "_in"))
+        })
+}
+
+#[cfg(test)]
+#[path = "dispatch_tests.rs"]
+mod tests;

@@ -1,0 +1,401 @@
+//! References to files: local paths and patterns, and `salt://` out of the master's `file_roots`; and the files' texts, read again only
+//! when they changed.
+//!
+//! # Invariant
+//!
+//! A text is kept only while time, size and number of its file vouch for it. A file that was written within the last seconds before it
+//! was read could be written again with the same time and size, so it is read each time until it has settled.
+
+use std::collections::HashMap;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use indexmap::IndexMap;
+
+use super::functions;
+use super::pipe::{self, RendererSettings, Stage};
+use crate::clock::Clock;
+use crate::config::python_glob::{glob, has_magic};
+use crate::config::salt_master::{Roots, SaltMaster};
+use crate::limits;
+use crate::model::{Glob, Note, NoteLevel};
+use crate::sls::jinja::{Engine, Loaded, Loader, Source};
+
+const LOGGER: &str = "salt.utils.reactor";
+
+/// File systems count time in ticks; two writes within one look like one.
+const SETTLED_SECONDS: i64 = 2;
+
+/// By what a file that did not change is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fingerprint {
+    dev: u64,
+    ino: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+    settled: bool,
+}
+
+impl Fingerprint {
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        fs::metadata(path).ok().map(|metadata| Self::from_metadata(&metadata))
+    }
+
+    fn from_metadata(metadata: &Metadata) -> Self {
+        Self {
+            dev: metadata.dev(),
+            ino: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            settled: Clock::real().now().0 / 1_000_000 - metadata.mtime() > SETTLED_SECONDS,
+        }
+    }
+
+    /// Is what was read at this fingerprint still what a file of fingerprint `now` holds?
+    pub(super) fn vouches_for(&self, now: &Self) -> bool {
+        self.settled
+            && (self.dev, self.ino, self.size, self.modified, self.changed)
+                == (now.dev, now.ino, now.size, now.modified, now.changed)
+    }
+}
+
+/// A file that a reference leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The path as Salt shows it: for `salt://`, where Salt would have cached it.
+    pub path: String,
+    /// The file that is read.
+    pub source: PathBuf,
+    /// The `salt://` reference and environment, if it is one.
+    pub remote: Option<(String, String)>,
+}
+
+/// A file's text with its renderers.
+#[derive(Debug)]
+pub struct Template {
+    /// The text.
+    pub text: Arc<str>,
+    /// The renderers that it goes through.
+    pub stages: Vec<Stage>,
+    /// What is to be said each time: unknown or disallowed renderers.
+    pub notes: Vec<Note>,
+    not_native: OnceLock<Vec<String>>,
+    settled: bool,
+}
+
+/// What a reference leads to: files with their templates, in order.
+pub(super) type Opened = Arc<Vec<(Found, Result<Arc<Template>, Unusable>)>>;
+
+impl Template {
+    /// What keeps the template from being compiled at all.
+    pub fn fault(&self, engine: &Engine, path: &str) -> Option<String> {
+        if let Some(note) = self.notes.iter().find(|note| note.level == NoteLevel::Error) {
+            return Some(note.message.clone());
+        }
+        let jinja = self.stages.first().is_some_and(|stage| stage.name == "jinja");
+        let source = Source { path, text: &self.text };
+        if jinja { engine.compile(&source).err().map(|error| error.to_string()) } else { None }
+    }
+
+    /// What of it is not done natively, as far as that shows beforehand.
+    pub fn not_native(&self, engine: &Engine, path: &str) -> &[String] {
+        self.not_native.get_or_init(|| {
+            let foreign = self.stages.iter().filter(|stage| !pipe::NATIVE.contains(&stage.name.as_str()));
+            let mut found: Vec<String> =
+                foreign.map(|stage| format!("renderer \"{}\"", stage.name)).collect();
+            if found.is_empty() && self.stages.iter().any(|stage| stage.name == "jinja") {
+                let source = Source { path, text: &self.text };
+                found.extend(
+                    engine
+                        .check(&source)
+                        .into_iter()
+                        .filter(|what| !functions::is_named(&what.what))
+                        .map(|what| format!("line {}: {}", what.line, what.what)),
+                );
+            }
+            found
+        })
+    }
+}
+
+/// Why a file is no template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unusable {
+    /// Nothing in it, which is no fault.
+    Empty,
+    /// An ERROR of Salt's, after which nothing more is said.
+    Told(Note),
+    /// It cannot be read; Salt would raise.
+    Failed(String),
+}
+
+/// What the configuration says about files.
+#[derive(Debug, Clone)]
+pub struct FileSettings {
+    /// The file server's directories.
+    pub roots: Roots,
+    /// The environment of `salt://` without one.
+    pub saltenv: String,
+    /// Where Salt would cache what it fetches.
+    pub cachedir: String,
+    /// Names that the file server does not serve.
+    pub ignored: Vec<Glob>,
+    /// The file server has backends beside `roots`, or rules that only Salt can follow.
+    pub beyond_roots: Option<String>,
+    /// Renderers.
+    pub renderers: RendererSettings,
+}
+
+impl FileSettings {
+    /// Out of the master's configuration.
+    pub fn of(master: &SaltMaster) -> Self {
+        let owned = |name: &str| master.texts(name).into_iter().map(str::to_owned).collect::<Vec<_>>();
+        let other_backends: Vec<String> =
+            owned("fileserver_backend").into_iter().filter(|backend| backend != "roots").collect();
+        let beyond_roots = if !other_backends.is_empty() {
+            Some(format!("fileserver_backend {}", other_backends.join(", ")))
+        } else if !owned("file_ignore_regex").is_empty() {
+            Some("file_ignore_regex".to_owned())
+        } else {
+            None
+        };
+        Self {
+            roots: master.file_roots.clone(),
+            saltenv: master.text("saltenv").filter(|env| !env.is_empty()).unwrap_or("base").to_owned(),
+            cachedir: master.cachedir.to_string_lossy().into_owned(),
+            ignored: owned("file_ignore_glob").iter().map(|glob| Glob::new(glob)).collect(),
+            beyond_roots,
+            renderers: RendererSettings {
+                default: master.text("renderer").unwrap_or("jinja|yaml").to_owned(),
+                whitelist: owned("renderer_whitelist"),
+                blacklist: owned("renderer_blacklist"),
+            },
+        }
+    }
+
+    /// The file of a path below an environment's directories.
+    pub fn find(&self, path: &str, saltenv: &str) -> Option<PathBuf> {
+        let path = normal(path)?;
+        let (dirs, env) = match self.roots.get(saltenv) {
+            Some(dirs) => (dirs, None),
+            None => (self.roots.get("__env__")?, Some(saltenv)),
+        };
+        dirs.iter().find_map(|dir| {
+            let full = match env {
+                Some(env) => PathBuf::from(dir.to_string_lossy().replace("__env__", env)).join(&path),
+                None => dir.join(&path),
+            };
+            let served =
+                full.is_file() && !self.ignored.iter().any(|glob| glob.matches(&full.to_string_lossy()));
+            served.then_some(full)
+        })
+    }
+}
+
+/// A relative path without `.`, `..` and doubled slashes; none if it leads out.
+fn normal(path: &str) -> Option<String> {
+    if path.starts_with('/') || path.contains("../") || path == ".." || path.contains('\0') {
+        return None;
+    }
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let leads_out = parts.last() == Some(&"..") || parts.is_empty();
+    (!leads_out).then(|| parts.join("/"))
+}
+
+/// The `path` and environment of what follows `salt://`.
+fn split_reference(rest: &str, saltenv: &str) -> (String, String) {
+    // A bar in front says that a question mark belongs to the name.
+    if let Some(escaped) = rest.strip_prefix('|') {
+        return match escaped.split_once("?saltenv=") {
+            Some((path, env)) => (path.trim_start_matches('|').to_owned(), env.to_owned()),
+            None => (escaped.trim_start_matches('|').to_owned(), saltenv.to_owned()),
+        };
+    }
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let env = query.split('&').find_map(|part| part.strip_prefix("saltenv="));
+    (path.to_owned(), env.filter(|env| !env.is_empty()).unwrap_or(saltenv).to_owned())
+}
+
+/// The files that a reference leads to, in order. None is an ERROR, which is noted.
+pub fn resolve(reference: &str, tag: &str, settings: &FileSettings, notes: &mut Vec<Note>) -> Vec<Found> {
+    let missing = |shown: &str| {
+        Note::new(
+            NoteLevel::Error,
+            LOGGER,
+            format!("Can not render SLS {shown} for tag {tag}. File missing or not found."),
+        )
+    };
+    let Some(rest) = reference.strip_prefix("salt://") else {
+        let files = local(reference);
+        if files.is_empty() {
+            notes.push(missing(reference));
+        }
+        return files
+            .into_iter()
+            .map(|path| Found { source: PathBuf::from(&path), path, remote: None })
+            .collect();
+    };
+    let (path, saltenv) = split_reference(rest, &settings.saltenv);
+    let Some(source) = settings.find(&path, &saltenv) else {
+        notes.push(Note::new(
+            NoteLevel::Error,
+            "salt.loaded.int.module.cp",
+            format!("Unable to cache file 'salt://{path}' from saltenv '{saltenv}'."),
+        ));
+        notes.push(missing(""));
+        return Vec::new();
+    };
+    let relative = normal(&path).unwrap_or(path);
+    let shown = format!("{}/files/{saltenv}/{relative}", settings.cachedir.trim_end_matches('/'));
+    vec![Found { path: shown, source, remote: Some((reference.to_owned(), saltenv)) }]
+}
+
+fn local(reference: &str) -> Vec<String> {
+    if has_magic(reference) {
+        return glob(reference);
+    }
+    if fs::symlink_metadata(reference).is_ok() { vec![reference.to_owned()] } else { Vec::new() }
+}
+
+/// Texts of files, shared by all threads.
+#[derive(Debug, Default)]
+pub struct Templates {
+    kept: Mutex<IndexMap<PathBuf, Kept>>,
+    /// By reference, and until when it is trusted.
+    trusted: Mutex<HashMap<String, (Instant, Opened)>>,
+}
+
+#[derive(Debug, Clone)]
+struct Kept {
+    fingerprint: Fingerprint,
+    template: Result<Arc<Template>, Unusable>,
+}
+
+impl Templates {
+    /// The files of a reference with their templates, as they are now or were a moment ago.
+    pub(super) fn open(
+        &self,
+        reference: &str,
+        tag: &str,
+        settings: &FileSettings,
+        notes: &mut Vec<Note>,
+    ) -> Opened {
+        let now = Instant::now();
+        let mut trusted = self.trusted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((until, opened)) = trusted.get(reference)
+            && now < *until
+        {
+            return Arc::clone(opened);
+        }
+        drop(trusted);
+        let found = resolve(reference, tag, settings, notes);
+        let opened: Vec<_> = found
+            .into_iter()
+            .map(|found| {
+                let template = self.get(&found, &settings.renderers);
+                (found, template)
+            })
+            .collect();
+        // What is missing, broken or just written is looked at each time.
+        let good = |template: &Result<Arc<Template>, Unusable>| {
+            template.as_ref().is_ok_and(|template| template.settled)
+        };
+        let all_good = !opened.is_empty() && opened.iter().all(|(_, template)| good(template));
+        let opened = Arc::new(opened);
+        if all_good {
+            trusted = self.trusted.lock().unwrap_or_else(PoisonError::into_inner);
+            if trusted.len() >= limits::REACTOR_TEMPLATES_MAX {
+                trusted.clear();
+            }
+            trusted.insert(reference.to_owned(), (now + limits::REACTOR_FILES_TRUSTED, Arc::clone(&opened)));
+        }
+        opened
+    }
+
+    /// A file's template as it is now.
+    pub fn get(&self, found: &Found, settings: &RendererSettings) -> Result<Arc<Template>, Unusable> {
+        let does_not_exist = || {
+            Unusable::Told(Note::new(
+                NoteLevel::Error,
+                "salt.template",
+                format!("Template does not exist: {}", found.path),
+            ))
+        };
+        let metadata = fs::metadata(&found.source).map_err(|_| does_not_exist())?;
+        if !metadata.is_file() {
+            return Err(does_not_exist());
+        }
+        let now = Fingerprint::from_metadata(&metadata);
+        let kept = self.lock().get(&found.source).filter(|kept| kept.fingerprint.vouches_for(&now)).cloned();
+        if let Some(kept) = kept {
+            return kept.template;
+        }
+        let template = read(found, &now, settings);
+        let mut all = self.lock();
+        // Files come and go; what is kept is bounded, and the oldest goes first.
+        while all.len() >= limits::REACTOR_TEMPLATES_MAX && !all.contains_key(&found.source) {
+            all.shift_remove_index(0);
+        }
+        all.insert(found.source.clone(), Kept { fingerprint: now, template: template.clone() });
+        template
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, IndexMap<PathBuf, Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read(found: &Found, seen: &Fingerprint, settings: &RendererSettings) -> Result<Arc<Template>, Unusable> {
+    let size = seen.size;
+    if size == 0 {
+        return Err(Unusable::Empty);
+    }
+    if size > limits::REACTOR_TEMPLATE_BYTES_MAX {
+        return Err(Unusable::Failed(format!(
+            "the file has {size} bytes, more than {}",
+            limits::REACTOR_TEMPLATE_BYTES_MAX
+        )));
+    }
+    let bytes = fs::read(&found.source).map_err(|error| Unusable::Failed(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        Unusable::Failed(format!("not UTF-8 from byte {}", error.utf8_error().valid_up_to()))
+    })?;
+    if text.trim().is_empty() {
+        return Err(Unusable::Told(Note::new(
+            NoteLevel::Error,
+            "salt.template",
+            format!("Template is nothing but whitespace: {}", found.path),
+        )));
+    }
+    let mut notes = Vec::new();
+    let stages = pipe::stages(&text, settings, &mut notes);
+    Ok(Arc::new(Template {
+        text: text.into(),
+        stages,
+        notes,
+        not_native: OnceLock::new(),
+        settled: seen.settled,
+    }))
+}
+
+/// Imports of templates: always of environment `base`, wherever the importing file lies.
+pub(super) struct BaseFiles<'a> {
+    pub(super) settings: &'a FileSettings,
+}
+
+impl Loader for BaseFiles<'_> {
+    fn load(&self, name: &str) -> Result<Option<Loaded>, String> {
+        let Some(source) = self.settings.find(name, "base") else { return Ok(None) };
+        let text = fs::read_to_string(&source).map_err(|error| format!("{}: {error}", source.display()))?;
+        Ok(Some(Loaded { path: source.to_string_lossy().into_owned(), text: text.into() }))
+    }
+}
+
+#[cfg(test)]
+#[path = "files_tests.rs"]
+mod tests;

@@ -1,0 +1,45 @@
+//! The reactor: the master's `reactor` rules and SLS files, from an event to the calls that it leads to.
+//!
+//! ```text
+//! event -> manage (requests by salt-run)
+//!       -> rules + matcher: references
+//!       -> files: paths, salt://        render: Jinja, YAML, JSON (sls/), or Salt's own renderers (salt)
+//!       -> sls::compile: low chunks     dispatch: calls of local, runner, wheel, caller
+//! ```
+//!
+//! What Salt 3008.3 does is the measure (`tests/data/reactor-cases`, [`parity`]); where Salt's process would die there is an ERROR
+//! and the next event. Sending calls, and being sure that they are sent, is not done here.
+
+mod arguments;
+mod call;
+mod dispatch;
+mod encode;
+mod files;
+mod functions;
+mod grains;
+mod helper;
+mod manage;
+mod matcher;
+mod msgpack;
+mod nodegroup;
+mod outcome;
+pub mod parity;
+mod pipe;
+mod pipeline;
+mod render;
+mod rules;
+mod salt;
+mod signatures;
+
+pub use call::{Call, CallerCall, Client, LocalCall, MasterCall};
+pub use dispatch::{DispatchSettings, REACTOR_USER};
+pub use encode::{decode, encode, encode_map};
+pub use files::{FileSettings, Found, Template, Templates, Unusable, resolve};
+pub use helper::{Helper, HelperOptions};
+pub use matcher::Matcher;
+pub use outcome::{Detail, Fired, NotNative, Outcome, Render, SaltCall};
+pub use pipe::{RendererSettings, Stage};
+pub use pipeline::{Body, Pipeline, Worker};
+pub use rules::Rules;
+pub use salt::{NoSalt, Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
+pub use signatures::{BadSignatures, Signature, Signatures};

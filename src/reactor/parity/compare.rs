@@ -1,0 +1,113 @@
+//! When two JSON values of a case mean the same.
+
+use std::fmt::Write as _;
+
+use serde_json::Value as Json;
+
+/// What differs, as `path: expected .., got ..`; none if they mean the same.
+///
+/// An empty tuple is an empty list, and a set has no order. Keys have an order only where `ordered` says so: below the first level of
+/// mappings, where users can see it.
+pub(super) fn difference(expected: &Json, got: &Json, ordered: bool) -> Option<String> {
+    let mut path = String::new();
+    differ(expected, got, ordered, 0, &mut path)
+}
+
+fn differ(expected: &Json, got: &Json, ordered: bool, depth: usize, path: &mut String) -> Option<String> {
+    let told = |path: &str| {
+        let place = if path.is_empty() { String::new() } else { format!("{path}: ") };
+        Some(format!("{place}expected {}, got {}", short(expected), short(got)))
+    };
+    let (expected, got) = (plain(expected), plain(got));
+    match (expected, got) {
+        (Json::Array(a), Json::Array(b)) => {
+            if a.len() != b.len() {
+                let place = if path.is_empty() { String::new() } else { format!("{path}: ") };
+                return Some(format!(
+                    "{place}expected {} items, got {}: expected {}, got {}",
+                    a.len(),
+                    b.len(),
+                    short(expected),
+                    short(got)
+                ));
+            }
+            for (number, (a, b)) in a.iter().zip(b).enumerate() {
+                let length = path.len();
+                let _ = write!(path, "[{number}]");
+                if let Some(found) = differ(a, b, ordered, depth, path) {
+                    return Some(found);
+                }
+                path.truncate(length);
+            }
+            None
+        }
+        (Json::Object(a), Json::Object(b)) => {
+            if let (Some(a), Some(b)) = (members(a), members(b)) {
+                return if same_members(a, b) { None } else { told(path) };
+            }
+            if let Some(key) = a.keys().find(|key| !b.contains_key(*key)) {
+                return Some(format!("{path}.{key}: expected {}, got nothing", short(&a[key.as_str()])));
+            }
+            if let Some(key) = b.keys().find(|key| !a.contains_key(*key)) {
+                return Some(format!("{path}.{key}: expected nothing, got {}", short(&b[key.as_str()])));
+            }
+            for (key, a) in a {
+                let length = path.len();
+                path.push('.');
+                path.push_str(key);
+                if let Some(found) = b.get(key).and_then(|b| differ(a, b, ordered, depth + 1, path)) {
+                    return Some(found);
+                }
+                path.truncate(length);
+            }
+            if ordered && depth > 0 && !a.keys().eq(b.keys()) {
+                let keys =
+                    |map: &serde_json::Map<String, Json>| map.keys().cloned().collect::<Vec<_>>().join(", ");
+                return Some(format!("{path}: expected keys in order {}, got {}", keys(a), keys(b)));
+            }
+            None
+        }
+        (a, b) if a == b => None,
+        _ => told(path),
+    }
+}
+
+/// An empty tuple as the empty list.
+fn plain(json: &Json) -> &Json {
+    match json.as_object().filter(|object| object.len() == 1).and_then(|object| object.get("$tuple")) {
+        Some(items) if items.as_array().is_some_and(Vec::is_empty) => items,
+        _ => json,
+    }
+}
+
+fn members(object: &serde_json::Map<String, Json>) -> Option<&Vec<Json>> {
+    if object.len() == 1 { object.get("$set")?.as_array() } else { None }
+}
+
+fn same_members(a: &[Json], b: &[Json]) -> bool {
+    let sorted = |items: &[Json]| {
+        let mut texts: Vec<String> = items.iter().map(Json::to_string).collect();
+        texts.sort();
+        texts
+    };
+    sorted(a) == sorted(b)
+}
+
+/// A value on one line, cut.
+pub(super) fn short(json: &Json) -> String {
+    const LONG: usize = 160;
+    let text = json.to_string();
+    match text.char_indices().nth(LONG) {
+        Some((at, _)) => format!("{}...", text.get(..at).unwrap_or_default()),
+        None => text,
+    }
+}
+
+/// Where two texts part, for texts too long to print.
+pub(super) fn parting(expected: &str, got: &str) -> String {
+    let same = expected.chars().zip(got.chars()).take_while(|(a, b)| a == b).count();
+    let line = expected.chars().take(same).filter(|c| *c == '\n').count() + 1;
+    let from = same.saturating_sub(10);
+    let part = |text: &str| text.chars().skip(from).take(50).collect::<String>();
+    format!("line {line}: expected {:?}, got {:?}", part(expected), part(got))
+}

@@ -1,0 +1,456 @@
+//! The pipeline: an event in, calls out. It knows no master and no store, and sends nothing.
+//!
+//! One [`Pipeline`] serves all threads; each has a [`Worker`] of its own, which holds what templates of one thread share.
+//!
+//! # Invariant
+//!
+//! Whatever the event, the rules and the files are, an event gives an [`Outcome`]; what Salt's process dies of is an ERROR in it.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use super::dispatch::{Dispatch, DispatchSettings, REACTOR_USER};
+use super::files::{FileSettings, Templates};
+use super::functions::Functions;
+use super::manage::{self, Request};
+use super::outcome::{Detail, Outcome};
+use super::render::{Ambients, Rendering};
+use super::rules::{Rules, RulesFile};
+use super::salt::Salt;
+use super::signatures::Signatures;
+use crate::config::salt_master::SaltMaster;
+use crate::model::{Note, NoteLevel};
+use crate::sls::jinja::{Data, Engine, EngineOptions};
+use crate::sls::{Map, Value, compile};
+
+const LOGGER: &str = "salt.utils.reactor";
+
+/// Everything of an event's way from tag to calls that does not change from event to event.
+pub struct Pipeline {
+    engine: Engine,
+    templates: Templates,
+    files: FileSettings,
+    dispatch: DispatchSettings,
+    signatures: RwLock<Arc<Signatures>>,
+    rules: RwLock<Source>,
+    leader: Mutex<Value>,
+    id: String,
+    key_file: PathBuf,
+    salt: Arc<dyn Salt>,
+    functions: Functions,
+    opts: Arc<Value>,
+    native_grains: Arc<Value>,
+    pool_full: bool,
+}
+
+/// Where the rules stand.
+enum Source {
+    List(Arc<Rules>),
+    File(Mutex<RulesFile>),
+}
+
+/// An event's data, in either form.
+#[derive(Debug, Clone, Copy)]
+pub enum Body<'a> {
+    /// A value.
+    Value(&'a Value),
+    /// The bytes of a msgpack value.
+    Msgpack(&'a [u8]),
+}
+
+/// The part of a pipeline that belongs to one thread.
+pub struct Worker {
+    pipeline: Arc<Pipeline>,
+    ambients: Option<Ambients>,
+}
+
+impl Pipeline {
+    /// A pipeline after the master's configuration. `salt` is asked for what is not done natively.
+    pub fn new(master: &SaltMaster, salt: Arc<dyn Salt>) -> Self {
+        let jinja_env = master.option("jinja_env").and_then(Value::as_map).cloned().unwrap_or_default();
+        let options = EngineOptions { jinja_env, allow_undefined: master.flag("allow_undefined") };
+        let reactor = master.option("reactor").cloned().unwrap_or(Value::Null);
+        Self {
+            engine: Engine::new(options),
+            templates: Templates::default(),
+            files: FileSettings::of(master),
+            dispatch: DispatchSettings::of(master),
+            signatures: RwLock::default(),
+            rules: RwLock::new(Source::new(&reactor)),
+            leader: Mutex::new(Value::Bool(true)),
+            id: master.id.clone(),
+            key_file: master.key_file(),
+            salt,
+            functions: Functions::of(master),
+            opts: Arc::new(Value::Map(master.minion_options())),
+            native_grains: Arc::new(super::grains::native(&master.id)),
+            pool_full: false,
+        }
+    }
+
+    /// For trials: the pool of runners and wheel functions takes nothing.
+    #[must_use]
+    pub fn with_full_pool(mut self, full: bool) -> Self {
+        self.pool_full = full;
+        self
+    }
+
+    /// Takes the master's own signatures in place of the built-in ones.
+    pub fn set_signatures(&self, signatures: Signatures) {
+        *self.signatures.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(signatures);
+    }
+
+    /// Takes other rules: those of a configuration that was read again.
+    pub fn set_rules(&self, reactor: &Value) {
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Source::new(reactor);
+    }
+
+    /// Makes this reactor the one that acts, or one that watches.
+    pub fn set_leader(&self, leader: bool) {
+        *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = Value::Bool(leader);
+    }
+
+    /// Whether this reactor acts.
+    pub fn is_leader(&self) -> bool {
+        self.leader.lock().unwrap_or_else(PoisonError::into_inner).truthy()
+    }
+
+    /// The rules as they are now; an ERROR if their file cannot be read.
+    pub fn rules(&self) -> Result<Arc<Rules>, Note> {
+        match &*self.rules.read().unwrap_or_else(PoisonError::into_inner) {
+            Source::List(rules) => Ok(Arc::clone(rules)),
+            Source::File(file) => file.lock().unwrap_or_else(PoisonError::into_inner).rules(),
+        }
+    }
+
+    /// Files and renderers, for who looks over them.
+    pub fn files(&self) -> (&FileSettings, &Templates, &Engine) {
+        (&self.files, &self.templates, &self.engine)
+    }
+
+    /// The patterns that take a tag, in the order of the configuration; none at all if this reactor does not act.
+    pub fn matching(&self, tag: &str) -> Vec<Arc<str>> {
+        if !self.is_leader() && Request::of(tag).is_none() {
+            return Vec::new();
+        }
+        match self.rules() {
+            Ok(rules) => rules.matching(tag).map(|(pattern, _)| Arc::clone(pattern)).collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn change_rules(&self, change: impl FnOnce(&Rules) -> Option<Rules>) -> Result<bool, Note> {
+        let mut source = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        match &*source {
+            Source::List(rules) => match change(rules) {
+                Some(changed) => {
+                    *source = Source::List(Arc::new(changed));
+                    Ok(true)
+                }
+                None => Ok(false),
+            },
+            Source::File(file) => {
+                let path = &file.lock().unwrap_or_else(PoisonError::into_inner).path;
+                Err(Note::new(
+                    NoteLevel::Error,
+                    LOGGER,
+                    format!("The reactor's rules stand in {path}: edit that file; it is read again at once"),
+                ))
+            }
+        }
+    }
+}
+
+impl Source {
+    fn new(reactor: &Value) -> Self {
+        match reactor {
+            Value::Str(path) => Source::File(Mutex::new(RulesFile::new(path))),
+            other => Source::List(Arc::new(Rules::new(other))),
+        }
+    }
+}
+
+impl Worker {
+    /// A worker for this thread.
+    pub fn new(pipeline: Arc<Pipeline>) -> Self {
+        Self { pipeline, ambients: None }
+    }
+
+    /// What it works for.
+    pub fn pipeline(&self) -> &Arc<Pipeline> {
+        &self.pipeline
+    }
+
+    /// Goes all the way with one event.
+    pub fn react(&mut self, tag: &str, body: Body<'_>, detail: Detail) -> Outcome {
+        self.react_by(tag, body, None, detail)
+    }
+
+    /// The same with only some of the rules, told by their patterns.
+    pub fn react_by(
+        &mut self,
+        tag: &str,
+        body: Body<'_>,
+        only: Option<&[Arc<str>]>,
+        detail: Detail,
+    ) -> Outcome {
+        let mut out = Outcome::default();
+        let request = Request::of(tag);
+        let rules = self.pipeline.rules();
+        // Most events concern nobody, and cost no look at their data.
+        if request.is_none() && rules.as_ref().is_ok_and(|rules| !rules.matches(tag)) {
+            return out;
+        }
+        let data = match body.opened() {
+            Ok(data) => data,
+            Err(what) => {
+                out.notes.push(Note::new(
+                    NoteLevel::Error,
+                    LOGGER,
+                    format!("The data of event {tag} is {what}, and no mapping: the event is passed over"),
+                ));
+                return out;
+            }
+        };
+        if data.is_reactor_s() {
+            return out;
+        }
+        if let Some(request) = request
+            && !self.managed(request, &data, &mut out)
+        {
+            return out;
+        }
+        if !self.pipeline.is_leader() {
+            return out;
+        }
+        tracing::debug!(target: "reactor", "Gathering reactors for tag {tag}");
+        let rules = match rules {
+            Ok(rules) => rules,
+            Err(note) => {
+                out.notes.push(note);
+                return out;
+            }
+        };
+        for (pattern, references) in rules.matching(tag) {
+            if only.is_none_or(|only| only.contains(pattern)) {
+                out.matched.extend(references.iter().cloned());
+            }
+        }
+        if out.matched.is_empty() {
+            return out;
+        }
+        tracing::debug!(target: "reactor", "Compiling reactions for tag {tag}");
+        if let Some(chunks) = self.chunks(tag, &data, detail, &mut out) {
+            self.calls(chunks, detail, &mut out);
+        }
+        out
+    }
+
+    /// Carries out a request. Whether the event goes on to the rules.
+    fn managed(&mut self, request: Request, data: &Opened<'_>, out: &mut Outcome) -> bool {
+        let data = data.map();
+        if let Err(note) = manage::allowed(&data, &self.pipeline.key_file) {
+            out.notes.push(note);
+            return false;
+        }
+        let verb = match request {
+            Request::Other => return true,
+            Request::IsLeader | Request::SetLeader => {
+                let mut leader = self.pipeline.leader.lock().unwrap_or_else(PoisonError::into_inner);
+                let ours = data.get("id").and_then(Value::as_str) == Some(&self.pipeline.id);
+                if request == Request::SetLeader && ours {
+                    match data.get("value") {
+                        Some(value) => *leader = value.clone(),
+                        None => out.notes.push(manage::lacks("value")),
+                    }
+                }
+                out.fired.push(manage::leader(leader.clone()));
+                return true;
+            }
+            Request::List => "list-results",
+            Request::Add => "add-complete",
+            Request::Delete => "delete-complete",
+        };
+        let result = match request {
+            Request::Add => match (data.get("event"), data.get("reactors")) {
+                (Some(event), Some(reactors)) => {
+                    let notes = &mut out.notes;
+                    let added = self
+                        .pipeline
+                        .change_rules(|rules| rules.with(event.clone(), reactors.clone(), notes));
+                    Some(told(added, "Reactor added.", "Reactor already exists.", out))
+                }
+                (None, _) => return refused(manage::lacks("event"), out),
+                (_, None) => return refused(manage::lacks("reactors"), out),
+            },
+            Request::Delete => match data.get("event") {
+                Some(event) => {
+                    let notes = &mut out.notes;
+                    let deleted = self.pipeline.change_rules(|rules| rules.without(event, notes));
+                    Some(told(deleted, "Reactor deleted.", "Reactor does not exists.", out))
+                }
+                None => return refused(manage::lacks("event"), out),
+            },
+            _ => None,
+        };
+        match self.pipeline.rules() {
+            Ok(rules) => out.fired.push(manage::answer(verb, Value::List(rules.entries.clone()), result)),
+            Err(note) => out.notes.push(note),
+        }
+        false
+    }
+
+    /// Renders and compiles all references of an event.
+    fn chunks(
+        &mut self,
+        tag: &str,
+        data: &Opened<'_>,
+        detail: Detail,
+        out: &mut Outcome,
+    ) -> Option<Vec<Map>> {
+        let pipeline = Arc::clone(&self.pipeline);
+        let ambients = self.ambients.get_or_insert_with(|| {
+            Ambients::new(Arc::clone(&pipeline.opts), Arc::clone(&pipeline.native_grains))
+        });
+        let mut data = match data.for_templates() {
+            Ok(data) => data,
+            Err(cause) => {
+                out.notes.push(
+                    Note::new(NoteLevel::Error, LOGGER, "Exception encountered while compiling reactions")
+                        .because(cause),
+                );
+                return None;
+            }
+        };
+        let mut rendering = Rendering {
+            engine: &pipeline.engine,
+            files: &pipeline.files,
+            salt: &*pipeline.salt,
+            functions: &pipeline.functions,
+            ambients,
+            tag,
+            data: &mut data,
+            everything: detail == Detail::Everything,
+        };
+        let mut highs = Vec::new();
+        let mut names = Vec::new();
+        for reference in &out.matched.clone() {
+            let Some(text) = reference.as_str() else {
+                out.notes.push(
+                    Note::new(NoteLevel::Error, LOGGER, "Exception encountered while compiling reactions")
+                        .because(format!("a reference is no text: {}", reference.python_repr())),
+                );
+                return None;
+            };
+            names.push(text.to_owned());
+            let mut of_reference = Map::new();
+            for (found, template) in &*pipeline.templates.open(text, tag, &pipeline.files, &mut out.notes) {
+                tracing::debug!(target: "reactor", "compile template: {}", found.path);
+                if let Some(high) = rendering.file(found, template.clone(), out) {
+                    if rendering.everything {
+                        of_reference.extend(high.clone());
+                    }
+                    highs.push(high);
+                }
+            }
+            if rendering.everything {
+                out.high.push(of_reference);
+            }
+        }
+        if highs.is_empty() {
+            return None;
+        }
+        match compile::low(highs) {
+            Ok(chunks) => Some(chunks),
+            Err(refused) => {
+                let record = refused.record(tag, &names);
+                out.notes.push(Note::new(NoteLevel::Error, record.logger, record.message));
+                None
+            }
+        }
+    }
+
+    fn calls(&self, chunks: Vec<Map>, detail: Detail, out: &mut Outcome) {
+        let signatures = self.pipeline.signatures.read().unwrap_or_else(PoisonError::into_inner);
+        let dispatch = Dispatch {
+            settings: &self.pipeline.dispatch,
+            signatures: if signatures.is_empty() { Signatures::built_in() } else { &signatures },
+            pool_full: self.pipeline.pool_full,
+        };
+        if detail == Detail::Everything {
+            out.low.clone_from(&chunks);
+        }
+        for chunk in chunks {
+            out.calls.extend(dispatch.call(&chunk, &mut out.notes));
+        }
+    }
+}
+
+fn refused(note: Note, out: &mut Outcome) -> bool {
+    out.notes.push(note);
+    false
+}
+
+fn told(changed: Result<bool, Note>, yes: &str, no: &str, out: &mut Outcome) -> Value {
+    match changed {
+        Ok(true) => manage::status(true, yes),
+        Ok(false) => manage::status(false, no),
+        Err(note) => {
+            let answer = manage::status(false, &note.message);
+            out.notes.push(note);
+            answer
+        }
+    }
+}
+
+/// An event's data, known to be a mapping.
+enum Opened<'a> {
+    Value(&'a Value),
+    Msgpack(&'a [u8], Option<&'a str>),
+}
+
+impl<'a> Body<'a> {
+    /// What it is, if it is no mapping.
+    fn opened(self) -> Result<Opened<'a>, &'static str> {
+        match self {
+            Body::Value(value @ Value::Map(_)) => Ok(Opened::Value(value)),
+            Body::Value(Value::Null) => Err("nothing"),
+            Body::Value(Value::List(_)) => Err("a list"),
+            Body::Value(_) => Err("a single value"),
+            Body::Msgpack(bytes) => match super::msgpack::user_of(bytes) {
+                Some(user) => Ok(Opened::Msgpack(bytes, user)),
+                None => Err("no msgpack mapping"),
+            },
+        }
+    }
+}
+
+impl Opened<'_> {
+    /// Events of the reactor's own runners and wheel functions are not reacted to.
+    fn is_reactor_s(&self) -> bool {
+        match self {
+            Opened::Value(value) => {
+                value.as_map().and_then(|map| map.get("user")).and_then(Value::as_str) == Some(REACTOR_USER)
+            }
+            Opened::Msgpack(_, user) => *user == Some(REACTOR_USER),
+        }
+    }
+
+    fn map(&self) -> Map {
+        match self {
+            Opened::Value(Value::Map(map)) => map.clone(),
+            Opened::Value(_) => Map::new(),
+            Opened::Msgpack(bytes, _) => match Data::from_msgpack(bytes).map(|data| data.to_value()) {
+                Ok(Value::Map(map)) => map,
+                _ => Map::new(),
+            },
+        }
+    }
+
+    fn for_templates(&self) -> Result<Data, String> {
+        match self {
+            Opened::Value(value) => Ok(Data::from_value(value)),
+            Opened::Msgpack(bytes, _) => Data::from_msgpack(bytes),
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! One file to high data, through its renderers: natively where that is possible, by Salt's own renderers where not.
+
+use std::sync::Arc;
+
+use super::files::{BaseFiles, FileSettings, Found, Template, Unusable};
+use super::functions::Functions;
+use super::outcome::{NotNative, Outcome, Render};
+use super::salt::{Native, Recorded, Salt, SaltFile};
+use crate::model::{Note, NoteLevel};
+use crate::sls::jinja::{Ambient, Context, Data, Engine, Source};
+use crate::sls::{Map, Value, compile, json};
+
+const LOGGER: &str = "salt.utils.reactor";
+
+/// What one rendering needs beside the file.
+pub(super) struct Rendering<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) files: &'a FileSettings,
+    pub(super) salt: &'a dyn Salt,
+    pub(super) functions: &'a Functions,
+    pub(super) ambients: &'a mut Ambients,
+    pub(super) tag: &'a str,
+    /// The event's data: all files of an event see, and may change, the same.
+    pub(super) data: &'a mut Data,
+    pub(super) everything: bool,
+}
+
+/// What surrounds the templates of one thread.
+pub(super) struct Ambients {
+    opts: Arc<Value>,
+    /// With the grains that are known without Salt.
+    plain: (Arc<Value>, Ambient),
+    /// With Salt's; made when a template speaks of grains.
+    full: Option<(Arc<Value>, Ambient)>,
+}
+
+impl Ambients {
+    pub(super) fn new(opts: Arc<Value>, grains: Arc<Value>) -> Self {
+        let plain = (Arc::clone(&grains), Ambient::new(grains, Arc::clone(&opts)));
+        Self { opts, plain, full: None }
+    }
+
+    /// What a template needs. Grains may cost a start of Salt, so only those get them that may want them.
+    fn of(&mut self, text: &str, salt: &dyn Salt) -> (&Arc<Value>, &Ambient) {
+        let wants = ["grains", "import", "include", "extends"].iter().any(|word| text.contains(word));
+        if wants && self.full.is_none() {
+            self.full = salt.grains().map(|grains| {
+                let grains = Arc::new(grains);
+                (Arc::clone(&grains), Ambient::new(grains, Arc::clone(&self.opts)))
+            });
+        }
+        let (grains, ambient) = self.full.as_ref().filter(|_| wants).unwrap_or(&self.plain);
+        (grains, ambient)
+    }
+}
+
+/// Where a file stands between two renderers.
+enum Between {
+    Text(Arc<str>),
+    /// Text that no template made: what the file holds.
+    Values(Value),
+}
+
+/// Why a file gives nothing.
+enum Failure {
+    /// An ERROR with this cause.
+    Failed(String),
+    /// Salt has to do it; this is why.
+    NotNative(String),
+}
+
+/// The first renderer of a file that is not done natively, or the options of one that is.
+pub(super) fn foreign_stage(template: &Template) -> Option<String> {
+    template
+        .stages
+        .iter()
+        .find(|stage| !super::pipe::NATIVE.contains(&stage.name.as_str()))
+        .map(|stage| format!("renderer \"{}\"", stage.name))
+}
+
+impl Rendering<'_> {
+    /// The file's high data; none if it gives nothing, which the outcome's notes explain unless that is no fault.
+    pub(super) fn file(
+        &mut self,
+        found: &Found,
+        template: Result<Arc<Template>, Unusable>,
+        out: &mut Outcome,
+    ) -> Option<Map> {
+        let template = match template {
+            Ok(template) => template,
+            Err(Unusable::Empty) => return None,
+            Err(Unusable::Told(note)) => {
+                out.notes.push(note);
+                return None;
+            }
+            Err(Unusable::Failed(cause)) => {
+                out.notes.push(failed(&found.path, cause));
+                return None;
+            }
+        };
+        if template.stages.is_empty() {
+            out.notes.extend(template.notes.iter().cloned());
+            return None;
+        }
+        if let Some(why) = foreign_stage(&template) {
+            return self.by_salt(found, &template, &why, out);
+        }
+        // A file that turns out to be not native half way through must not have changed the data before Salt sees it.
+        let before =
+            (!template.not_native(self.engine, &found.path).is_empty()).then(|| self.data.to_value());
+        let said = out.notes.len();
+        out.notes.extend(template.notes.iter().cloned());
+        match self.stages(found, &template, out) {
+            Ok(high) => high,
+            Err(Failure::Failed(cause)) => {
+                out.notes.push(failed(&found.path, cause));
+                None
+            }
+            // What was said about the file so far, Salt will say itself.
+            Err(Failure::NotNative(why)) => {
+                out.notes.truncate(said);
+                if let Some(before) = before {
+                    *self.data = Data::from_value(&before);
+                }
+                self.by_salt(found, &template, &why, out)
+            }
+        }
+    }
+
+    fn stages(
+        &mut self,
+        found: &Found,
+        template: &Template,
+        out: &mut Outcome,
+    ) -> Result<Option<Map>, Failure> {
+        let mut now = Between::Text(Arc::clone(&template.text));
+        for (number, stage) in template.stages.iter().enumerate() {
+            let last = number + 1 == template.stages.len();
+            now = match (stage.name.as_str(), now) {
+                ("jinja", _) if !stage.options.is_empty() && stage.options != "-s" => {
+                    return Err(Failure::Failed(format!("Unknown renderer option: {}", stage.options)));
+                }
+                ("jinja", Between::Text(text)) => Between::Text(self.jinja(found, &text, out)?),
+                // Whoever asks for a rendering of data gets a failed one.
+                ("jinja", Between::Values(_)) => {
+                    self.remember(out, &found.path, None);
+                    return Err(Failure::Failed("jinja got data instead of text".to_owned()));
+                }
+                ("yaml", Between::Text(text)) if last => {
+                    return compile::high(&text, &found.path)
+                        .map(|high| (!high.is_empty()).then_some(high))
+                        .map_err(|error| Failure::Failed(error.to_string()));
+                }
+                ("yaml", Between::Text(text)) => {
+                    let value =
+                        crate::sls::yaml::load(&text).map_err(|error| Failure::Failed(error.to_string()))?;
+                    Between::Values(if value.truthy() { value } else { Value::Map(Map::new()) })
+                }
+                ("json", Between::Text(text)) => Between::Values(read_json(&text).map_err(Failure::Failed)?),
+                (name, Between::Values(_)) => {
+                    return Err(Failure::Failed(format!("{name} got data instead of text")));
+                }
+                (name, _) => return Err(Failure::NotNative(format!("renderer \"{name}\""))),
+            };
+        }
+        match now {
+            Between::Text(text) if text.is_empty() => Ok(None),
+            Between::Text(_) => Err(Failure::Failed(
+                "the last renderer gave text, and no data: end the pipe with yaml".to_owned(),
+            )),
+            Between::Values(value) => padded(value, &found.path).map_err(Failure::Failed),
+        }
+    }
+
+    fn jinja(&mut self, found: &Found, text: &str, out: &mut Outcome) -> Result<Arc<str>, Failure> {
+        out.notes.extend(bad_header(text));
+        let loader = BaseFiles { settings: self.files };
+        let opts = Arc::clone(&self.ambients.opts);
+        let (grains, ambient) = self.ambients.of(text, self.salt);
+        let salt = Recorded::new(self.salt, Native { functions: self.functions, opts: &opts, grains });
+        let context = Context::new(self.tag, self.data, ambient, &loader, &salt);
+        match self.engine.render(&Source { path: &found.path, text }, &context) {
+            Ok(rendered) => {
+                salt.into_outcome(out);
+                if tracing::enabled!(tracing::Level::DEBUG) {
+                    tracing::debug!(target: "reactor", "Rendered data from file: {}:\n{}", found.path, rendered.text);
+                }
+                if self.everything {
+                    self.remember(out, &found.path, Some(rendered.text.clone()));
+                }
+                Ok(rendered.text.into())
+            }
+            Err(error) if error.not_native() => Err(Failure::NotNative(error.message)),
+            Err(error) => {
+                salt.into_outcome(out);
+                self.remember(out, &found.path, None);
+                out.notes.push(
+                    Note::new(NoteLevel::Error, "salt.utils.templates", "Rendering exception occurred")
+                        .because(error.to_string()),
+                );
+                Err(Failure::Failed(error.to_string()))
+            }
+        }
+    }
+
+    /// Salt's own renderers do the whole file.
+    fn by_salt(&mut self, found: &Found, template: &Template, why: &str, out: &mut Outcome) -> Option<Map> {
+        out.not_native.push(NotNative { file: found.path.clone(), why: why.to_owned() });
+        let data = self.data.to_value();
+        let file = SaltFile {
+            path: &found.path,
+            source: &found.source,
+            reference: found.remote.as_ref().map(|(reference, _)| reference.as_str()),
+            tag: self.tag,
+            data: &data,
+        };
+        let rendered = match self.salt.render(&file) {
+            Ok(rendered) => rendered,
+            Err(error) => {
+                out.notes.extend(template.notes.iter().cloned());
+                out.notes.push(failed(&found.path, format!("{why} is not done natively: {error}")));
+                return None;
+            }
+        };
+        out.notes.extend(rendered.notes);
+        out.salt_calls.extend(rendered.salt_calls);
+        if self.everything {
+            out.renders.extend(rendered.renders);
+        }
+        if let Some(changed) = rendered.data {
+            *self.data = Data::from_value(&changed);
+        }
+        match rendered.result {
+            None => None,
+            Some(Ok(value)) => match padded(value, &found.path) {
+                Ok(high) => high,
+                Err(cause) => {
+                    out.notes.push(failed(&found.path, cause));
+                    None
+                }
+            },
+            Some(Err((kind, text))) => {
+                out.notes.push(failed(&found.path, format!("{kind}: {text}")));
+                None
+            }
+        }
+    }
+
+    fn remember(&self, out: &mut Outcome, file: &str, text: Option<String>) {
+        if self.everything {
+            out.renders.push(Render { file: file.to_owned(), text });
+        }
+    }
+}
+
+/// A `#jinja2:` line, first or below a shebang, that holds no mapping: it is left where it is.
+fn bad_header(text: &str) -> Option<Note> {
+    let mut lines = text.lines();
+    let mut line = lines.next()?;
+    if line.starts_with("#!") && !line.starts_with("#!/") {
+        line = lines.next()?;
+    }
+    let options = line.strip_prefix("#jinja2:")?;
+    let what = match json::load(options) {
+        _ if options.trim().is_empty() => return None,
+        Ok(Value::Map(_)) => return None,
+        Ok(_) => "Ignoring '#jinja2:' header that is not a JSON object",
+        Err(_) => "Ignoring malformed '#jinja2:' header in template",
+    };
+    Some(Note::new(NoteLevel::Warning, "salt.utils.templates", format!("{what}: {line}")))
+}
+
+/// Python's JSON renderer: a shebang line is cut off, nothing is an empty mapping.
+fn read_json(text: &str) -> Result<Value, String> {
+    let text =
+        if text.starts_with("#!") { text.split_once('\n').map_or(text, |(_, rest)| rest) } else { text };
+    if text.trim().is_empty() {
+        return Ok(Value::Map(Map::new()));
+    }
+    match json::load(text).map_err(|error| error.to_string())? {
+        // Salt takes null for "not written yet", and renders once more what is now read to its end.
+        Value::Null => Ok(Value::Map(Map::new())),
+        value => Ok(value),
+    }
+}
+
+/// High data of values. What is empty, and can be gone through, is no high data and no fault.
+fn padded(value: Value, path: &str) -> Result<Option<Map>, String> {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::BigInt(_) | Value::Float(_) => {
+            Err(format!("the renderers gave {} instead of a mapping", value.python_repr()))
+        }
+        value if !value.truthy() => Ok(None),
+        value => compile::pad(value, path).map(Some).map_err(|error| error.to_string()),
+    }
+}
+
+pub(super) fn failed(path: &str, cause: impl Into<String>) -> Note {
+    Note::new(NoteLevel::Error, LOGGER, format!("Failed to render \"{path}\": ")).because(cause)
+}

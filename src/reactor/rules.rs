@@ -1,0 +1,241 @@
+//! The option `reactor`: which patterns lead to which files.
+//!
+//! It is a list of one-key mappings, or the name of a YAML file that holds one; `salt-run reactor.add` and `reactor.delete` change
+//! a list at run time, and a restart forgets it. What Salt passes over silently is passed over here; what it dies of is an ERROR.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::files::Fingerprint;
+use super::matcher::Matcher;
+use crate::model::{Note, NoteLevel};
+use crate::sls::{Map, Value, yaml};
+
+const LOGGER: &str = "salt.utils.reactor";
+
+/// Compiled rules.
+#[derive(Debug, Default)]
+pub struct Rules {
+    /// The entries as configured, for who asks.
+    pub entries: Vec<Value>,
+    /// What is wrong with them.
+    pub notes: Vec<Note>,
+    matcher: Matcher,
+    compiled: Vec<(Arc<str>, Vec<Value>)>,
+}
+
+impl Rules {
+    /// Compiles the value of the option, or of the file it names.
+    pub fn new(reactor: &Value) -> Self {
+        match reactor {
+            Value::List(entries) => Self::of(entries.clone()),
+            // Salt goes through the keys or letters of these, finds no mapping among them, and matches nothing.
+            Value::Map(_) | Value::Str(_) => Self::default(),
+            other => Self {
+                notes: vec![Note::new(
+                    NoteLevel::Error,
+                    LOGGER,
+                    format!(
+                        "`reactor` is no list of rules but {}: nothing is reacted to",
+                        other.python_repr()
+                    ),
+                )],
+                ..Self::default()
+            },
+        }
+    }
+
+    fn of(entries: Vec<Value>) -> Self {
+        let mut rules = Self { entries, ..Self::default() };
+        let mut compiled: Vec<(Arc<str>, Vec<Value>)> = Vec::new();
+        for entry in &rules.entries {
+            let Some((key, value)) = only_pair(entry) else { continue };
+            let Some(pattern) = key.as_str() else {
+                rules.notes.push(Note::new(
+                    NoteLevel::Error,
+                    LOGGER,
+                    format!(
+                        "A reactor rule's pattern is no text but {}: quote it. The rule is left out",
+                        key.python_repr()
+                    ),
+                ));
+                continue;
+            };
+            let references = match value {
+                Value::Str(_) => vec![value.clone()],
+                Value::List(items) => items.clone(),
+                _ => Vec::new(),
+            };
+            compiled.push((Arc::from(pattern), references));
+        }
+        rules.matcher = Matcher::new(compiled.iter().map(|(pattern, _)| &**pattern));
+        rules.compiled = compiled;
+        rules
+    }
+
+    /// The rules that take a tag, in order: pattern and references.
+    pub fn matching(&self, tag: &str) -> impl Iterator<Item = (&Arc<str>, &[Value])> {
+        let numbers = self.matcher.matching(tag);
+        numbers
+            .into_iter()
+            .filter_map(|rule| self.compiled.get(rule))
+            .map(|(pattern, refs)| (pattern, refs.as_slice()))
+    }
+
+    /// Whether a tag leads to any rule at all.
+    pub fn matches(&self, tag: &str) -> bool {
+        self.matcher.matches(tag)
+    }
+
+    /// All rules, in order: pattern and references.
+    pub fn all(&self) -> impl Iterator<Item = (&Arc<str>, &[Value])> {
+        self.compiled.iter().map(|(pattern, references)| (pattern, references.as_slice()))
+    }
+
+    /// How many patterns there are.
+    pub fn len(&self) -> usize {
+        self.matcher.len()
+    }
+
+    /// Whether there is no pattern.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The rules with one more, unless its pattern is there already.
+    pub fn with(&self, pattern: Value, references: Value, notes: &mut Vec<Note>) -> Option<Self> {
+        if self.place(&pattern, notes).is_some() {
+            return None;
+        }
+        let mut entries = self.entries.clone();
+        let mut entry = Map::new();
+        entry.insert(crate::sls::value::Key(pattern), references);
+        entries.push(Value::Map(entry));
+        Some(Self::of(entries))
+    }
+
+    /// The rules without the first of this pattern, if there is one.
+    pub fn without(&self, pattern: &Value, notes: &mut Vec<Note>) -> Option<Self> {
+        let at = self.place(pattern, notes)?;
+        let mut entries = self.entries.clone();
+        entries.remove(at);
+        Some(Self::of(entries))
+    }
+
+    fn place(&self, pattern: &Value, notes: &mut Vec<Note>) -> Option<usize> {
+        for (at, entry) in self.entries.iter().enumerate() {
+            match first_key(entry) {
+                Some(key) if key.python_eq(pattern) => return Some(at),
+                Some(_) => {}
+                None => notes.push(odd(entry)),
+            }
+        }
+        None
+    }
+}
+
+/// What a request that goes through the entries says about one without a first key; Salt's process dies of it.
+fn odd(entry: &Value) -> Note {
+    Note::new(
+        NoteLevel::Error,
+        LOGGER,
+        format!("A reactor rule is no mapping but {} and is passed over", entry.python_repr()),
+    )
+}
+
+fn only_pair(entry: &Value) -> Option<(&Value, &Value)> {
+    let map = entry.as_map()?;
+    let (key, value) = map.first()?;
+    (map.len() == 1).then_some((&key.0, value))
+}
+
+fn first_key(entry: &Value) -> Option<&Value> {
+    Some(&entry.as_map()?.first()?.0.0)
+}
+
+/// A file of rules, read again when it changed.
+#[derive(Debug)]
+pub(super) struct RulesFile {
+    pub(super) path: String,
+    seen: Option<(Fingerprint, Arc<Rules>)>,
+}
+
+impl RulesFile {
+    pub(super) fn new(path: &str) -> Self {
+        Self { path: path.to_owned(), seen: None }
+    }
+
+    /// The rules as they are now.
+    pub(super) fn rules(&mut self) -> Result<Arc<Rules>, Note> {
+        let now = Fingerprint::of(Path::new(&self.path));
+        if let (Some((seen, rules)), Some(now)) = (&self.seen, &now)
+            && seen.vouches_for(now)
+        {
+            return Ok(Arc::clone(rules));
+        }
+        let complain = |what: &str, cause: String| {
+            Note::new(NoteLevel::Error, LOGGER, format!("Failed to {what} reactor map: \"{}\"", self.path))
+                .because(cause)
+        };
+        let bytes = std::fs::read(&self.path).map_err(|error| complain("read", error.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|_| complain("parse YAML in", "not UTF-8".to_owned()))?;
+        let value = yaml::load(&text).map_err(|error| complain("parse YAML in", error.to_string()))?;
+        let rules = Arc::new(Rules::new(&value));
+        self.seen = now.map(|now| (now, Arc::clone(&rules)));
+        Ok(rules)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(text: &str) -> Rules {
+        Rules::new(&yaml::load(text).unwrap())
+    }
+
+    fn matched(rules: &Rules, tag: &str) -> Vec<String> {
+        rules.matching(tag).flat_map(|(_, references)| references).map(Value::python_str).collect()
+    }
+
+    #[test]
+    fn every_matching_rule_counts_in_order() {
+        let rules = rules("[{'te*': c}, {other: b}, {'test/*': [b, a]}, {'test/*': b}]");
+        assert_eq!(matched(&rules, "test/x"), ["c", "b", "a", "b"]);
+        assert!(matched(&rules, "nothing").is_empty());
+    }
+
+    #[test]
+    fn odd_entries_are_passed_over_and_numbers_told() {
+        let rules = rules("[text, 5, ~, {}, {a: ~}, {a: {b: c}}, {a: 7}, {a: x, b: y}, {5: z}, {a: [[n]]}]");
+        assert_eq!(matched(&rules, "a"), ["['n']"]);
+        assert_eq!(rules.notes.len(), 1);
+        assert!(rules.notes[0].message.contains('5'));
+    }
+
+    #[test]
+    fn rules_come_and_go_by_their_first_key() {
+        let one = rules("[plain, {a: x}]");
+        let mut notes = Vec::new();
+        assert!(one.with("a".into(), "y".into(), &mut notes).is_none());
+        let two = one.with("b".into(), Value::List(vec!["y".into()]), &mut notes).unwrap();
+        assert_eq!(matched(&two, "b"), ["y"]);
+        assert!(two.without(&"c".into(), &mut notes).is_none());
+        assert!(matched(&two.without(&"a".into(), &mut notes).unwrap(), "a").is_empty());
+        assert_eq!(notes.len(), 4, "the odd entry is told each time");
+    }
+
+    #[test]
+    fn a_file_of_rules_is_read_again_when_it_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("map");
+        let mut file = RulesFile::new(path.to_str().unwrap());
+        assert!(file.rules().unwrap_err().message.starts_with("Failed to read reactor map: \""));
+        std::fs::write(&path, "- a: x\n").unwrap();
+        assert_eq!(matched(&file.rules().unwrap(), "a"), ["x"]);
+        std::fs::write(&path, "- a: y\n").unwrap();
+        assert_eq!(matched(&file.rules().unwrap(), "a"), ["y"]);
+        std::fs::write(&path, "- [\n").unwrap();
+        assert!(file.rules().unwrap_err().message.starts_with("Failed to parse YAML in reactor map: \""));
+    }
+}

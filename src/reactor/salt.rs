@@ -1,0 +1,169 @@
+//! Salt itself, asked for what is not done natively: whole files in other renderers, and the functions behind `salt` in templates.
+
+use std::cell::RefCell;
+
+use super::functions::Functions;
+use super::outcome::{Outcome, Render, SaltCall};
+use crate::model::Note;
+use crate::sls::jinja::SaltFunctions;
+use crate::sls::value::Key;
+use crate::sls::{Map, Value};
+
+/// Why Salt gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SaltError {
+    /// There is no Salt, or it does not start; what was asked needs it.
+    #[error("{0}")]
+    Absent(String),
+    /// It took too long and was killed.
+    #[error("Salt's Python took longer than {seconds} s and was killed")]
+    TooLong {
+        /// The limit.
+        seconds: u64,
+    },
+    /// It died, or answered what is no answer.
+    #[error("Salt's Python failed: {0}")]
+    Broken(String),
+}
+
+/// A file for Salt's own renderer.
+#[derive(Debug, Clone, Copy)]
+pub struct SaltFile<'a> {
+    /// The path as Salt shows it.
+    pub path: &'a str,
+    /// The file to read.
+    pub source: &'a std::path::Path,
+    /// The `salt://` reference, if it is one: Salt then fetches the file itself.
+    pub reference: Option<&'a str>,
+    /// The event's tag.
+    pub tag: &'a str,
+    /// The event's data, as earlier files left it.
+    pub data: &'a Value,
+}
+
+/// What Salt made of a file.
+#[derive(Debug, Clone, Default)]
+pub struct SaltRendered {
+    /// The data behind the last renderer, or the exception's type and text.
+    pub result: Option<Result<Value, (String, String)>>,
+    /// Texts that its Jinja made.
+    pub renders: Vec<Render>,
+    /// Functions that were called.
+    pub salt_calls: Vec<SaltCall>,
+    /// What it logged, from WARNING on.
+    pub notes: Vec<Note>,
+    /// The event's data, if the file changed it.
+    pub data: Option<Value>,
+}
+
+/// What a function of Salt gave.
+#[derive(Debug, Clone)]
+pub struct SaltAnswer {
+    /// The value, or the exception's type and text.
+    pub result: Result<Value, (String, String)>,
+    /// What it logged, from WARNING on.
+    pub notes: Vec<Note>,
+}
+
+/// A Salt that can be asked. Calls may come from several threads.
+pub trait Salt: Send + Sync {
+    /// Renders a file with Salt's own renderers.
+    fn render(&self, file: &SaltFile<'_>) -> Result<SaltRendered, SaltError>;
+
+    /// Calls an execution function.
+    fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Result<SaltAnswer, SaltError>;
+
+    /// Whether there is such a function; none if that cannot be known.
+    fn has(&self, fun: &str) -> Option<bool>;
+
+    /// The master's grains; none if they cannot be had.
+    fn grains(&self) -> Option<Value>;
+
+    /// Whether this function must be asked here, though it could be done natively.
+    fn insists(&self, _fun: &str) -> bool {
+        false
+    }
+}
+
+/// No Salt at all; says what to do about it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoSalt;
+
+/// What is wanted where there is no Salt.
+const WANTED: &str = "this needs Salt's own Python, and none is configured";
+
+impl Salt for NoSalt {
+    fn render(&self, _file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
+        Err(SaltError::Absent(WANTED.to_owned()))
+    }
+
+    fn call(&self, _fun: &str, _args: &[Value], _kwargs: &Map) -> Result<SaltAnswer, SaltError> {
+        Err(SaltError::Absent(WANTED.to_owned()))
+    }
+
+    fn has(&self, _fun: &str) -> Option<bool> {
+        None
+    }
+
+    fn grains(&self) -> Option<Value> {
+        None
+    }
+}
+
+/// The functions behind `salt` during one rendering; remembers what was called.
+pub(super) struct Recorded<'a> {
+    salt: &'a dyn Salt,
+    native: Native<'a>,
+    calls: RefCell<Vec<SaltCall>>,
+    notes: RefCell<Vec<Note>>,
+}
+
+/// Functions that are done here, and what they know.
+#[derive(Clone, Copy)]
+pub(super) struct Native<'a> {
+    pub(super) functions: &'a Functions,
+    pub(super) opts: &'a Value,
+    pub(super) grains: &'a Value,
+}
+
+impl<'a> Recorded<'a> {
+    pub(super) fn new(salt: &'a dyn Salt, native: Native<'a>) -> Self {
+        Self { salt, native, calls: RefCell::default(), notes: RefCell::default() }
+    }
+
+    /// What the rendering called and what that logged. Not for a rendering that Salt will do again.
+    pub(super) fn into_outcome(self, out: &mut Outcome) {
+        out.notes.append(&mut self.notes.into_inner());
+        out.salt_calls.append(&mut self.calls.into_inner());
+    }
+}
+
+impl SaltFunctions for Recorded<'_> {
+    fn has(&self, fun: &str) -> bool {
+        (self.native.functions.has(fun) && !self.salt.insists(fun)) || self.salt.has(fun).unwrap_or(false)
+    }
+
+    fn call(&self, fun: &str, args: &[Value], kwargs: &[(String, Value)]) -> Result<Value, String> {
+        let kwargs: Map =
+            kwargs.iter().map(|(name, value)| (Key::from(name.as_str()), value.clone())).collect();
+        let Native { functions, opts, grains } = self.native;
+        let native =
+            if self.salt.insists(fun) { None } else { functions.call(fun, args, &kwargs, opts, grains) };
+        let answer = match native {
+            Some(answer) => answer,
+            None => self.salt.call(fun, args, &kwargs).map_err(|error| error.to_string())?,
+        };
+        self.notes.borrow_mut().extend(answer.notes);
+        self.calls.borrow_mut().push(SaltCall {
+            fun: fun.to_owned(),
+            args: args.to_vec(),
+            kwargs,
+            answer: answer.result.clone(),
+        });
+        answer.result.map_err(|(kind, text)| if text.is_empty() { kind } else { text })
+    }
+
+    fn elsewhere(&self) -> bool {
+        self.salt.has("test.ping").is_none()
+    }
+}

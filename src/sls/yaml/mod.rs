@@ -1,0 +1,74 @@
+//! YAML as PyYAML with libyaml reads it under Salt's loader: YAML 1.1, with Salt's own rules for integers, dates and duplicates.
+//!
+//! The scanner is our own because a reactor file must mean here what it means to Salt, in each corner: what a parser of YAML 1.2
+//! takes for text, an error or a tab that is allowed is not what libyaml takes for it, and what was accepted cannot be told
+//! afterwards from its events.
+//!
+//! ```text
+//! text -> scan, scalar, tag: tokens -> parse: nodes -> construct: values
+//! ```
+
+mod construct;
+mod parse;
+mod resolve;
+mod scalar;
+mod scan;
+mod tag;
+
+use super::Value;
+use crate::limits::SLS_BYTES_MAX;
+use construct::Constructor;
+use parse::Parser;
+
+/// Why a text is no YAML to Salt.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {message}")]
+pub struct YamlError {
+    /// The line, from 1.
+    pub line: usize,
+    /// The column in characters, from 1.
+    pub column: usize,
+    /// What is wrong, in PyYAML's words where it has some.
+    pub message: String,
+}
+
+/// Which parts of a document are one object in Python, because an anchor stands before them: for each pair of the root, if it
+/// is a mapping, the number of its value and, if that is a mapping too, the numbers of its values.
+pub(super) type Sharing = Vec<(u32, Vec<u32>)>;
+
+/// Reads the one document of `text`; a text without one is `None`.
+pub fn load(text: &str) -> Result<Value, YamlError> {
+    load_shared(text).map(|(value, _)| value)
+}
+
+/// [`load`], and what is shared in it, if it has anchors at all.
+pub(super) fn load_shared(text: &str) -> Result<(Value, Option<Sharing>), YamlError> {
+    check(text)?;
+    let mut parser = Parser::new(text);
+    let Some(root) = parser.document()? else { return Ok((Value::Null, None)) };
+    let mut constructor = Constructor::new(parser.nodes, text);
+    let value = constructor.value(root)?;
+    let sharing = constructor.nodes.has_anchors.then(|| constructor.sharing(root));
+    Ok((value, sharing))
+}
+
+/// Control characters are refused wherever they stand.
+fn check(text: &str) -> Result<(), YamlError> {
+    if text.len() > SLS_BYTES_MAX {
+        let message = format!("larger than {SLS_BYTES_MAX} bytes");
+        return Err(YamlError { line: 1, column: 1, message });
+    }
+    let fine = |byte: &u8| (0x20..0x7f).contains(byte) || *byte == b'\n';
+    if text.as_bytes().iter().all(fine) {
+        return Ok(());
+    }
+    let printable = |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='~' | '\u{85}' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
+    let Some((at, c)) = text.char_indices().find(|(_, c)| !printable(*c)) else { return Ok(()) };
+    let before = text.get(..at).unwrap_or_default();
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    Err(YamlError {
+        line: before.matches('\n').count() + 1,
+        column: before.get(line_start..).unwrap_or_default().chars().count() + 1,
+        message: format!("control characters are not allowed: {}", c.escape_unicode()),
+    })
+}

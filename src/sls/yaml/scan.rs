@@ -1,0 +1,523 @@
+//! Text to tokens, with libyaml's rules: which character may begin what, indentation, and keys that are known for keys only when
+//! their colon comes.
+//!
+//! A token may turn out to have been the beginning of a key, so tokens wait in a queue until that is settled: a simple key lies
+//! within one line and 1024 characters.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
+use super::YamlError;
+
+/// Characters that a simple key may have.
+const SIMPLE_KEY_CHARS_MAX: u32 = 1024;
+
+/// A place in the text: characters from its start, line and column from 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) index: u32,
+    pub(super) line: u32,
+    pub(super) column: u32,
+}
+
+impl Mark {
+    pub(super) fn error(self, message: impl Into<String>) -> YamlError {
+        YamlError { line: self.line as usize + 1, column: self.column as usize + 1, message: message.into() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Token<'a> {
+    StreamEnd,
+    Version { major: u32, minor: u32 },
+    TagDirective { handle: String, prefix: String },
+    DocumentStart,
+    DocumentEnd,
+    BlockSequenceStart,
+    BlockMappingStart,
+    BlockEnd,
+    FlowSequenceStart,
+    FlowSequenceEnd,
+    FlowMappingStart,
+    FlowMappingEnd,
+    BlockEntry,
+    FlowEntry,
+    Key,
+    Value,
+    Alias(&'a str),
+    Anchor(&'a str),
+    Tag { handle: String, suffix: String },
+    Scalar { text: Cow<'a, str>, plain: bool },
+}
+
+/// A token that may be the first of a key.
+#[derive(Debug, Clone, Copy, Default)]
+struct SimpleKey {
+    possible: bool,
+    required: bool,
+    token: usize,
+    mark: Mark,
+}
+
+pub(super) struct Scanner<'a> {
+    pub(super) text: &'a str,
+    bytes: &'a [u8],
+    /// The next byte to look at.
+    pub(super) pos: usize,
+    line: u32,
+    /// Where the line begins.
+    line_start: usize,
+    /// Bytes before `pos`, and before `line_start`, that begin no character.
+    inner: usize,
+    line_inner: usize,
+    tokens: VecDeque<(Token<'a>, Mark)>,
+    /// Tokens that left the queue.
+    taken: usize,
+    /// The column of the present block collection, -1 outside.
+    pub(super) indent: i64,
+    indents: Vec<i64>,
+    key_allowed: bool,
+    /// One for the block context, and one for each flow collection that is open.
+    keys: Vec<SimpleKey>,
+    ended: bool,
+    /// The first token of the queue is known for what it is.
+    ready: bool,
+}
+
+impl<'a> Scanner<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        // A byte order mark says nothing here: the text is decoded already.
+        let pos = if text.starts_with('\u{feff}') { 3 } else { 0 };
+        Self {
+            text,
+            bytes: text.as_bytes(),
+            pos,
+            line: 0,
+            line_start: pos,
+            inner: 0,
+            line_inner: 0,
+            tokens: VecDeque::with_capacity(16),
+            taken: 0,
+            indent: -1,
+            indents: Vec::with_capacity(8),
+            key_allowed: true,
+            keys: vec![SimpleKey::default()],
+            ended: false,
+            ready: false,
+        }
+    }
+
+    /// The next token, left where it is.
+    pub(super) fn peek_token(&mut self) -> Result<&Token<'a>, YamlError> {
+        self.fill()?;
+        Ok(self.tokens.front().map_or(&Token::StreamEnd, |(token, _)| token))
+    }
+
+    /// Where the next token begins.
+    pub(super) fn token_mark(&mut self) -> Result<Mark, YamlError> {
+        self.fill()?;
+        Ok(self.tokens.front().map_or_else(|| self.mark(), |(_, mark)| *mark))
+    }
+
+    /// Takes the next token.
+    pub(super) fn next_token(&mut self) -> Result<Token<'a>, YamlError> {
+        self.fill()?;
+        self.taken += 1;
+        self.ready = false;
+        Ok(self.tokens.pop_front().map_or(Token::StreamEnd, |(token, _)| token))
+    }
+
+    /// Scans on until it is known what the first token of the queue is.
+    fn fill(&mut self) -> Result<(), YamlError> {
+        while !self.ready {
+            if self.tokens.is_empty() && !self.ended || self.first_may_be_key()? {
+                self.fetch()?;
+            } else {
+                self.ready = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn first_may_be_key(&mut self) -> Result<bool, YamlError> {
+        if self.tokens.is_empty() {
+            return Ok(false);
+        }
+        self.drop_stale_keys()?;
+        Ok(self.keys.iter().any(|key| key.possible && key.token == self.taken))
+    }
+
+    fn fetch(&mut self) -> Result<(), YamlError> {
+        self.skip_to_token();
+        self.drop_stale_keys()?;
+        let mark = self.mark();
+        self.unroll(i64::from(mark.column));
+        let Some(first) = self.bytes.get(self.pos).copied() else { return self.stream_end() };
+        if mark.column == 0 {
+            if first == b'%' {
+                self.line_of_its_own()?;
+                let token = self.directive(mark)?;
+                return self.push(token, mark);
+            }
+            if let Some(token) = self.document_indicator() {
+                self.line_of_its_own()?;
+                self.pos += 3;
+                return self.push(token, mark);
+            }
+        }
+        let blank_next = self.is_blankz(1);
+        let flow = self.in_flow();
+        match first {
+            b'[' => self.flow_start(Token::FlowSequenceStart),
+            b'{' => self.flow_start(Token::FlowMappingStart),
+            b']' => self.flow_end(Token::FlowSequenceEnd),
+            b'}' => self.flow_end(Token::FlowMappingEnd),
+            b',' => {
+                self.forget_key()?;
+                self.key_allowed = true;
+                self.indicator(Token::FlowEntry)
+            }
+            b'-' if blank_next => self.block_entry(),
+            b'?' if blank_next || flow => self.key(),
+            b':' if blank_next || flow => self.value(),
+            b'*' | b'&' => {
+                self.save_key()?;
+                self.key_allowed = false;
+                let token = self.anchor(mark)?;
+                self.push(token, mark)
+            }
+            b'!' => {
+                self.save_key()?;
+                self.key_allowed = false;
+                let token = self.tag(mark)?;
+                self.push(token, mark)
+            }
+            b'|' | b'>' if !flow => {
+                self.forget_key()?;
+                self.key_allowed = true;
+                let text = self.block_scalar(mark, first == b'|')?;
+                self.push(Token::Scalar { text: text.into(), plain: false }, mark)
+            }
+            b'\'' | b'"' => {
+                self.save_key()?;
+                self.key_allowed = false;
+                let text = self.quoted_scalar(mark, first)?;
+                self.push(Token::Scalar { text, plain: false }, mark)
+            }
+            _ if self.begins_plain(first) => {
+                self.save_key()?;
+                self.key_allowed = false;
+                let (text, crossed_line) = self.plain_scalar(mark)?;
+                self.key_allowed |= crossed_line;
+                self.push(Token::Scalar { text, plain: true }, mark)
+            }
+            _ => Err(mark.error(match first {
+                b'\t' => "found character '\\t' that cannot start any token".to_owned(),
+                _ => "found character that cannot start any token".to_owned(),
+            })),
+        }
+    }
+
+    fn begins_plain(&self, first: u8) -> bool {
+        match first {
+            b'-' => !self.is_blank(1),
+            b'?' | b':' => !self.in_flow() && !self.is_blankz(1),
+            b',' | b'[' | b']' | b'{' | b'}' | b'#' | b'&' | b'*' | b'!' | b'|' | b'>' | b'\'' | b'"'
+            | b'%' | b'@' | b'`' => false,
+            _ => !self.is_blankz(0),
+        }
+    }
+
+    fn stream_end(&mut self) -> Result<(), YamlError> {
+        self.unroll(-1);
+        self.forget_key()?;
+        self.key_allowed = false;
+        self.ended = true;
+        // What waits for a colon waits in vain from here on.
+        if self.column() > 0 {
+            self.line += 1;
+            self.line_start = self.pos;
+            self.line_inner = self.inner;
+        }
+        let mark = self.mark();
+        self.push(Token::StreamEnd, mark)
+    }
+
+    /// Directives and document indicators end all block collections.
+    fn line_of_its_own(&mut self) -> Result<(), YamlError> {
+        self.unroll(-1);
+        self.forget_key()?;
+        self.key_allowed = false;
+        Ok(())
+    }
+
+    /// `---` or `...` at the beginning of a line, which the caller has checked.
+    pub(super) fn document_indicator(&self) -> Option<Token<'a>> {
+        if !self.is_blankz(3) {
+            return None;
+        }
+        match self.bytes.get(self.pos..self.pos + 3)? {
+            b"---" => Some(Token::DocumentStart),
+            b"..." => Some(Token::DocumentEnd),
+            _ => None,
+        }
+    }
+
+    fn flow_start(&mut self, token: Token<'a>) -> Result<(), YamlError> {
+        self.save_key()?;
+        self.keys.push(SimpleKey::default());
+        self.key_allowed = true;
+        self.indicator(token)
+    }
+
+    fn flow_end(&mut self, token: Token<'a>) -> Result<(), YamlError> {
+        self.forget_key()?;
+        if self.in_flow() {
+            self.keys.pop();
+        }
+        self.key_allowed = false;
+        self.indicator(token)
+    }
+
+    fn block_entry(&mut self) -> Result<(), YamlError> {
+        if !self.in_flow() {
+            let mark = self.mark();
+            if !self.key_allowed {
+                return Err(mark.error("block sequence entries are not allowed in this context"));
+            }
+            self.roll(mark, None, Token::BlockSequenceStart);
+        }
+        self.forget_key()?;
+        self.key_allowed = true;
+        self.indicator(Token::BlockEntry)
+    }
+
+    fn key(&mut self) -> Result<(), YamlError> {
+        if !self.in_flow() {
+            let mark = self.mark();
+            if !self.key_allowed {
+                return Err(mark.error("mapping keys are not allowed in this context"));
+            }
+            self.roll(mark, None, Token::BlockMappingStart);
+        }
+        self.forget_key()?;
+        self.key_allowed = !self.in_flow();
+        self.indicator(Token::Key)
+    }
+
+    fn value(&mut self) -> Result<(), YamlError> {
+        let key = self.keys.last().copied().unwrap_or_default();
+        if key.possible {
+            let at = key.token - self.taken;
+            self.tokens.insert(at, (Token::Key, key.mark));
+            self.roll(key.mark, Some(at), Token::BlockMappingStart);
+            if let Some(key) = self.keys.last_mut() {
+                key.possible = false;
+            }
+            self.key_allowed = false;
+        } else {
+            if !self.in_flow() {
+                let mark = self.mark();
+                if !self.key_allowed {
+                    return Err(mark.error("mapping values are not allowed in this context"));
+                }
+                self.roll(mark, None, Token::BlockMappingStart);
+            }
+            self.key_allowed = !self.in_flow();
+        }
+        self.indicator(Token::Value)
+    }
+
+    fn indicator(&mut self, token: Token<'a>) -> Result<(), YamlError> {
+        let mark = self.mark();
+        self.pos += 1;
+        self.push(token, mark)
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "the last step of every fetch")]
+    fn push(&mut self, token: Token<'a>, mark: Mark) -> Result<(), YamlError> {
+        self.tokens.push_back((token, mark));
+        Ok(())
+    }
+
+    /// The present token may be a key, if one may stand here.
+    fn save_key(&mut self) -> Result<(), YamlError> {
+        if self.key_allowed {
+            let mark = self.mark();
+            let required = !self.in_flow() && self.indent == i64::from(mark.column);
+            self.forget_key()?;
+            let token = self.taken + self.tokens.len();
+            if let Some(key) = self.keys.last_mut() {
+                *key = SimpleKey { possible: true, required, token, mark };
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_key(&mut self) -> Result<(), YamlError> {
+        if let Some(key) = self.keys.last_mut() {
+            if key.possible && key.required {
+                return Err(key.mark.error("could not find expected ':'"));
+            }
+            key.possible = false;
+        }
+        Ok(())
+    }
+
+    /// What began on an earlier line, or too far back, is no key any more.
+    fn drop_stale_keys(&mut self) -> Result<(), YamlError> {
+        let here = self.mark();
+        for key in &mut self.keys {
+            if key.possible
+                && (key.mark.line < here.line || key.mark.index + SIMPLE_KEY_CHARS_MAX < here.index)
+            {
+                if key.required {
+                    return Err(here.error("could not find expected ':'"));
+                }
+                key.possible = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a block collection if this column is further in than the present one.
+    fn roll(&mut self, mark: Mark, at: Option<usize>, token: Token<'a>) {
+        let column = i64::from(mark.column);
+        if !self.in_flow() && self.indent < column {
+            self.indents.push(self.indent);
+            self.indent = column;
+            let at = at.unwrap_or(self.tokens.len());
+            self.tokens.insert(at, (token, mark));
+        }
+    }
+
+    /// Ends the block collections that are further in than `column`.
+    fn unroll(&mut self, column: i64) {
+        if self.in_flow() {
+            return;
+        }
+        while self.indent > column {
+            let mark = self.mark();
+            self.tokens.push_back((Token::BlockEnd, mark));
+            self.indent = self.indents.pop().unwrap_or(-1);
+        }
+    }
+
+    /// Passes over blanks, comments and line breaks. A tab is no indentation.
+    fn skip_to_token(&mut self) {
+        loop {
+            if self.pos == self.line_start && self.rest().starts_with('\u{feff}') {
+                self.skip_char();
+            }
+            let tabs = self.in_flow() || !self.key_allowed;
+            while self.peek(0) == b' ' || tabs && self.peek(0) == b'\t' {
+                self.pos += 1;
+            }
+            self.skip_comment();
+            if !self.is_break(0) {
+                return;
+            }
+            self.skip_line();
+            if !self.in_flow() {
+                self.key_allowed = true;
+            }
+        }
+    }
+
+    pub(super) fn in_flow(&self) -> bool {
+        self.keys.len() > 1
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Mark { index: number(self.pos - self.inner), line: self.line, column: number(self.column()) }
+    }
+
+    pub(super) fn column(&self) -> usize {
+        (self.pos - self.line_start) - (self.inner - self.line_inner)
+    }
+
+    fn rest(&self) -> &'a str {
+        self.text.get(self.pos..).unwrap_or_default()
+    }
+
+    /// The text from `start` up to here.
+    pub(super) fn since(&self, start: usize) -> &'a str {
+        self.text.get(start..self.pos).unwrap_or_default()
+    }
+
+    /// The byte `ahead` of here; zero, which no text holds, behind the end.
+    pub(super) fn peek(&self, ahead: usize) -> u8 {
+        self.bytes.get(self.pos + ahead).copied().unwrap_or(0)
+    }
+
+    pub(super) fn at_end(&self) -> bool {
+        self.pos >= self.bytes.len()
+    }
+
+    pub(super) fn is_blank(&self, ahead: usize) -> bool {
+        matches!(self.peek(ahead), b' ' | b'\t')
+    }
+
+    /// CR, LF, NEL, LS or PS.
+    pub(super) fn is_break(&self, ahead: usize) -> bool {
+        match self.peek(ahead) {
+            b'\r' | b'\n' => true,
+            0xc2 => self.peek(ahead + 1) == 0x85,
+            0xe2 => self.peek(ahead + 1) == 0x80 && matches!(self.peek(ahead + 2), 0xa8 | 0xa9),
+            _ => false,
+        }
+    }
+
+    pub(super) fn is_breakz(&self, ahead: usize) -> bool {
+        self.peek(ahead) == 0 || self.is_break(ahead)
+    }
+
+    pub(super) fn is_blankz(&self, ahead: usize) -> bool {
+        self.is_blank(ahead) || self.is_breakz(ahead)
+    }
+
+    pub(super) fn skip_char(&mut self) {
+        let width = match self.peek(0) {
+            0..0x80 => 1,
+            0x80..0xe0 => 2,
+            0xe0..0xf0 => 3,
+            _ => 4,
+        };
+        self.pos += width;
+        self.inner += width - 1;
+    }
+
+    pub(super) fn skip_blanks(&mut self) {
+        while self.is_blank(0) {
+            self.pos += 1;
+        }
+    }
+
+    pub(super) fn skip_comment(&mut self) {
+        if self.peek(0) == b'#' {
+            while !self.is_breakz(0) {
+                self.skip_char();
+            }
+        }
+    }
+
+    /// Passes over a line break, if there is one, and says what it stands for.
+    pub(super) fn skip_line(&mut self) -> &'static str {
+        let (broken, stands_for) = match (self.peek(0), self.peek(1), self.peek(2)) {
+            (b'\r', b'\n', _) | (0xc2, 0x85, _) => (2, "\n"),
+            (b'\r' | b'\n', ..) => (1, "\n"),
+            (0xe2, 0x80, 0xa8) => (3, "\u{2028}"),
+            (0xe2, 0x80, 0xa9) => (3, "\u{2029}"),
+            _ => return "",
+        };
+        if self.peek(0) >= 0x80 {
+            self.inner += broken - 1;
+        }
+        self.pos += broken;
+        self.line += 1;
+        self.line_start = self.pos;
+        self.line_inner = self.inner;
+        stands_for
+    }
+}

@@ -1,0 +1,111 @@
+//! The verbs of the reactor that need no master and no daemon.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use crate::fake_daemon::{program, stderr, stdout};
+
+fn master(dir: &Path) -> String {
+    let root = dir.display();
+    let reactor = format!(
+        "file_roots: {{base: ['{root}/salt']}}\ncachedir: {root}/cache\nreactor:\n- 'salt/minion/*/start':\n  - {root}/good.sls\n  \
+         - {root}/none.sls\n- 'salt/key':\n  - salt://py.sls\n  - {root}/broken.sls\n"
+    );
+    fs::write(dir.join("master"), reactor).unwrap();
+    fs::create_dir(dir.join("salt")).unwrap();
+    fs::write(dir.join("salt/py.sls"), "#!py\ndef run():\n    return {}\n").unwrap();
+    fs::write(dir.join("broken.sls"), "{% if x %}\n").unwrap();
+    fs::write(
+        dir.join("good.sls"),
+        "start:\n  local.state.apply:\n    - tgt: {{ data['id'] }}\n    - expr_form: glob\n",
+    )
+    .unwrap();
+    dir.join("master").display().to_string()
+}
+
+#[test]
+fn a_file_is_tried_without_a_master() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = master(dir.path());
+    let file = dir.path().join("good.sls").display().to_string();
+    let test = |more: &[&str]| {
+        program()
+            .args([
+                "reactor",
+                "test",
+                &file,
+                "--tag",
+                "salt/minion/web1/start",
+                "--data",
+                r#"{"id": "web1"}"#,
+            ])
+            .args(["--master-config", &master])
+            .args(more)
+            .output()
+            .unwrap()
+    };
+    let done = test(&["--output", "json"]);
+    assert!(done.status.success(), "{}", stderr(&done));
+    let json: Json = serde_json::from_str(&stdout(&done)).unwrap();
+    assert_eq!(json["calls"][0]["publish"]["tgt"], "web1");
+    assert_eq!(json["low"][0]["fun"], "state.apply");
+    assert!(json["rendered"][0]["text"].as_str().unwrap().contains("tgt: web1"));
+    assert_eq!(json["notes"][0]["level"], "WARNING");
+    let told = stdout(&test(&[]));
+    assert!(told.contains("local state.apply (start)"), "{told}");
+    assert!(told.contains("`expr_form` is not used"), "{told}");
+    let missing = program()
+        .args(["reactor", "test", "/no.sls", "--tag", "a", "--master-config", &master])
+        .output()
+        .unwrap();
+    assert!(stdout(&missing).contains("ERROR: Can not render SLS /no.sls for tag a"), "{}", stdout(&missing));
+    let bad = program().args(["reactor", "test", "/no.sls", "--tag", "a", "--data", "{"]).output().unwrap();
+    assert!(stderr(&bad).contains("read --data as JSON"), "{}", stderr(&bad));
+}
+
+#[test]
+fn rules_and_files_are_looked_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = master(dir.path());
+    let check = |more: &[&str]| {
+        program().args(["reactor", "check", "--master-config", &master]).args(more).output().unwrap()
+    };
+    let done = check(&["--output", "json"]);
+    assert_eq!(done.status.code(), Some(1));
+    let json: Json = serde_json::from_str(&stdout(&done)).unwrap();
+    let states: Vec<&str> =
+        json["files"].as_array().unwrap().iter().map(|row| row["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["ok", "broken", "not native", "broken"]);
+    assert_eq!(json["files"][2]["why"], "renderer \"py\"");
+    assert_eq!((json["rules"].as_u64(), json["faults"].as_u64()), (Some(2), Some(2)));
+    assert!(stdout(&check(&[])).ends_with("2 rules, 4 files, 2 faults\n"), "{}", stdout(&check(&[])));
+}
+
+#[test]
+fn parity_says_which_case_differs() {
+    let dir = tempfile::tempdir().unwrap();
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/reactor-cases");
+    let text = fs::read_to_string(cases.join("seed-sync-grains.json")).unwrap();
+    fs::write(dir.path().join("seed-sync-grains.json"), &text).unwrap();
+    let parity =
+        |more: &[&str]| program().args(["reactor", "parity"]).arg(dir.path()).args(more).output().unwrap();
+    let done = parity(&[]);
+    assert_eq!((stdout(&done).as_str(), done.status.code()), ("1 cases: 1 passed, 0 failed\n", Some(0)));
+    let mut case: Json = serde_json::from_str(&text).unwrap();
+    case["expect"]["events"][0]["calls"] = Json::Array(Vec::new());
+    case["id"] = "mine".into();
+    fs::write(dir.path().join("mine.json"), case.to_string()).unwrap();
+    let done = parity(&["--output", "json"]);
+    assert_eq!(done.status.code(), Some(1));
+    let json: Json = serde_json::from_str(&stdout(&done)).unwrap();
+    assert_eq!(
+        (json["passed"].as_u64(), json["failed"].as_u64(), &json["ids"]),
+        (Some(1), Some(1), &serde_json::json!(["mine"]))
+    );
+    let told = stdout(&parity(&[]));
+    assert!(told.starts_with("FAIL mine: event 1: calls: expected 0 items, got 1"), "{told}");
+    let none = program().args(["reactor", "parity", "/no/such"]).output().unwrap();
+    assert!(stderr(&none).contains("failed to read the cases: /no/such"), "{}", stderr(&none));
+}
