@@ -82,7 +82,7 @@ bench-extension: ## the Salt extension measured: event_return in batches, return
 SIZES ?= 10000,100000
 RETURNERS_JSON ?= $(abspath $(TARGET))/bench-returners.json
 bench-returners: ## job caches side by side: local_cache, salt_cache, pgjsonb, redis, saltcellar (SIZES=10000,100000,1000000; BENCH_ARGS)
-	@$(CARGO) build --release
+	@if [ -z "$${SALTCELLAR_BIN:-}" ]; then $(CARGO) build --release; fi
 	@test -d "$(TARGET)/bench-libs" || $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check \
 	  --no-deps --target "$(TARGET)/bench-libs" psycopg2-binary redis saltext.redis \
 	  || echo "psycopg2-binary, redis and saltext.redis cannot be had: what needs them steps aside"

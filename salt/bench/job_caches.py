@@ -91,6 +91,8 @@ class JobCache:
         """Leaves nothing."""
         if self.minion is not None and hasattr(self.minion, "destroy"):
             self.minion.destroy()
+            # 3008 takes it for one that nobody destroyed unless these are gone altogether.
+            self.minion.returners = self.minion.functions = self.minion.utils = None
         self.minion = None
         self.end()
         shutil.rmtree(self.dir, ignore_errors=True)

@@ -2,6 +2,15 @@
 //!
 //! It asks the daemon and looks at files; it changes nothing, and works as well while no daemon answers. A *problem* means
 //! that something is or may be lost, or that somebody cannot do their work; a *warning*, that it may come to that.
+//!
+//! The configuration of the Salt master beside it is read as Salt reads it (`doctor/master.rs`): what is missing there, or dangerous,
+//! comes with the reason and with what to write.
+
+mod access;
+mod disk;
+mod master;
+mod options;
+mod python;
 
 use std::fmt::Write as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -14,6 +23,7 @@ use super::table::{Column, Table};
 use super::{Global, ask};
 use crate::api::client::{Client, ClientError};
 use crate::clock::Clock;
+use crate::config::salt_master::SaltMaster;
 use crate::config::{Config, SocketChoice, Surroundings};
 use crate::door;
 use crate::ingest::spool::Spool;
@@ -23,11 +33,15 @@ Exit codes: 0 nothing is wrong (there may be warnings), 1 a problem was found, 6
 
 Examples:
   saltcellar doctor
+  saltcellar doctor --salt-config /srv/salt/etc
   saltcellar doctor --spool /srv/salt/cache/saltcellar
   saltcellar doctor --output json | jq '.checks[] | select(.verdict != \"ok\")'";
 
 /// Entries that wait longer than this beside a daemon that answers are waiting for something else.
 const WAITING_TOO_LONG_S: i64 = 300;
+
+/// Where Salt's packages put the configuration.
+pub(super) const SALT_CONFIG: &str = "/etc/salt";
 
 /// Flags of `doctor`.
 #[derive(clap::Args)]
@@ -35,6 +49,15 @@ pub(super) struct Args {
     /// Look into this spool of the extension, too (its `spool_dir`); may be given several times
     #[arg(long, value_name = "DIR")]
     spool: Vec<PathBuf>,
+    /// Where the Salt master is configured, as Salt's own -c; there need not be one
+    #[arg(long, value_name = "DIR", default_value = SALT_CONFIG)]
+    salt_config: PathBuf,
+    /// Look at the daemon alone, not at a Salt master
+    #[arg(long, conflicts_with_all = ["salt_config", "salt_python"])]
+    no_master: bool,
+    /// The Python that Salt runs in [default: the one that salt-master names]
+    #[arg(long, value_name = "PROGRAM")]
+    salt_python: Option<PathBuf>,
 }
 
 /// Something was found.
@@ -69,6 +92,13 @@ struct Finding {
     check: &'static str,
     verdict: Verdict,
     words: String,
+    advice: Option<Advice>,
+}
+
+/// Why a finding matters, and what would be right: words for a configuration file, or a command in backquotes.
+struct Advice {
+    why: String,
+    write: String,
 }
 
 /// What has been found so far.
@@ -77,7 +107,11 @@ struct Findings(Vec<Finding>);
 
 impl Findings {
     fn say(&mut self, check: &'static str, verdict: Verdict, words: impl Into<String>) {
-        self.0.push(Finding { check, verdict, words: words.into() });
+        self.0.push(Finding { check, verdict, words: words.into(), advice: None });
+    }
+
+    fn advise(&mut self, check: &'static str, verdict: Verdict, words: impl Into<String>, advice: Advice) {
+        self.0.push(Finding { check, verdict, words: words.into(), advice: Some(advice) });
     }
 
     fn problems(&self) -> usize {
@@ -92,15 +126,68 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut found = Findings::default();
     look_at_socket(&mut found, &choice.path, &config);
     let status = ask_daemon(&mut found, &choice.path);
+    let away = status.is_none();
     if let Some((client, status)) = status {
         look_at_store(&mut found, client, &status);
         look_at_buses(&mut found, &status);
         look_at_counters(&mut found, &status);
-        look_at_spools(&mut found, &config.spools, &args.spool, true);
-        return report(global, &found, false);
     }
-    look_at_spools(&mut found, &config.spools, &args.spool, false);
-    report(global, &found, true)
+    disk::look(&mut found, &config, away);
+    let mut spools = args.spool.clone();
+    let salt_master = SaltMaster::read(&args.salt_config.join("master"));
+    if !args.no_master && is_there(&mut found, &salt_master, args) {
+        look_at_master(&mut found, &salt_master, &config, &choice.path, args);
+        let spool = master::setting(&salt_master, "spool_dir")
+            .map_or_else(|| salt_master.cachedir.join("saltcellar"), PathBuf::from);
+        if !config.spools.contains(&spool) && !spools.contains(&spool) && spool.exists() {
+            spools.push(spool);
+        }
+    }
+    look_at_spools(&mut found, &config.spools, &spools, !away);
+    report(global, &found, away)
+}
+
+/// Is a master configured here? One that was named and is not there is a mistake.
+fn is_there(found: &mut Findings, salt_master: &SaltMaster, args: &Args) -> bool {
+    const CHECK: &str = "master_config";
+    // A master needs no file: it may have `master.d` alone. Defaults alone are no sign of one.
+    if salt_master.conf_file.exists() || !salt_master.files.is_empty() {
+        return true;
+    }
+    let name = salt_master.conf_file.display();
+    if args.salt_config == Path::new(SALT_CONFIG) {
+        let words = format!(
+            "no Salt master is configured here: there is no {name} (--salt-config names another place)"
+        );
+        found.say(CHECK, Verdict::Ok, words);
+    } else {
+        found.say(CHECK, Verdict::Problem, format!("there is no {name}"));
+    }
+    false
+}
+
+fn look_at_master(
+    found: &mut Findings,
+    salt_master: &SaltMaster,
+    config: &Config,
+    socket: &Path,
+    args: &Args,
+) {
+    // The socket belongs to whom the daemon runs as; without one, to whom it would if it were started now.
+    let uid = std::fs::symlink_metadata(socket)
+        .map_or_else(|_| rustix::process::geteuid().as_raw(), |file| file.uid());
+    let python = match python::find(args.salt_python.as_deref()) {
+        Some(path) => python::ask(&path).map_err(|why| format!("{} cannot be asked: {why}", path.display())),
+        None => Err("no salt-master is on PATH that would name its Python".to_owned()),
+    };
+    if let Ok(installed) = &python
+        && let Some(salt) = &installed.salt
+    {
+        found.say("salt", Verdict::Ok, format!("{salt}, in {}", installed.python.display()));
+    }
+    let daemon = access::Who::numbered(uid);
+    let beside = master::Beside { master: salt_master, config, socket, daemon: &daemon, python: &python };
+    master::look(found, &beside);
 }
 
 fn report(global: &Global, found: &Findings, away: bool) -> anyhow::Result<()> {
@@ -110,10 +197,15 @@ fn report(global: &Global, found: &Findings, away: bool) -> anyhow::Result<()> {
             let mut table =
                 Table::new([Column::left("VERDICT"), Column::left("CHECK"), Column::left("FOUND")]);
             let row = |f: &Finding| vec![f.verdict.name().to_owned(), f.check.to_owned(), f.words.clone()];
-            table.print(&mut out, &found.0.iter().map(row).collect::<Vec<_>>())?;
+            let rows: Vec<_> = found.0.iter().map(row).collect();
+            table
+                .print_with(&mut out, &rows, |number| found.0.get(number).map_or_else(String::new, below))?;
         }
         Format::Json | Format::Jsonl => {
-            let one = |f: &Finding| json!({"check": f.check, "verdict": f.verdict.name(), "found": f.words});
+            let one = |f: &Finding| {
+                let (why, write) = f.advice.as_ref().map(|advice| (&advice.why, &advice.write)).unzip();
+                json!({"check": f.check, "verdict": f.verdict.name(), "found": f.words, "why": why, "write": write})
+            };
             let checks: Vec<_> = found.0.iter().map(one).collect();
             out.json(&json!({ "problems": found.problems(), "checks": checks }))?;
         }
@@ -123,6 +215,13 @@ fn report(global: &Global, found: &Findings, away: bool) -> anyhow::Result<()> {
         0 => Ok(()),
         problems => Err(Unwell { problems, checks: found.0.len(), away }.into()),
     }
+}
+
+/// The lines under a finding.
+fn below(finding: &Finding) -> String {
+    finding.advice.as_ref().map_or_else(String::new, |advice| {
+        format!("         why    {}\n         write  {}\n", plain(&advice.why), plain(&advice.write))
+    })
 }
 
 /// The socket's file and its directory.

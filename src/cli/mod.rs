@@ -22,6 +22,7 @@ mod outputter;
 mod progress;
 mod reactor;
 mod serve;
+mod setup;
 mod status;
 mod store;
 mod table;
@@ -65,6 +66,7 @@ Examples:
   saltcellar reactor test start.sls --tag salt/minion/web1/start
                                              what a reactor file makes of an event
   saltcellar check                           what the daemon would run on
+  saltcellar setup                           what the Salt master is to be told
 
 Exit codes:
   0 done   1 failed   64 bad usage or configuration   65 stored data cannot be read
@@ -115,9 +117,12 @@ enum Verb {
     /// How the daemon is
     #[command(after_long_help = status::EXAMPLES)]
     Status,
-    /// What is wrong with the daemon, its socket, its store, or the extension's spool
+    /// What is wrong with the daemon, its socket, its store, the Salt master's configuration, or the extension's spool
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(doctor::Args),
+    /// What the Salt master's configuration needs for saltcellar: show it, write it, check it, remove it
+    #[command(after_long_help = setup::EXAMPLES)]
+    Setup(setup::Args),
     /// What the store keeps and for how long; verify, rebuild, salvage, back up, restore
     #[command(subcommand)]
     Store(store::Store),
@@ -181,6 +186,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Events(events) => events::run(&global, events),
         Verb::Status => status::run(&global),
         Verb::Doctor(args) => doctor::run(&global, &args),
+        Verb::Setup(args) => setup::run(&global, &args),
         Verb::Store(verb) => store::run(&global, verb),
         Verb::Reactor(verb) => reactor::run(&global, verb),
         Verb::Import(import) => import::run(&global, &import),

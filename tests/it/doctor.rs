@@ -22,7 +22,7 @@ fn verdict<'a>(checks: &'a [(String, String, String)], check: &str) -> (&'a str,
 fn doctor(cellar: &Cellar, more: &[&str]) -> std::process::Output {
     let mut command = program();
     command.arg("--socket").arg(cellar.socket()).arg("--state-dir").arg(cellar.state_dir());
-    command.args(["--output", "json", "doctor"]).args(more).output().unwrap()
+    command.args(["--output", "json", "doctor", "--no-master"]).args(more).output().unwrap()
 }
 
 fn set_mode(cellar: &Cellar, mode: u32) {

@@ -37,6 +37,10 @@ mod bus_door;
 
 /// What `doctor` finds.
 mod doctor;
+
+/// What `doctor` finds in a Salt master's configuration.
+mod doctor_master;
+
 /// The ZeroMQ doors: events in, events out, and peers that are none.
 mod zeromq_doors;
 
@@ -51,6 +55,9 @@ mod bus_outages;
 
 /// The files under systemd/.
 mod systemd_files;
+
+/// The file that makes a Salt master use saltcellar.
+mod setup;
 
 /// Verify, rebuild, salvage, backup, restore.
 mod store_tools;

@@ -1,0 +1,94 @@
+"""A master that knows nothing of saltcellar yet: the single file by sync, `saltcellar setup`, a restart, and back.
+
+A lab of its own. The extension as a package cannot be imported in it, although it is installed here.
+"""
+import json
+import os
+import subprocess
+import sys
+
+import procs
+import pytest
+import salt_lab
+from conftest import HERE, Lab, eventually
+
+TOOLS = os.path.join(os.path.dirname(os.path.dirname(HERE)), "tools")
+#: Imported by every Python of the lab before anything else.
+WITHOUT_PACKAGE = "import sys\nsys.modules['saltext.saltcellar'] = None\n"
+
+
+@pytest.fixture(scope="module")
+def bare(daemon, root):
+    """A lab without a word of saltcellar in its configuration."""
+    salt_lab.write(f"{root}/without/sitecustomize.py", WITHOUT_PACKAGE)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{root}/without"
+    running = None
+    try:
+        running = salt_lab.start(directory=f"{root}/bare", minions=1, prefix="bare-",
+                                 minion_conf={"saltcellar.socket": daemon.socket})
+        yield Lab(running)
+    finally:
+        if running:
+            salt_lab.stop(salt_lab.load(running["dir"]), keep=True)
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+def restart_master(lab):
+    master = lab.lab["procs"].pop("master")
+    assert procs.end([master]) == []
+    again = salt_lab.spawn(lab.lab, "master", "salt-master", "-c", lab.env["SALT_CONFIG_DIR"])
+    eventually("the master answers again", lambda: again.poll() is None and salt_lab.responds(lab.lab), 60)
+
+
+def test_a_master_takes_the_single_file_and_setup_and_lets_go_of_them(bare, daemon):
+    conf = bare.env["SALT_CONFIG_DIR"]
+    flags = ("--salt-config", conf)
+
+    def checks():
+        p = daemon.cli("doctor", "--output", "json", *flags, "--salt-python", sys.executable, check=False)
+        return {one["check"]: one["verdict"] for one in json.loads(p.stdout)["checks"]}
+
+    # nothing is there yet
+    assert "saltcellar" not in bare.call("bare-1", "sys.list_returners")
+    assert checks()["master_job_cache"] == "warning"
+    assert daemon.cli("setup", "--check", *flags, check=False).returncode == 1
+    jid = bare.detached("bare-1", "test.echo", "before")
+    assert daemon.job(jid) is None
+
+    # the file, to the master and to the minion
+    script = os.path.join(TOOLS, "single_file.py")
+    into = f"{bare.lab['dir']}/srv/salt/_returners/saltcellar.py"
+    subprocess.run([sys.executable, script, "--output", into], check=True, stdout=subprocess.DEVNULL)
+    assert bare.run("saltutil.sync_returners") == ["returners.saltcellar"]
+    assert bare.salt("bare-1", "saltutil.sync_returners") == {"bare-1": ["returners.saltcellar"]}
+    assert "saltcellar" in bare.call("bare-1", "sys.list_returners")
+
+    # setup, and a restart
+    daemon.cli("setup", "--write", *flags)
+    daemon.cli("setup", "--check", *flags)
+    found = checks()
+    assert found["master_job_cache"] == "ok"
+    assert "problem" not in (found["extension"], found["saltcellar.socket"])
+    restart_master(bare)
+    jid = bare.detached("bare-1", "test.echo", "after")
+    eventually("the job is in the cache", lambda: daemon.returned(jid) == ["bare-1"])
+    assert daemon.job(jid)["fun"] == "test.echo"
+    assert bare.run("jobs.lookup_jid", jid) == {"bare-1": "after"}
+
+    # a minion by itself: its master hears nothing of it
+    word = "by the minion alone"
+    answer = bare.call("bare-1", "--local", "--return", "saltcellar", "test.echo", word)
+    assert answer == word
+    alone = eventually("the minion's own return", lambda: [
+        job for job in daemon.jobs("--fun", "test.echo", "--minion", "bare-1") if job["jid"] > jid])
+    (stored,) = daemon.job(alone[0]["jid"])["returns"]
+    assert stored["return"] == word
+
+    # and as it was
+    daemon.cli("setup", "--remove", *flags)
+    assert not os.path.exists(f"{conf}/master.d/saltcellar.conf")
+    assert checks()["master_job_cache"] == "warning"

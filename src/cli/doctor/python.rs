@@ -1,0 +1,200 @@
+//! Salt's Python, and whether Salt's loader finds the extension: as a package, or as one file in a directory of modules.
+//!
+//! Salt may live in a Python of its own (`/opt/saltstack/salt`), in a virtual environment or in the system's. Which, the first
+//! line of `salt-master` says. That Python is asked what is installed; nothing of Salt is run.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value as Json;
+
+/// Where Salt's own packages keep their Python.
+const ONEDIR: &str = "/opt/saltstack/salt/bin/python3";
+/// Programs of Salt whose first line names the Python.
+const PROGRAMS: [&str; 3] = ["salt-master", "salt-call", "salt"];
+/// How long that Python may take to say what it has.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Bytes of a file that are searched for its version.
+const HEAD_BYTES: u64 = 64 * 1024;
+/// What comes before the version in the single file.
+const MADE_FROM: &str = "# Made from saltext.saltcellar ";
+
+/// Asks for versions, and whether the returner's module and its entry point are there.
+const QUESTION: &str = r#"
+import importlib.metadata as metadata, importlib.util, json
+def version(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+def there(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False
+entries = [entry.value for entry in metadata.entry_points(group="salt.loader")]
+print(json.dumps({
+    "salt": version("salt"),
+    "extension": version("saltext.saltcellar"),
+    "module": there("saltext.saltcellar.returners.saltcellar"),
+    "entry": any(value.split(":")[0] == "saltext.saltcellar" for value in entries),
+}))
+"#;
+
+/// What Salt's Python has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Installed {
+    /// The Python that was asked.
+    pub(super) python: PathBuf,
+    /// Salt's version, if it is there at all.
+    pub(super) salt: Option<String>,
+    /// The extension's, if Salt's loader will find it.
+    pub(super) extension: Option<String>,
+}
+
+/// The Python that runs Salt: the one given, or the one that Salt's programs name.
+pub(super) fn find(given: Option<&Path>) -> Option<PathBuf> {
+    if let Some(given) = given {
+        return Some(given.to_owned());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for dir in std::env::split_paths(&path) {
+        for program in PROGRAMS {
+            if let Some(python) = interpreter(&dir.join(program)) {
+                return Some(python);
+            }
+        }
+    }
+    Some(PathBuf::from(ONEDIR)).filter(|python| python.exists())
+}
+
+/// The Python on a program's first line, or beside it: the packaged programs are shell scripts that start that one.
+fn interpreter(program: &Path) -> Option<PathBuf> {
+    let program = program.canonicalize().ok()?;
+    let mut line = String::new();
+    BufReader::new(File::open(&program).ok()?.take(4096)).read_line(&mut line).ok()?;
+    let mut words = line.strip_prefix("#!")?.split_whitespace();
+    let first = PathBuf::from(words.next()?);
+    if first.file_name()?.to_str()?.starts_with("python") {
+        return Some(first);
+    }
+    let beside = program.parent()?.join("bin/python3");
+    beside.exists().then_some(beside)
+}
+
+/// Asks that Python. The reason is a sentence's end if it does not say.
+pub(super) fn ask(python: &Path) -> Result<Installed, String> {
+    // -I: neither the directory we are in nor PYTHONPATH of whoever asks.
+    let mut child = Command::new(python)
+        .args(["-I", "-W", "ignore", "-c", QUESTION])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let begun = Instant::now();
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(10)),
+            // It may have ended in between; either way it is gone after this.
+            Ok(None) | Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("it said nothing for {} s", PATIENCE.as_secs()));
+            }
+        }
+    };
+    // A line, which a pipe holds.
+    let mut answer = String::new();
+    let read = child.stdout.take().map(|out| out.take(HEAD_BYTES).read_to_string(&mut answer));
+    let answer: Option<Json> =
+        read.and_then(Result::ok).and_then(|_| serde_json::from_str(answer.lines().last()?).ok());
+    let Some(answer) = answer.filter(|_| status.success()) else {
+        return Err(format!("it ended with {status} and no answer; is it Python 3.10 or later?"));
+    };
+    let text = |key: &str| answer.get(key).and_then(Json::as_str).map(str::to_owned);
+    let yes = |key: &str| answer.get(key).and_then(Json::as_bool) == Some(true);
+    Ok(Installed {
+        python: python.to_owned(),
+        salt: text("salt"),
+        extension: if yes("module") && yes("entry") { text("extension") } else { None },
+    })
+}
+
+/// The returner's file in a directory of modules, and the version it says it has.
+pub(super) fn single_file(candidates: &[PathBuf]) -> Option<(PathBuf, Option<String>)> {
+    let path = candidates.iter().find(|path| path.is_file())?;
+    let lines = File::open(path).ok().map(|file| BufReader::new(file.take(HEAD_BYTES)).lines());
+    let version = lines.into_iter().flatten().map_while(Result::ok).find_map(|line| {
+        let rest = line.strip_prefix(MADE_FROM)?;
+        Some(rest.split_whitespace().next()?.to_owned())
+    });
+    Some((path.clone(), version))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn program(dir: &Path, name: &str, text: &str) -> PathBuf {
+        let path = dir.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[test]
+    fn salts_python_is_the_one_that_salts_programs_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let plain = program(dir.path(), "plain", "#!/opt/venv/bin/python3.11\nimport salt\n");
+        assert_eq!(interpreter(&plain), Some(PathBuf::from("/opt/venv/bin/python3.11")));
+        let shell = program(dir.path(), "salt/salt-master", "#!/bin/sh\n\"exec\" ...\n");
+        assert_eq!(interpreter(&shell), None);
+        let beside = program(dir.path(), "salt/bin/python3", "");
+        assert_eq!(interpreter(&shell), Some(beside.canonicalize().unwrap()));
+        assert_eq!(interpreter(&dir.path().join("nothing")), None);
+        assert_eq!(interpreter(&program(dir.path(), "elf", "\x7fELF")), None);
+    }
+
+    #[test]
+    fn an_extension_counts_as_installed_if_salts_loader_finds_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let says = |text: &str, code: i32| {
+            let path = program(dir.path(), "python", &format!("#!/bin/sh\necho '{text}'\nexit {code}\n"));
+            ask(&path)
+        };
+        let whole = r#"{"salt": "3008.3", "extension": "0.1.0", "module": true, "entry": true}"#;
+        assert_eq!(says(whole, 0).unwrap().extension.as_deref(), Some("0.1.0"));
+        assert_eq!(says(whole, 0).unwrap().salt.as_deref(), Some("3008.3"));
+        for torn in [
+            whole.replace("\"module\": true", "\"module\": false"),
+            whole.replace("\"entry\": true", "\"entry\": false"),
+        ] {
+            assert_eq!(says(&torn, 0).unwrap().extension, None, "{torn}");
+        }
+        assert!(says(whole, 3).unwrap_err().contains("no answer"));
+        assert!(says("Segmentation fault", 0).unwrap_err().contains("no answer"));
+        assert!(ask(&dir.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn a_single_file_says_of_which_version_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second) = (dir.path().join("a.py"), dir.path().join("b.py"));
+        let candidates = [first.clone(), second.clone()];
+        assert_eq!(single_file(&candidates), None);
+        fs::write(&second, "\"\"\"\nDocs\n\"\"\"\n# Made from saltext.saltcellar 0.3.1 by salt/tools\n")
+            .unwrap();
+        assert_eq!(single_file(&candidates), Some((second, Some("0.3.1".to_owned()))));
+        fs::write(&first, "from saltext.saltcellar.utils import client\n").unwrap();
+        assert_eq!(single_file(&candidates), Some((first, None)));
+    }
+}

@@ -1,0 +1,360 @@
+//! `saltcellar doctor` over directories of made-up master configurations, with no daemon and no Salt.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::fake_daemon::{program, stdout};
+
+/// A machine with a Salt master beside saltcellar, in which nothing is wrong. `DIR` in any text is its directory.
+pub(crate) struct Shop {
+    pub(crate) dir: tempfile::TempDir,
+    salt_python: PathBuf,
+}
+
+/// One finding.
+#[derive(Debug)]
+struct Found {
+    check: String,
+    verdict: String,
+    words: String,
+    why: Option<String>,
+    write: Option<String>,
+}
+
+const MASTER: &str =
+    "root_dir: DIR\nmaster_job_cache: saltcellar\nsaltcellar.socket: DIR/s.sock\nextension_modules: /ext\n";
+
+impl Shop {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let salt_python = dir.path().join("python");
+        let shop = Self { dir, salt_python };
+        shop.put("salt/master", MASTER);
+        shop.put("c.yaml", "{}");
+        shop.put(
+            "ext/returners/saltcellar.py",
+            concat!("# Made from saltext.saltcellar ", env!("CARGO_PKG_VERSION"), " by x\n"),
+        );
+        shop.python(r#"{"salt": "3008.3", "extension": null, "module": false, "entry": false}"#);
+        shop
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn put(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text.replace("DIR", self.dir.path().to_str().unwrap())).unwrap();
+    }
+
+    /// Salt's Python, which answers whatever it is asked with this.
+    fn python(&self, answer: &str) {
+        self.put("python", &format!("#!/bin/sh\necho '{answer}'\n"));
+        fs::set_permissions(&self.salt_python, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn doctor(&self) -> Vec<Found> {
+        let mut command = program();
+        command.args(["--output", "json", "--config"]).arg(self.path("c.yaml"));
+        command.arg("--socket").arg(self.path("s.sock")).arg("--state-dir").arg(self.path("state"));
+        command
+            .arg("doctor")
+            .arg("--salt-config")
+            .arg(self.path("salt"))
+            .arg("--salt-python")
+            .arg(&self.salt_python);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(69), "no daemon answers: {output:?}");
+        let document: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let text = |one: &serde_json::Value, key: &str| one[key].as_str().map(str::to_owned);
+        let one = |one: &serde_json::Value| Found {
+            check: text(one, "check").unwrap(),
+            verdict: text(one, "verdict").unwrap(),
+            words: text(one, "found").unwrap(),
+            why: text(one, "why"),
+            write: text(one, "write"),
+        };
+        document["checks"].as_array().unwrap().iter().map(one).collect()
+    }
+
+    /// What is not as it should be, apart from the daemon that is away and the machine's own disk.
+    fn complaints(&self) -> Vec<Found> {
+        let known = ["socket", "daemon", "disk", "inodes"];
+        let found = self.doctor().into_iter();
+        found.filter(|one| one.verdict != "ok" && !known.contains(&one.check.as_str())).collect()
+    }
+
+    /// There is this complaint and no other; it says why it matters, and what to write.
+    fn complains(&self, check: &str, verdict: &str, words: &str, write: &str) {
+        let found = self.complaints();
+        let [one] = found.as_slice() else { panic!("{check}: {found:?}") };
+        assert_eq!((one.check.as_str(), one.verdict.as_str()), (check, verdict), "{one:?}");
+        let dir = self.dir.path().to_str().unwrap();
+        assert!(one.words.contains(&words.replace("DIR", dir)), "{words}: {one:?}");
+        assert!(one.write.as_ref().unwrap().contains(&write.replace("DIR", dir)), "{write}: {one:?}");
+        assert!(!one.why.as_ref().unwrap().is_empty());
+    }
+}
+
+const BUS: &str = "bus: [DIR/var/run/salt/master]\n";
+
+#[test]
+fn nothing_is_wrong_where_nothing_is_wrong() {
+    let shop = Shop::new();
+    assert!(shop.complaints().is_empty(), "{:?}", shop.complaints());
+    let found = shop.doctor();
+    for (check, words) in [
+        ("master_config", "salt/master"),
+        ("master_job_cache", "saltcellar is the master's job cache"),
+        ("extension", "is found by Salt"),
+        ("event_return", "not archived"),
+        ("keep_jobs_seconds", "86400 s, as Salt says"),
+        ("salt", "3008.3"),
+    ] {
+        let one = found.iter().find(|one| one.check == check).unwrap_or_else(|| panic!("{check}: {found:?}"));
+        assert!(one.verdict == "ok" && one.words.contains(words), "{one:?}");
+    }
+}
+
+#[test]
+fn each_option_that_is_missing_or_dangerous_is_named_with_its_place_and_what_to_write() {
+    let rows: &[(&str, &str, &str, &str, &str, &str)] = &[
+        (
+            "ipc_write_buffer: 1000000",
+            BUS,
+            "ipc_write_buffer",
+            "problem",
+            "DIR/salt/master:5",
+            "ipc_write_buffer: 0",
+        ),
+        ("ipc_write_buffer: 1000000", "", "ipc_write_buffer", "warning", "is set", "ipc_write_buffer: 0"),
+        ("ipc_mode: tcp", BUS, "ipc_mode", "problem", "is tcp", "ipc_mode: ipc"),
+        (
+            "event_return: saltcellar",
+            "",
+            "event_return_queue",
+            "warning",
+            "a call for each event",
+            "event_return_queue: 1000",
+        ),
+        (
+            "event_return: [mysql, saltcellar]\nevent_return_queue: 500",
+            "",
+            "event_return_queue_max_seconds",
+            "warning",
+            "is 500",
+            "event_return_queue_max_seconds: 1",
+        ),
+        (
+            "event_return: saltcellar\nevent_return_queue: 500\nevent_return_queue_max_seconds: 1",
+            BUS,
+            "event_return",
+            "warning",
+            "beside the bus",
+            "take saltcellar out",
+        ),
+        ("max_event_size: 100000", BUS, "max_event_size", "warning", "is 100000", "max_event_size: 1048576"),
+        ("max_event_size: 100000000", "", "max_event_size", "warning", "67108864 bytes at most", "67108864"),
+        ("job_cache: False", "", "job_cache", "problem", "is False", "job_cache: True"),
+        ("ext_job_cache: redis", "", "ext_job_cache", "problem", "is redis", "remove ext_job_cache"),
+        (
+            "ext_job_cache: saltcellar",
+            "",
+            "ext_job_cache",
+            "warning",
+            "stores no returns",
+            "master_job_cache: saltcellar",
+        ),
+        ("job_cache_store_endtime: True", "", "job_cache_store_endtime", "warning", "is on", ": False"),
+        ("keep_jobs_seconds: 0", "", "keep_jobs_seconds", "warning", "for ever", "2592000"),
+        (
+            "keep_jobs_seconds: 172800",
+            "store: {classes: [{name: jobs, keep: {age: 1d}}]}",
+            "keep_jobs_seconds",
+            "warning",
+            "keep jobs for 172800 s, the store keeps them for 86400 s",
+            "age: salt",
+        ),
+        (
+            "master_job_cache: local_cache",
+            BUS,
+            "keep_jobs_seconds",
+            "warning",
+            "Salt does not say",
+            "age: 30d",
+        ),
+        (
+            "saltcellar.socket: /elsewhere.sock",
+            "",
+            "saltcellar.socket",
+            "problem",
+            "asks at /elsewhere.sock",
+            "DIR/s.sock",
+        ),
+    ];
+    for (more, daemon, check, verdict, words, write) in rows {
+        let shop = Shop::new();
+        // Of two lines that say the same, YAML takes the last; Salt refuses them.
+        let key = more.split(':').next().unwrap();
+        let master: Vec<&str> = MASTER.lines().filter(|line| !line.starts_with(key)).collect();
+        shop.put("salt/master", &format!("{}\n{more}\n", master.join("\n")));
+        shop.put("c.yaml", if daemon.is_empty() { "{}" } else { daemon });
+        shop.complains(check, verdict, words, write);
+    }
+}
+
+#[test]
+fn the_extensions_settings_may_be_a_map_and_the_flat_one_wins() {
+    let shop = Shop::new();
+    let without = MASTER.replace("saltcellar.socket: DIR/s.sock\n", "");
+    shop.put("salt/master", &format!("{without}saltcellar: {{socket: /map.sock}}\n"));
+    shop.complains("saltcellar.socket", "problem", "asks at /map.sock", "saltcellar.socket: DIR/s.sock");
+    shop.put("salt/master", &format!("{MASTER}saltcellar: {{socket: /map.sock}}\n"));
+    assert!(shop.complaints().is_empty(), "{:?}", shop.complaints());
+}
+
+#[test]
+fn what_an_included_file_says_counts_and_is_named_by_file_and_line() {
+    let shop = Shop::new();
+    shop.put("salt/master.d/a.conf", "# first\n\nipc_write_buffer: 5\n");
+    shop.complains("ipc_write_buffer", "warning", "DIR/salt/master.d/a.conf:3", "ipc_write_buffer: 0");
+    shop.put("salt/master.d/b.conf", "ipc_write_buffer: 0\n");
+    assert!(shop.complaints().is_empty(), "the later file wins: {:?}", shop.complaints());
+}
+
+#[test]
+fn a_master_that_hands_nothing_over_is_told_and_one_that_is_not_there_too() {
+    let shop = Shop::new();
+    shop.put("salt/master", "root_dir: DIR\n");
+    shop.put("c.yaml", "store: {classes: [{name: jobs, keep: {age: 1d}}]}");
+    shop.complains("master_job_cache", "warning", "its job cache is local_cache", "saltcellar setup --write");
+    fs::remove_file(shop.path("salt/master")).unwrap();
+    let found = shop.complaints();
+    assert!(
+        found.len() == 1 && found[0].check == "master_config" && found[0].verdict == "problem",
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_file_that_salt_cannot_read_is_told_in_salts_words() {
+    let shop = Shop::new();
+    shop.put("salt/master.d/bad.conf", "a: [1\n");
+    let found = shop.complaints();
+    assert!(
+        found.iter().any(|one| one.check == "master_config" && one.words.contains("bad.conf")),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn the_extension_is_looked_for_where_salt_would_find_it() {
+    let package = |version: &str| {
+        format!(r#"{{"salt": "3008.3", "extension": "{version}", "module": true, "entry": true}}"#)
+    };
+    let shop = Shop::new();
+    shop.python(&package(env!("CARGO_PKG_VERSION")));
+    shop.complains("extension", "warning", "there twice: DIR/ext/returners/saltcellar.py", "remove DIR/ext");
+    fs::remove_dir_all(shop.path("ext")).unwrap();
+    assert!(shop.complaints().is_empty(), "the package alone: {:?}", shop.complaints());
+    shop.python(&package("0.0.9"));
+    shop.complains("extension", "warning", "of version 0.0.9", "salt-pip install");
+    shop.python(r#"{"salt": "3008.3", "extension": null, "module": false, "entry": false}"#);
+    shop.complains("extension", "problem", "does not find the extension", "sync_returners");
+    shop.put("more/returners/saltcellar.py", "# Made from saltext.saltcellar 0.0.8 by x\n");
+    shop.put("salt/master.d/dirs.conf", "module_dirs: [DIR/more]\n");
+    shop.complains("extension", "warning", "of version 0.0.8", "salt-pip install");
+    fs::remove_dir_all(shop.path("more")).unwrap();
+    shop.python("no Python at all");
+    shop.complains("extension", "warning", "is not known", "--salt-python");
+}
+
+#[test]
+fn directories_and_keys_that_others_could_use_are_problems() {
+    let shop = Shop::new();
+    shop.put("c.yaml", BUS);
+    let mode = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let socks = shop.path("var/run/salt/master");
+    fs::create_dir_all(&socks).unwrap();
+    mode(&socks, 0o777);
+    shop.complains("sock_dir", "problem", "anyone may write to DIR/var/run", "chmod o-w");
+    mode(&socks, 0o755);
+    assert!(shop.complaints().is_empty(), "{:?}", shop.complaints());
+    shop.put("etc/salt/pki/master/master.pem", "secret");
+    mode(&shop.path("etc/salt/pki/master/master.pem"), 0o644);
+    shop.complains("pki_dir", "problem", "may be read by others (mode 0644)", "chmod 0400");
+    mode(&shop.path("etc/salt/pki/master/master.pem"), 0o400);
+    let https = "https: {listen: \"127.0.0.1:4580\", certificate: /c.pem, key: /k.pem, pki_dir: PKI}";
+    fs::create_dir_all(shop.path("etc/salt/pki/master/minions")).unwrap();
+    shop.put("c.yaml", &https.replace("PKI", "DIR/etc/salt/pki/master"));
+    assert!(shop.complaints().is_empty(), "{:?}", shop.complaints());
+    fs::create_dir_all(shop.path("other/minions")).unwrap();
+    shop.put("c.yaml", &https.replace("PKI", "DIR/other"));
+    shop.complains(
+        "pki_dir",
+        "problem",
+        "believes the keys in DIR/other",
+        "https.pki_dir: DIR/etc/salt/pki/master",
+    );
+    fs::remove_dir(shop.path("etc/salt/pki/master/minions")).unwrap();
+    shop.put("c.yaml", &https.replace("PKI", "DIR/etc/salt/pki/master"));
+    shop.complains(
+        "pki_dir",
+        "problem",
+        "cannot read DIR/etc/salt/pki/master/minions",
+        "run the daemon as root",
+    );
+}
+
+#[test]
+fn what_waits_in_the_masters_own_spool_is_looked_at_without_being_named() {
+    let shop = Shop::new();
+    fs::create_dir_all(shop.path("var/cache/salt/master/saltcellar")).unwrap();
+    fs::write(shop.path("var/cache/salt/master/saltcellar/spool"), [0; 50]).unwrap();
+    let found = shop.complaints();
+    assert!(
+        found.len() == 1 && found[0].check == "spool" && found[0].words.contains("50 bytes wait"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn people_read_why_and_what_to_write_below_the_finding() {
+    let shop = Shop::new();
+    shop.put("salt/master.d/a.conf", "job_cache: False\n");
+    let mut command = program();
+    command.arg("--socket").arg(shop.path("s.sock")).arg("--state-dir").arg(shop.path("state"));
+    command
+        .arg("doctor")
+        .arg("--salt-config")
+        .arg(shop.path("salt"))
+        .arg("--salt-python")
+        .arg(shop.path("python"));
+    let text = stdout(&command.output().unwrap());
+    let at = text.find("job_cache is False").unwrap_or_else(|| panic!("{text}"));
+    let after: Vec<&str> = text[at..].lines().skip(1).take(2).map(str::trim).collect();
+    assert!(after[0].starts_with("why ") && after[1] == "write  job_cache: True", "{text}");
+}
+
+#[test]
+fn the_page_lists_every_check_by_name() {
+    let page = include_str!("../../docs/DOCTOR.md");
+    let sources = [
+        include_str!("../../src/cli/doctor.rs"),
+        include_str!("../../src/cli/doctor/disk.rs"),
+        include_str!("../../src/cli/doctor/master.rs"),
+        include_str!("../../src/cli/doctor/options.rs"),
+    ];
+    let mut names = Vec::new();
+    for source in sources {
+        for begins in ["const CHECK: &str = \"", "found.say(\"", "found.advise(\n            \""] {
+            names.extend(source.split(begins).skip(1).filter_map(|rest| rest.split('"').next()));
+        }
+    }
+    assert!(names.len() >= 20, "{names:?}");
+    let missing: Vec<_> = names.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "docs/DOCTOR.md does not list {missing:?}");
+}

@@ -1,0 +1,151 @@
+//! `saltcellar setup`: what it shows, writes, leaves alone and takes back.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::process::Output;
+
+use crate::doctor_master::Shop;
+use crate::fake_daemon::{program, stderr, stdout};
+
+fn setup(shop: &Shop, flags: &[&str]) -> Output {
+    let mut command = program();
+    command.arg("--config").arg(shop.path("c.yaml")).arg("--socket").arg(shop.path("s.sock"));
+    command.arg("setup").arg("--salt-config").arg(shop.path("salt")).args(flags).output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+/// A shop that knows nothing of saltcellar yet.
+fn shop() -> Shop {
+    let shop = Shop::new();
+    shop.put("salt/master", "root_dir: DIR\n");
+    shop
+}
+
+fn written(shop: &Shop) -> String {
+    fs::read_to_string(shop.path("salt/master.d/saltcellar.conf")).unwrap()
+}
+
+#[test]
+fn without_write_it_shows_what_it_would_write_and_writes_nothing() {
+    let shop = shop();
+    let output = setup(&shop, &[]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let text = stdout(&output);
+    let settings: Vec<_> = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    let socket = format!("saltcellar.socket: {}", shop.path("s.sock").display());
+    assert_eq!(settings, ["master_job_cache: saltcellar", socket.as_str()], "all else is a comment: {text}");
+    assert!(
+        text.contains("restart the master") && text.contains("master.d/saltcellar.conf: absent"),
+        "{text}"
+    );
+    assert!(text.contains("bus: ["), "how to have events: {text}");
+    assert!(!shop.path("salt/master.d").exists());
+}
+
+#[test]
+fn it_writes_once_knows_its_own_file_again_and_takes_it_back() {
+    let shop = shop();
+    let file = shop.path("salt/master.d/saltcellar.conf");
+    assert_eq!(code(&setup(&shop, &["--check"])), 1);
+    let output = setup(&shop, &["--write"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("restart the master"), "{}", stdout(&output));
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
+    assert_eq!(code(&setup(&shop, &["--check"])), 0);
+    let inode = fs::metadata(&file).unwrap().ino();
+    assert_eq!(code(&setup(&shop, &["--write"])), 0);
+    assert_eq!(fs::metadata(&file).unwrap().ino(), inode, "it was as it should be");
+
+    let more = ["--events", "event-return"];
+    let output = setup(&shop, &[&more[..], &["--check"]].concat());
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("outdated"), "{}", stderr(&output));
+    assert_eq!(code(&setup(&shop, &[&more[..], &["--write"]].concat())), 0);
+    let text = written(&shop);
+    for line in
+        ["event_return: [saltcellar]", "event_return_queue: 1000", "event_return_queue_max_seconds: 1"]
+    {
+        assert!(text.lines().any(|one| one == line), "{text}");
+    }
+
+    assert_eq!(code(&setup(&shop, &["--remove"])), 0);
+    assert!(!file.exists());
+    let output = setup(&shop, &["--remove"]);
+    assert!(code(&output) == 0 && stdout(&output).contains("is not there"), "{output:?}");
+}
+
+#[test]
+fn what_a_person_wrote_is_neither_overwritten_nor_removed() {
+    let shop = shop();
+    for text in ["timeout: 5\n", "# Written by `saltcellar setup`, sum 00000000\ntimeout: 5\n", ""] {
+        shop.put("salt/master.d/saltcellar.conf", text);
+        for act in ["--write", "--remove"] {
+            let output = setup(&shop, &[act]);
+            assert_eq!(code(&output), 1, "{act} {text:?}");
+            assert!(stderr(&output).contains("move it away first"), "{}", stderr(&output));
+            assert_eq!(written(&shop), text);
+        }
+        assert_eq!(code(&setup(&shop, &["--check"])), 1);
+    }
+}
+
+#[test]
+fn a_returner_that_is_there_stays_and_one_that_would_be_replaced_is_named() {
+    let shop = shop();
+    shop.put("salt/master", "root_dir: DIR\nmaster_job_cache: redis\nevent_return: mysql\n");
+    let output = setup(&shop, &["--write", "--events", "event-return"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("master_job_cache is redis now"), "{}", stdout(&output));
+    assert!(written(&shop).contains("\nevent_return: [mysql, saltcellar]\n"), "{}", written(&shop));
+    assert_eq!(code(&setup(&shop, &["--check", "--events", "event-return"])), 0, "also once it is in effect");
+}
+
+#[test]
+fn a_later_file_that_says_otherwise_is_a_failure_and_named() {
+    let shop = shop();
+    shop.put("salt/master.d/zz.conf", "master_job_cache: redis\n");
+    for act in ["--write", "--check"] {
+        let output = setup(&shop, &[act]);
+        assert_eq!(code(&output), 1);
+        assert!(stderr(&output).contains("overrules master_job_cache: saltcellar"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn the_file_goes_where_the_master_looks() {
+    let shop = shop();
+    shop.put("salt/master", "root_dir: DIR\ndefault_include: conf.d/*.conf\n");
+    assert_eq!(code(&setup(&shop, &["--write"])), 0);
+    assert!(shop.path("salt/conf.d/saltcellar.conf").exists());
+    shop.put("salt/master", "root_dir: DIR\ndefault_include: master.d/one.conf\n");
+    let output = setup(&shop, &["--write"]);
+    assert!(code(&output) == 1 && stderr(&output).contains("default_include"), "{}", stderr(&output));
+    fs::remove_file(shop.path("salt/master")).unwrap();
+    let output = setup(&shop, &[]);
+    assert!(code(&output) == 1 && stderr(&output).contains("--salt-config"), "{}", stderr(&output));
+}
+
+#[test]
+fn minions_have_a_file_of_their_own() {
+    let shop = shop();
+    let flags = ["--minion", "https://master.example:4580", "--ca", "/etc/ca.pem"];
+    let output = setup(&shop, &[&flags[..], &["--write", "--output", "json"]].concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let document: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((&document["written"], &document["state"]), (&true.into(), &"in place".into()), "{document}");
+    let text = fs::read_to_string(shop.path("salt/minion.d/saltcellar.conf")).unwrap();
+    assert_eq!(document["text"], text);
+    assert!(
+        text.ends_with("\nsaltcellar.url: \"https://master.example:4580\"\nsaltcellar.ca: /etc/ca.pem\n"),
+        "{text}"
+    );
+    assert_eq!(code(&setup(&shop, &[&flags[..], &["--check"]].concat())), 0);
+    for (url, ca) in
+        [("http://master:4580", "/c"), ("https://", "/c"), ("https://a\"b", "/c"), ("https://a", "c.pem")]
+    {
+        assert_eq!(code(&setup(&shop, &["--minion", url, "--ca", ca])), 64, "{url} {ca}");
+    }
+}
