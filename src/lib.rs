@@ -37,7 +37,8 @@ pub mod config;
 pub mod sls;
 pub mod wire;
 
-// Layer 3: memory.
+// Layer 3: memory, and the master.
+pub mod master;
 pub mod store;
 
 // Layer 4: rooms.

@@ -2,7 +2,11 @@
 //!
 //! A number that limits something lives here and nowhere else; prose links to the constant.
 
+mod reactor;
+
 use std::time::Duration;
+
+pub use reactor::*;
 
 /// Bytes of one frame on the local socket, header excluded.
 ///
@@ -219,6 +223,9 @@ pub const BUS_READ_LITTLE: usize = 16 * 1024;
 /// How long events gather in the socket while little comes, so that a commit has more than one or two of them. Nobody waits
 /// for an answer there; the first event after silence is read at once.
 pub const BUS_GATHER: Duration = Duration::from_millis(25);
+
+/// The same where reactions wait for what is read.
+pub const BUS_GATHER_TO_REACT: Duration = Duration::from_millis(2);
 
 /// Memory of events that one bus may have waiting for the store. Beyond it events are lost, and counted; but as long as
 /// the disk takes anything, what exceeds [`SPILL_ABOVE_BYTES`] goes there.

@@ -199,6 +199,54 @@ counters! {
     segments_rewritten,
     /// Attempts to seal a segment that failed; it is tried again.
     seals_failed,
+    /// Connections made to a master's request port.
+    master_connects,
+    /// Requests sent to it.
+    master_requests,
+    /// Of those, requests without an answer that helped.
+    master_requests_failed,
+    /// Events that a bus told after another door had brought them, noted for the reactor.
+    events_heard_again,
+    /// Events that a rule of the reactor took.
+    reactor_events,
+    /// Events that the reactor passed over because a reactor caused them.
+    reactor_events_own,
+    /// Times that the reactor stopped reading the log because enough was waiting.
+    reactor_held_up,
+    /// Reactions that were done.
+    reactions_done,
+    /// Reactions of which a call was set aside.
+    reactions_dead,
+    /// Reactions left out because their event was too old.
+    reactions_left_old,
+    /// Reactions left out because a later event of the minion came.
+    reactions_left_quiet,
+    /// Reactions left out because the minion's first one counts.
+    reactions_left_once,
+    /// Reactions set aside because their rule had used up its budget.
+    reactions_left_budget,
+    /// Reactions set aside because too many reactions led to their event.
+    reactions_left_depth,
+    /// Reactions left out because no rule takes their event any more, or the event is gone.
+    reactions_left_gone,
+    /// Errors that rules and their files gave.
+    reactor_errors,
+    /// Calls that the master, or this machine, took.
+    reactor_calls,
+    /// Tries of calls that are made again.
+    reactor_calls_again,
+    /// Calls that were set aside.
+    reactor_calls_dead,
+    /// Of those, calls that `reactor.allow` does not allow.
+    reactor_calls_not_allowed,
+    /// Calls of which nobody knows whether they were made, and that must not be made twice.
+    reactor_calls_unknown,
+    /// Runners of which the master said nothing after it had started them.
+    reactor_runners_silent,
+    /// Records of the reactor that could not be written at once; they are offered again.
+    reactor_records_failed,
+    /// Times that the reactor's place in the log could not be written down.
+    reactor_keeps_failed,
 }
 
 #[cfg(test)]

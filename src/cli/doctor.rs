@@ -128,6 +128,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let status = ask_daemon(&mut found, &choice.path);
     let away = status.is_none();
     if let Some((client, status)) = status {
+        let client = look_at_reactor(&mut found, client, &config);
         look_at_store(&mut found, client, &status);
         look_at_buses(&mut found, &status);
         look_at_counters(&mut found, &status);
@@ -294,6 +295,43 @@ fn ask_daemon(found: &mut Findings, socket: &Path) -> Option<(Client, Json)> {
 }
 
 /// Room on the disk.
+/// The reactor of the daemon, if it has one; gives the connection back.
+fn look_at_reactor(found: &mut Findings, mut client: Client, config: &Config) -> Client {
+    const CHECK: &str = "reactor";
+    if config.reactor.master.is_none() {
+        return client;
+    }
+    let reactor = match ask::call(&mut client, "reactor_list", []) {
+        Ok(reactor) => reactor,
+        Err(error) => {
+            found.say(CHECK, Verdict::Problem, error.to_string());
+            return client;
+        }
+    };
+    let is = |key: &str| reactor.get(key).and_then(Json::as_bool).unwrap_or(false);
+    let count = |key: &str| number(&reactor, key);
+    if is("master_away") {
+        found.say(
+            CHECK,
+            Verdict::Problem,
+            "the master does not answer at its request port; reactions wait for it",
+        );
+    } else if is("shadow") && !config.reactor.settings.shadow {
+        let words =
+            "it only watches, for Salt's own reactor runs on this master: move the rules to reactor.rules";
+        found.say(CHECK, Verdict::Warning, words);
+    } else {
+        let words = format!(
+            "{} rules, {} events behind, {} open",
+            reactor.get("rules").and_then(Json::as_array).map_or(0, Vec::len),
+            count("behind"),
+            count("open")
+        );
+        found.say(CHECK, Verdict::Ok, words);
+    }
+    client
+}
+
 fn look_at_store(found: &mut Findings, mut client: Client, status: &Json) {
     const CHECK: &str = "store";
     let stats = match ask::call(&mut client, "store_stats", []) {

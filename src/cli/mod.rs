@@ -126,7 +126,7 @@ enum Verb {
     /// What the store keeps and for how long; verify, rebuild, salvage, back up, restore
     #[command(subcommand)]
     Store(store::Store),
-    /// The reactor's rules and files: try them, look them over, compare with Salt
+    /// What the reactor does, did, and why; its rules and files, tried and compared with Salt
     #[command(subcommand)]
     Reactor(reactor::Reactor),
     /// Take over what another job cache has
@@ -188,7 +188,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Doctor(args) => doctor::run(&global, &args),
         Verb::Setup(args) => setup::run(&global, &args),
         Verb::Store(verb) => store::run(&global, verb),
-        Verb::Reactor(verb) => reactor::run(&global, verb),
+        Verb::Reactor(reactor) => reactor::run(&global, reactor),
         Verb::Import(import) => import::run(&global, &import),
         Verb::Export(export) => export::run(&global, export),
         Verb::Bench(bench) => bench::run(&global, bench),

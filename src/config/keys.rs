@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::raw::{Node, Value};
 use super::surroundings::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR};
-use super::{Config, LogFormat, Space, classes, duration, https, rules, size};
+use super::{Config, LogFormat, Space, classes, duration, https, reactor_keys, rules, size};
 use crate::limits;
 use crate::model::Durability;
 
@@ -219,6 +219,14 @@ pub const KEYS: &[Key] = &[
         },
         show: |config| Json::from(size::show(config.ingest.spill_bytes_max)),
     },
+    reactor_keys::MASTER,
+    reactor_keys::RULES,
+    reactor_keys::SHADOW,
+    reactor_keys::OPTIONS,
+    reactor_keys::ALLOW,
+    reactor_keys::AGE_MAX,
+    reactor_keys::DEPTH_MAX,
+    reactor_keys::PYTHON,
     Key {
         name: "zeromq.pull",
         takes: IPC,
@@ -419,7 +427,7 @@ pub(super) fn nearest(name: &str) -> &'static str {
     names.min_by_key(|known| strsim::damerau_levenshtein(known, name)).unwrap_or("state_dir")
 }
 
-fn put<T>(place: &mut T, value: Result<T, Bad>) -> Result<(), Bad> {
+pub(super) fn put<T>(place: &mut T, value: Result<T, Bad>) -> Result<(), Bad> {
     *place = value?;
     Ok(())
 }
@@ -435,7 +443,7 @@ pub(super) fn text(value: &Value) -> Result<&str, Bad> {
     }
 }
 
-fn path(value: &Value) -> Result<PathBuf, Bad> {
+pub(super) fn path(value: &Value) -> Result<PathBuf, Bad> {
     let path = Path::new(text(value)?);
     if path.is_absolute() { Ok(path.to_owned()) } else { refused(value) }
 }
@@ -470,7 +478,7 @@ fn paths(value: &Value) -> Result<Vec<PathBuf>, Bad> {
     items.iter().map(item).collect()
 }
 
-fn path_json(path: &Path) -> Json {
+pub(super) fn path_json(path: &Path) -> Json {
     Json::from(path.to_string_lossy().into_owned())
 }
 

@@ -17,6 +17,8 @@ mod keys;
 mod load;
 pub mod python_glob;
 mod raw;
+mod reactor;
+mod reactor_keys;
 mod render;
 mod rules;
 pub mod salt_master;
@@ -31,6 +33,7 @@ pub use self::error::{ConfigError, Origin};
 pub use self::https::{HttpsConfig, MinionsRead};
 pub use self::keys::{KEYS, Key};
 pub use self::load::{Given, SocketChoice};
+pub use self::reactor::ReactorConfig;
 pub use self::render::markdown;
 pub use self::size::parse as parse_size;
 pub use self::surroundings::{SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR, Surroundings};
@@ -59,6 +62,8 @@ pub struct Config {
     pub https: HttpsConfig,
     /// What passes the doors.
     pub ingest: IngestConfig,
+    /// The reactor.
+    pub reactor: ReactorConfig,
     /// The ZeroMQ doors.
     pub zeromq: ZeromqConfig,
     /// The daemon's own log.
@@ -173,6 +178,7 @@ impl Config {
             spools: SPOOLS.map(PathBuf::from).to_vec(),
             https: HttpsConfig::default(),
             ingest: IngestConfig { filter: Vec::new(), redact: Vec::new(), spill_bytes_max: size::GIB },
+            reactor: ReactorConfig::default(),
             zeromq: ZeromqConfig::default(),
             log: LogConfig { level: "info".to_owned(), format: LogFormat::Auto },
             store: StoreConfig {

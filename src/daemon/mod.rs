@@ -1,8 +1,8 @@
 //! The daemon: builds everything out of a configuration, runs it, and stops it in order.
 //!
 //! ```text
-//! start: store -> appender, committer, sealer, retainer -> buses -> ZeroMQ -> socket, HTTPS -> ready
-//! stop:  socket and HTTPS (calls under way finish) -> buses (backlog handed over) -> ZeroMQ PULL (what was sent is handed
+//! start: store -> appender, committer, sealer, retainer -> buses -> ZeroMQ -> reactor -> socket, HTTPS -> ready
+//! stop:  socket and HTTPS (calls under way finish) -> buses (backlog handed over) -> reactor -> ZeroMQ PULL (what was sent is handed
 //!        over) -> appender (all answered, synced) -> committer -> sealer -> retainer -> ZeroMQ PUB (all published)
 //!        -> lock released
 //! ```
@@ -11,6 +11,7 @@
 //!
 //! Whatever was taken before the stop is stored and answered before the process ends.
 
+mod reactor;
 mod threads;
 mod watchdog;
 mod zeromq;
@@ -33,7 +34,7 @@ use crate::ingest::bus::Bus;
 use crate::ingest::fire::Firer;
 use crate::ingest::gate::Gate;
 use crate::ingest::spill::{Fittings, hand_over_leftovers};
-use crate::limits::{DRAIN_PATIENCE, SEGMENT_ENTRIES_MAX};
+use crate::limits::{BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_PATIENCE, SEGMENT_ENTRIES_MAX};
 use crate::metrics::Metrics;
 use crate::shutdown::Drain;
 use crate::store::medium::{self, Disk};
@@ -53,6 +54,7 @@ pub struct Daemon {
     https: Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>,
     buses: Vec<JoinHandle<()>>,
     zeromq: Option<zeromq::Doors>,
+    reactor: Option<reactor::Running>,
     store_threads: Vec<JoinHandle<()>>,
 }
 
@@ -111,6 +113,7 @@ impl Daemon {
             clock: clock.clone(),
             metrics: metrics.clone(),
             drain: drain.clone(),
+            gather: if config.reactor.master.is_some() { BUS_GATHER_TO_REACT } else { BUS_GATHER },
         };
         for (n, sock_dir) in config.bus.iter().enumerate() {
             let bus = Bus::new(n, sock_dir, fittings.clone());
@@ -122,6 +125,8 @@ impl Daemon {
         let leftovers = move || hand_over_leftovers(&fittings.spills, &configured, &fittings);
         buses.push(threads::spawn("sc-leftovers", leftovers).context("hand over what is left in spills")?);
         let zeromq = zeromq::Doors::open(config, &gate, &store, &intake, &clock, &metrics)?;
+        let firer = Arc::new(Firer::new(watches.clone()));
+        let reactor = reactor::Running::start(config, &store, &intake, &firer, &clock, &metrics)?;
         let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
         let waiting = Drain::new();
         let ctx = Arc::new(Ctx {
@@ -131,7 +136,8 @@ impl Daemon {
             jids,
             gate,
             entry_bytes_max: config.store.entry_bytes_max,
-            firer: Firer::new(watches.clone()),
+            firer,
+            reactor: reactor.as_ref().map(reactor::Running::handle),
             buses: watches,
             spools: config.spools.clone(),
             https: config.https.listen.map(|_| https::Watch::default()),
@@ -153,7 +159,20 @@ impl Daemon {
         };
         let socket = runtime.spawn(serve(door, ctx, intake, stopping));
         tracing::info!(socket = %config.socket.display(), "listening");
-        Ok(Self { store, clock, drain, waiting, stop, runtime, socket, https, buses, zeromq, store_threads })
+        Ok(Self {
+            store,
+            clock,
+            drain,
+            waiting,
+            stop,
+            runtime,
+            socket,
+            https,
+            buses,
+            zeromq,
+            reactor,
+            store_threads,
+        })
     }
 
     /// Waits for SIGTERM or SIGINT, telling systemd's watchdog that all is well.
@@ -165,10 +184,20 @@ impl Daemon {
         self.runtime.block_on(async {
             let mut term = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
             let mut int = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+            let mut hup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
+            let reload = async {
+                while hup.recv().await.is_some() {
+                    if let Some(reactor) = &self.reactor {
+                        reactor.reload();
+                    }
+                }
+                std::future::pending::<()>().await;
+            };
             let name = tokio::select! {
                 _ = term.recv() => "SIGTERM",
                 _ = int.recv() => "SIGINT",
                 () = watchdog::feed(seen_s_ago) => "the watchdog ended",
+                () = reload => "SIGHUP",
             };
             tracing::info!(signal = name, "stopping: what has arrived is stored first");
             Ok(())
@@ -196,6 +225,10 @@ impl Daemon {
         }
         self.drain.stop();
         self.buses.into_iter().for_each(threads::join);
+        // Behind the buses: what they said last is in the log, and is reacted to after the next start if not now.
+        if let Some(reactor) = self.reactor {
+            reactor.stop();
+        }
         let zeromq = self.zeromq.map(zeromq::Doors::stop_taking);
         // The last senders of `intake` went with the doors; calls that wait in the runtime hold the rest.
         self.runtime.shutdown_timeout(Duration::from_secs(5));

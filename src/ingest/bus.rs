@@ -21,8 +21,8 @@ use super::gap::{Cause, Gap};
 use super::spill::{Feeder, Fittings, Mover, Seen, Shared, Waiting, dir_of};
 use crate::clock::Micros;
 use crate::limits::{
-    BUS_GATHER, BUS_READ_BYTES, BUS_READ_LITTLE, BUS_RECONNECT_MAX, BUS_RECONNECT_MIN, BUS_SETTLED,
-    ENTRY_BYTES_MAX, STOP_CHECK,
+    BUS_READ_BYTES, BUS_READ_LITTLE, BUS_RECONNECT_MAX, BUS_RECONNECT_MIN, BUS_SETTLED, ENTRY_BYTES_MAX,
+    STOP_CHECK,
 };
 use crate::model::{Batch, Source};
 use crate::wire::frame::{self, FrameError, Framing, Splitter};
@@ -224,7 +224,7 @@ impl Bus {
                         return End::Unreadable(error);
                     }
                     if n < BUS_READ_LITTLE {
-                        self.fittings.drain.wait(BUS_GATHER);
+                        self.fittings.drain.wait(self.fittings.gather);
                     }
                 }
                 Err(e)

@@ -182,7 +182,9 @@ impl Redactor {
                 Some((0x92, rest)) => rest,
                 _ => body,
             },
-            Kind::Minions | Kind::Endtime | Kind::NoCache | Kind::Gap => return Redacted::Untouched,
+            Kind::Minions | Kind::Endtime | Kind::NoCache | Kind::Gap | Kind::Reaction | Kind::Heard => {
+                return Redacted::Untouched;
+            }
         };
         let concerned: Vec<&Part> = self
             .parts

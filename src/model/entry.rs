@@ -30,19 +30,28 @@ pub enum Kind {
     /// A stretch of time in which events of a bus may have been missed, shown as the event [`GAP_TAG`]; body: msgpack
     /// map, see [`crate::ingest::gap`].
     Gap = 9,
+    /// What the reactor did, or is about to do, about an event; body: msgpack map, see [`crate::reactor::run::record`]. Its
+    /// tag is that of the event behind [`REACTION_TAG`].
+    Reaction = 10,
+    /// An event that a bus told after another door had brought it, which alone is no reason to react; body as for an event.
+    Heard = 11,
 }
+
+/// Begins the tag of a record of the reactor.
+pub const REACTION_TAG: &str = "saltcellar/reaction/";
 
 /// The tag under which a gap is shown among events.
 pub const GAP_TAG: &str = "saltcellar/gap";
 
 impl Kind {
     /// How many there are.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 12;
 
     /// The kind with this number, if there is one.
     pub fn from_number(n: u8) -> Option<Self> {
         use Kind::{Endtime, Event, Gap, JobNew, Load, Minions, NoCache, Register, Return, ReturnLoad};
-        [Event, JobNew, Return, Load, ReturnLoad, Minions, Endtime, NoCache, Register, Gap]
+        use Kind::{Heard, Reaction};
+        [Event, JobNew, Return, Load, ReturnLoad, Minions, Endtime, NoCache, Register, Gap, Reaction, Heard]
             .get(usize::from(n))
             .copied()
     }
@@ -60,6 +69,8 @@ impl Kind {
             Kind::NoCache => "nocache",
             Kind::Register => "register",
             Kind::Gap => "gap",
+            Kind::Reaction => "reaction",
+            Kind::Heard => "heard",
         }
     }
 
@@ -89,16 +100,20 @@ pub enum Source {
     Zeromq = 5,
     /// Read off a bus and handed over from the door's spill: may have been stored already.
     SpilledBus = 6,
+    /// The reactor, about itself.
+    Reactor = 7,
 }
 
 impl Source {
     /// How many there are.
-    pub const COUNT: usize = 7;
+    pub const COUNT: usize = 8;
 
     /// The source with this number, if there is one.
     pub fn from_number(n: u8) -> Option<Self> {
-        use Source::{Bus, EventReturn, Returner, SpilledBus, SpooledEventReturn, SpooledReturner, Zeromq};
-        [Bus, EventReturn, Returner, SpooledReturner, SpooledEventReturn, Zeromq, SpilledBus]
+        use Source::{
+            Bus, EventReturn, Reactor, Returner, SpilledBus, SpooledEventReturn, SpooledReturner, Zeromq,
+        };
+        [Bus, EventReturn, Returner, SpooledReturner, SpooledEventReturn, Zeromq, SpilledBus, Reactor]
             .get(usize::from(n))
             .copied()
     }
@@ -123,6 +138,7 @@ impl Source {
             Source::SpooledEventReturn => "event_return (spooled)",
             Source::Zeromq => "zeromq",
             Source::SpilledBus => "bus (spilled)",
+            Source::Reactor => "reactor",
         }
     }
 }
@@ -140,6 +156,8 @@ impl Flags {
     pub const SUCCESS: Flags = Flags(4);
     /// A return with a retcode that is one integer.
     pub const RETCODE_KNOWN: Flags = Flags(8);
+    /// A finished reaction, for the reactor's history.
+    pub const REACTION: Flags = Flags(16);
 
     /// Are all bits of `other` set?
     pub fn has(self, other: Flags) -> bool {
@@ -475,14 +493,14 @@ mod tests {
 
     #[test]
     fn numbers_on_disk_lead_back_to_their_words() {
-        for n in 0..=9 {
+        for n in 0..=11 {
             assert_eq!(Kind::from_number(n).map(|k| k as u8), Some(n));
         }
-        assert_eq!(Kind::from_number(10), None);
-        for n in 0..7 {
+        assert_eq!(Kind::from_number(12), None);
+        for n in 0..8 {
             assert_eq!(Source::from_number(n).map(|s| s as u8), Some(n));
         }
-        assert_eq!(Source::from_number(7), None);
+        assert_eq!(Source::from_number(8), None);
     }
 
     #[test]

@@ -16,12 +16,14 @@ pub struct EventFilter {
     pub since: Option<Micros>,
     /// Arrived before this instant.
     pub until: Option<Micros>,
+    /// Not events, but what the reactor did about them.
+    pub reactions: bool,
 }
 
 impl EventFilter {
     /// Could an entry with these columns pass? The tag and the jid are looked at separately, they cost more.
     pub fn allows(&self, flags: Flags, at: Micros, minion: &str) -> bool {
-        flags.has(Flags::ON_BUS)
+        flags.has(if self.reactions { Flags::REACTION } else { Flags::ON_BUS })
             && self.since.is_none_or(|since| at >= since)
             && self.until.is_none_or(|until| at < until)
             && self.minion.as_deref().is_none_or(|wanted| wanted == minion)

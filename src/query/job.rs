@@ -140,7 +140,7 @@ impl Job {
                     self.parent = Some(parent);
                 }
             }
-            Kind::Register | Kind::Gap => {}
+            Kind::Register | Kind::Gap | Kind::Reaction | Kind::Heard => {}
         }
     }
 

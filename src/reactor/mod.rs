@@ -28,6 +28,7 @@ mod pipe;
 mod pipeline;
 mod render;
 mod rules;
+pub mod run;
 mod salt;
 mod signatures;
 

@@ -30,7 +30,7 @@ use super::log::{BlockMeta, PAYLOAD_BYTES_MAX, write_frame};
 use super::numbers::Numbers;
 use crate::channel::{Either, Next, Refused, Rx, Tx};
 use crate::limits::{BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BYTES};
-use crate::model::{Batch, Entry, Flags, SeqNo};
+use crate::model::{Batch, Entry, Flags, Kind, SeqNo};
 use crate::wire::salt_event::prints_of;
 
 /// Called once with the outcome of a batch: stored and synced, or why not.
@@ -376,6 +376,7 @@ impl Appender {
             self.shared.metrics.entries_failed.add(batch.len() as u64);
         }
         reserved?;
+        self.dedupe.note_heard(self.shared.heard.load(Ordering::Relaxed));
         for (at, (mut entry, prints)) in batch.entries().enumerate() {
             let prints = prints.unwrap_or_else(|| prints_of(&entry));
             let class = self.classifier.class_of(&entry).index();
@@ -389,6 +390,11 @@ impl Appender {
                     continue;
                 }
                 Verdict::Differs => self.tally.differing += 1,
+                Verdict::Heard => {
+                    self.tally.known += 1;
+                    self.shared.metrics.events_heard_again.add(1);
+                    (entry.kind, entry.flags) = (Kind::Heard, entry.flags.without(Flags::ON_BUS));
+                }
                 Verdict::Confirms => entry.flags = entry.flags.without(Flags::ON_BUS),
                 Verdict::New => {}
             }

@@ -214,7 +214,7 @@ impl Classifier {
     /// The class an entry goes to.
     #[inline]
     pub fn class_of(&mut self, entry: &Entry<'_>) -> Class {
-        let is_event = matches!(entry.kind, Kind::Event | Kind::Gap);
+        let is_event = matches!(entry.kind, Kind::Event | Kind::Gap | Kind::Reaction | Kind::Heard);
         let rest = if is_event && entry.jid.is_empty() { Class::EVENTS } else { Class::JOBS };
         if self.matcher.by_fun.is_empty() && self.matcher.by_tag.is_empty() || entry.kind == Kind::Register {
             return rest;

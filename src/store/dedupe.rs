@@ -78,6 +78,9 @@ pub enum Verdict {
     Confirms,
     /// It is stored already.
     Known,
+    /// It is stored already, but no bus has told it as often: whoever reacts to what buses say has not seen it. Only if
+    /// somebody does ([`Dedupe::note_heard`]).
+    Heard,
 }
 
 /// The first answer of a minion to a job.
@@ -97,6 +100,10 @@ pub struct Dedupe {
     undo: VecDeque<Judgement>,
     /// How many of them have not been told what they depend on.
     open: usize,
+    /// Is what a bus says of interest even if another door said it before?
+    note_heard: bool,
+    /// The entry that is judged is one that a bus tells for the first time.
+    first_heard: bool,
 }
 
 /// A judgement, and what it depends on: that the entries of a class up to this number reach the disk.
@@ -130,13 +137,33 @@ impl Default for Dedupe {
 impl Dedupe {
     /// Remembers nothing yet.
     pub fn new() -> Self {
-        Self { seen: Generations::new(), answers: Generations::new(), undo: VecDeque::new(), open: 0 }
+        Self {
+            seen: Generations::new(),
+            answers: Generations::new(),
+            undo: VecDeque::new(),
+            open: 0,
+            note_heard: false,
+            first_heard: false,
+        }
+    }
+
+    /// From here on, [`Verdict::Heard`] is told from [`Verdict::Known`], or not.
+    pub fn note_heard(&mut self, whether: bool) {
+        self.note_heard = whether;
     }
 
     /// Judges an entry and remembers it.
     pub fn judge(&mut self, entry: &model::Entry<'_>, prints: Prints) -> Verdict {
+        self.first_heard = false;
+        match self.verdict(entry, prints) {
+            Verdict::Known if self.note_heard && self.first_heard => Verdict::Heard,
+            verdict => verdict,
+        }
+    }
+
+    fn verdict(&mut self, entry: &model::Entry<'_>, prints: Prints) -> Verdict {
         // Of these the last word counts, and A, B, A is not A, B. A gap is told by nobody else.
-        if matches!(entry.kind, Kind::Register | Kind::Endtime | Kind::Gap) {
+        if matches!(entry.kind, Kind::Register | Kind::Endtime | Kind::Gap | Kind::Reaction) {
             return Verdict::New;
         }
         let known = self.shown_elsewhere(entry, prints.whole);
@@ -183,11 +210,15 @@ impl Dedupe {
         let (counts, _) = self.seen.place(key);
         let before = *counts;
         let door = entry.source as usize;
+        let told = |source: Source| counts.get(source as usize).copied().unwrap_or(0);
+        let told_before = told(Source::Bus).max(told(Source::SpilledBus));
         let most = counts.iter().enumerate().filter(|(d, _)| *d != door).map(|(_, n)| *n).max().unwrap_or(0);
         let own = counts.get_mut(door).map_or(0, |n| {
             *n = n.saturating_add(1);
             *n
         });
+        let of_a_bus = matches!(entry.source, Source::Bus | Source::SpilledBus);
+        self.first_heard = of_a_bus && own > told_before;
         self.note(Undo::Seen(key, before));
         own <= most
     }

@@ -18,7 +18,8 @@ use super::error::StoreError;
 use super::read::{StoredEntry, stored};
 use super::segment::Segment;
 use super::{Shared, Store};
-use crate::model::{Flags, Kind, SeqNo};
+use crate::clock::Micros;
+use crate::model::{Flags, Kind, SeqNo, Source};
 
 /// Wakes followers when more is durable. Costs one look at a number while nobody waits.
 #[derive(Debug, Default)]
@@ -53,6 +54,16 @@ impl News {
 pub struct Followed<'a> {
     /// Its place in the log.
     pub seq: SeqNo,
+    /// What it is.
+    pub kind: Kind,
+    /// The door it came by.
+    pub source: Source,
+    /// When it arrived.
+    pub at: Micros,
+    /// The job it belongs to; empty for none.
+    pub jid: &'a str,
+    /// The minion it is about; empty for none.
+    pub minion: &'a str,
     /// Its tag.
     pub tag: &'a [u8],
     /// Its body, byte for byte as received.
@@ -71,15 +82,26 @@ impl Store {
         &self,
         from: SeqNo,
         bytes_max: usize,
+        take: impl FnMut(Followed<'_>),
+    ) -> Result<SeqNo, StoreError> {
+        self.follow_those(|_, flags| flags.has(Flags::ON_BUS), from, bytes_max, take)
+    }
+
+    /// As [`Store::follow`], of the entries that are `wanted`.
+    pub fn follow_those(
+        &self,
+        wanted: impl Fn(Kind, Flags) -> bool,
+        from: SeqNo,
+        bytes_max: usize,
         mut take: impl FnMut(Followed<'_>),
     ) -> Result<SeqNo, StoreError> {
-        let upto = self.durable();
-        let on_bus = |_: Kind, flags: Flags| flags.has(Flags::ON_BUS);
-        self.walk(from, upto, bytes_max, &on_bus, |_, rows, at| {
-            let (seq, tag) = (rows.seq(at), rows.tag(at));
-            match rows.body(at) {
+        self.walk(from, self.durable(), bytes_max, &wanted, |_, rows, row| {
+            let (seq, tag) = (rows.seq(row), rows.tag(row));
+            match rows.body(row) {
                 Ok(body) => {
-                    take(Followed { seq, tag: &tag, body });
+                    let (kind, source, at) = (rows.kind(row), rows.source(row), rows.at(row));
+                    let (jid, minion) = (rows.jid(row), rows.minion(row));
+                    take(Followed { seq, kind, source, at, jid: &jid, minion, tag: &tag, body });
                     tag.len() + body.len()
                 }
                 Err(what) => self.0.left_out(seq, &what),

@@ -31,6 +31,7 @@ pub mod medium;
 pub mod numbers;
 pub mod pattern;
 mod reach;
+mod reactor_file;
 pub mod read;
 pub mod retention;
 mod rewrite;
@@ -45,7 +46,7 @@ pub mod tools;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use appender::{Appender, Done, Intake};
@@ -147,6 +148,8 @@ struct Shared {
     segments: Vec<RwLock<Vec<Arc<segment::Segment>>>>,
     durable: AtomicU64,
     news: follow::News,
+    /// Does somebody react to what buses say?
+    heard: AtomicBool,
     /// When the appender last came round, microseconds since 1970.
     beat: AtomicI64,
     cache: cache::BlockCache,
@@ -233,6 +236,7 @@ impl Store {
             stamp,
             durable: AtomicU64::new(SeqNo::FIRST.0),
             news: follow::News::default(),
+            heard: AtomicBool::new(false),
             beat: AtomicI64::new(options.clock.now().0),
             cache: cache::BlockCache::default(),
             open: Mutex::default(),

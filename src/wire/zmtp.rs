@@ -73,6 +73,8 @@ pub enum SocketType {
     Pub,
     /// Gives messages to a PULL: the load of a measurement.
     Push,
+    /// Asks, and is answered.
+    Req,
 }
 
 impl SocketType {
@@ -82,6 +84,7 @@ impl SocketType {
             SocketType::Pull => "PULL",
             SocketType::Pub => "PUB",
             SocketType::Push => "PUSH",
+            SocketType::Req => "REQ",
         }
     }
 
@@ -90,6 +93,7 @@ impl SocketType {
             SocketType::Pull => theirs == b"PUSH",
             SocketType::Pub => theirs == b"SUB" || theirs == b"XSUB",
             SocketType::Push => theirs == b"PULL",
+            SocketType::Req => theirs == b"ROUTER" || theirs == b"REP",
         }
     }
 
@@ -201,6 +205,12 @@ pub fn put_message(out: &mut Vec<u8>, parts: &[&[u8]]) {
     for part in parts {
         out.extend_from_slice(part);
     }
+}
+
+/// Appends a request of a REQ socket: an empty frame, and the body.
+pub fn put_request(out: &mut Vec<u8>, body: &[u8]) {
+    put_header(out, MORE, 0);
+    put_message(out, &[body]);
 }
 
 fn command(name: &str, parts: &[&[u8]]) -> Vec<u8> {

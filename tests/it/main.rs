@@ -47,6 +47,9 @@ mod zeromq_doors;
 /// The ZeroMQ doors with sockets of the crate `zeromq` as peers.
 mod zeromq_crate;
 
+/// The reactor, with a bus and a master that the test plays.
+mod reactor;
+
 /// Firing events onto a bus.
 mod events_send;
 

@@ -72,6 +72,7 @@ pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
         minion: args.text("minion")?.map(str::to_owned),
         since: time(args, "since")?,
         until: time(args, "until")?,
+        reactions: false,
     };
     let before = args.count("before")?.map_or(ctx.store.durable(), |n| SeqNo(n as u64));
     let limit = limit(args)?;

@@ -6,6 +6,7 @@
 mod cache;
 mod jobs;
 mod lists;
+mod reactor;
 mod send;
 mod store;
 mod writes;
@@ -26,6 +27,7 @@ use crate::ingest::fire::Firer;
 use crate::ingest::gate::Gate;
 use crate::metrics::Metrics;
 use crate::model::Drafts;
+use crate::reactor::run::engine::Handle;
 use crate::store::{Store, StoreError};
 use crate::wire::call::{Args, CallError};
 
@@ -50,7 +52,9 @@ pub struct Ctx {
     /// The HTTPS door, if there is one.
     pub https: Option<HttpsWatch>,
     /// Fires onto them.
-    pub firer: Firer,
+    pub firer: Arc<Firer>,
+    /// The reactor, if there is one.
+    pub reactor: Option<Handle>,
     /// The ZeroMQ doors that are open.
     pub zeromq: Vec<door::Watch>,
     /// Callers that wait for news of a job.
@@ -140,6 +144,11 @@ pub const CALLS: &[Call] = &[
     read("store_prune", "let go of what exceeds bounds, or say what would go", store::prune),
     read("store_hold", "hold a job, or let go of it", store::hold),
     read("store_holds", "the jobs that are held", store::holds),
+    read("reactor_list", "the reactor and its rules", reactor::list),
+    read("reactor_history", "what the reactor did, the latest first", reactor::history),
+    read("reactor_show", "one reaction, with what became of it", reactor::show),
+    read("reactor_why", "which rules take a tag, and what was done about it", reactor::why),
+    act("reactor_replay", "do again what was set aside", reactor::replay),
     read("job_show", "one job with its returns", jobs::job_show),
     read("job_states", "the states that a job ran, a row each", jobs::job_states),
     read("job_diff", "how two runs of a job differ", jobs::job_diff),

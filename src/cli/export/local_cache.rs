@@ -256,7 +256,7 @@ impl Export<'_> {
                 }
                 making.answered(minion, entry, body)?;
             }
-            Kind::Event | Kind::Register | Kind::Gap => {}
+            Kind::Event | Kind::Register | Kind::Gap | Kind::Reaction | Kind::Heard => {}
         }
         Ok(())
     }

@@ -94,7 +94,7 @@ fn item(line: &[u8]) -> Result<Line, String> {
         return Ok(Line::Head(json.get("version").and_then(Json::as_u64).unwrap_or(u64::MAX)));
     }
     let kind = Kind::named(&name).ok_or_else(|| format!("no kind is called {name:?}"))?;
-    if kind == Kind::Gap {
+    if matches!(kind, Kind::Gap | Kind::Reaction | Kind::Heard) {
         return Err("a gap of another daemon's bus".to_owned());
     }
     let at = match json.get("time") {
@@ -156,7 +156,9 @@ fn item(line: &[u8]) -> Result<Line, String> {
         }
         Kind::NoCache => What::NoCache { jid: text("jid", value("jid")?)? },
         Kind::Register => What::Register { data: packed(&value("data")?.unwrap_or(Value::Nil))? },
-        Kind::Event | Kind::JobNew | Kind::Gap => return Err(format!("{name} needs `on_bus`")),
+        Kind::Event | Kind::JobNew | Kind::Gap | Kind::Reaction | Kind::Heard => {
+            return Err(format!("{name} needs `on_bus`"));
+        }
     };
     Ok(Line::Item(at, what))
 }

@@ -1,8 +1,13 @@
-//! `saltcellar reactor ...`: the reactor's rules and files: tried, looked over, and compared with Salt.
+//! `saltcellar reactor ...`: what the reactor does, did, and why; its rules and files: tried, looked over, compared with Salt.
 
 mod check;
+mod history;
+mod list;
 mod parity;
+mod replay;
+mod show;
 mod test;
+mod why;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,6 +22,20 @@ pub(super) use self::parity::NotAsSalt;
 /// Verbs under `reactor`.
 #[derive(clap::Subcommand)]
 pub(super) enum Reactor {
+    /// The rules, and how the reactor is
+    List,
+    /// What was done about events, the newest at the bottom
+    #[command(after_long_help = history::EXAMPLES)]
+    History(history::Args),
+    /// One reaction: event, rules, rendered files, calls, and what became of them
+    #[command(after_long_help = show::EXAMPLES)]
+    Show(show::Args),
+    /// Which rules take a tag, and what was done about it last
+    #[command(after_long_help = why::EXAMPLES)]
+    Why(why::Args),
+    /// Do again what was set aside
+    #[command(after_long_help = replay::EXAMPLES)]
+    Replay(replay::Args),
     /// Render one file for one event, and show the calls that come of it; nothing is sent
     #[command(after_long_help = test::EXAMPLES)]
     Test(test::Args),
@@ -71,6 +90,11 @@ impl SaltArgs {
 
 pub(super) fn run(global: &Global, reactor: Reactor) -> anyhow::Result<()> {
     match reactor {
+        Reactor::List => list::run(global),
+        Reactor::History(args) => history::run(global, args),
+        Reactor::Show(args) => show::run(global, &args),
+        Reactor::Why(args) => why::run(global, &args),
+        Reactor::Replay(args) => replay::run(global, &args),
         Reactor::Test(args) => test::run(global, &args),
         Reactor::Check(args) => check::run(global, &args),
         Reactor::Parity(args) => parity::run(global, &args),

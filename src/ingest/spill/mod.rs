@@ -245,6 +245,8 @@ pub struct Fittings {
     pub metrics: Arc<Metrics>,
     /// The wish to stop.
     pub drain: Drain,
+    /// How long events gather after a read that brought few.
+    pub gather: std::time::Duration,
 }
 
 /// The reader's end.

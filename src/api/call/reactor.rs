@@ -1,0 +1,265 @@
+//! Calls about the reactor: how it is, what it did and why, and doing again what was set aside.
+
+use super::lists::Map;
+use super::{Caller, Ctx, failed};
+use crate::clock::Micros;
+use crate::limits::{
+    LIST_BYTES_MAX, LIST_ROWS_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_SEARCH_BYTES,
+};
+use crate::model::{EventFilter, Flags, Glob, Kind, REACTION_TAG, SeqNo};
+use crate::reactor::run::engine::Handle;
+use crate::store::{StoreError, StoredEntry};
+use crate::wire::call::{Args, CallError};
+use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
+use crate::wire::salt_event::job_tag;
+
+fn reactor(ctx: &Ctx) -> Result<&Handle, CallError> {
+    let none =
+        || CallError::Refused("there is no reactor: give reactor.master in the configuration".to_owned());
+    ctx.reactor.as_ref().ok_or_else(none)
+}
+
+/// How it is, and its rules.
+pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let handle = reactor(ctx)?;
+    let status = handle.status();
+    let mut map = Map::default();
+    map.key("cursor").uint(status.cursor.0);
+    map.key("behind").uint(status.behind);
+    map.key("waiting").uint(status.waiting as u64);
+    map.key("open").uint(status.open as u64);
+    map.key("master_away").bool(status.master_away);
+    map.key("shadow").bool(status.shadow);
+    let rules = handle.rules();
+    let w = map.key("rules").array(rules.len());
+    for (pattern, references) in rules {
+        w.map(2).str("rule").str(&pattern).str("files").array(references.len());
+        for reference in references {
+            w.str(&reference);
+        }
+    }
+    Ok(map.into_bytes())
+}
+
+fn filter(args: &Args<'_>) -> Result<EventFilter, CallError> {
+    let tag = args.text("tag")?;
+    Ok(EventFilter {
+        tag: tag.map(|tag| Glob::new(&format!("{REACTION_TAG}{tag}"))),
+        minion: args.text("minion")?.map(str::to_owned),
+        since: args.int("since")?.map(Micros),
+        until: args.int("until")?.map(Micros),
+        reactions: true,
+        ..EventFilter::default()
+    })
+}
+
+/// What it did, the latest first.
+pub(super) fn history(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let filter = filter(args)?;
+    let before = args.count("before")?.map_or(ctx.store.durable(), |n| SeqNo(n as u64));
+    let limit = args.count("limit")?.unwrap_or(20).clamp(1, LIST_ROWS_MAX);
+    let state = args.text("state")?;
+    let mut rows = Vec::new();
+    let (mut bytes, mut cursor, mut more) = (0, before, true);
+    while rows.len() < limit && bytes < LIST_BYTES_MAX && more {
+        let found =
+            ctx.store.events_before(&filter, cursor, limit, LIST_BYTES_MAX - bytes).map_err(failed)?;
+        more = found.len() == limit
+            || found.iter().map(|row| row.body.len()).sum::<usize>() + bytes >= LIST_BYTES_MAX;
+        let Some(last) = found.last() else { break };
+        cursor = last.seq;
+        for row in found {
+            let said = get(&row.body, "state").and_then(as_text);
+            if rows.len() < limit && state.is_none_or(|wanted| said == Some(wanted)) {
+                bytes += row.body.len();
+                rows.push(row);
+            } else if rows.len() >= limit {
+                more = true;
+            }
+        }
+    }
+    let mut w = Writer::new();
+    w.map(2).str("reactions").array(rows.len());
+    for row in &rows {
+        write(&mut w, row, None);
+    }
+    w.str("more").bool(more && !rows.is_empty());
+    Ok(w.into_bytes())
+}
+
+fn write(w: &mut Writer, row: &StoredEntry, results: Option<&[u8]>) {
+    let mut map = Map::default();
+    map.key("seq").uint(row.seq.0);
+    map.key("time").int(row.at.0);
+    map.key("tag").str(String::from_utf8_lossy(&row.tag).trim_start_matches(REACTION_TAG));
+    if !row.minion.is_empty() {
+        map.key("minion").str(&row.minion);
+    }
+    map.key("reaction").raw(&row.body);
+    if let Some(results) = results {
+        map.key("results").raw(results);
+    }
+    map.write(w);
+}
+
+/// The record of that number, or the first about the event of that number.
+fn find(ctx: &Ctx, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
+    let filter = EventFilter { reactions: true, ..EventFilter::default() };
+    let latest = ctx.store.events_before(&filter, seq.next(), 1, usize::MAX)?;
+    if let Some(record) = latest.into_iter().next().filter(|record| record.seq == seq) {
+        return Ok(Some(record));
+    }
+    // The record of an event stands behind it, mostly not far.
+    let (mut from, mut searched, mut found) = (seq, 0, None);
+    while found.is_none() && searched < REACTOR_SEARCH_BYTES {
+        let is_record = |kind, flags: Flags| kind == Kind::Reaction && flags.has(Flags::REACTION);
+        let after = ctx.store.follow_those(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
+            searched += row.body.len();
+            let event = get(row.body, "event").and_then(as_int).and_then(|n| u64::try_from(n).ok());
+            if found.is_none() && event == Some(seq.0) {
+                found = Some(row.seq);
+            }
+        })?;
+        if after == from {
+            break;
+        }
+        from = after;
+    }
+    let Some(record) = found else { return Ok(None) };
+    Ok(ctx.store.events_before(&filter, record.next(), 1, usize::MAX)?.into_iter().next())
+}
+
+fn found(ctx: &Ctx, args: &Args<'_>) -> Result<StoredEntry, CallError> {
+    let seq = args
+        .count("seq")?
+        .ok_or(CallError::BadArgs { key: "seq", expected: "the number of a reaction or an event" })?;
+    let record = find(ctx, SeqNo(seq as u64)).map_err(failed)?;
+    record.ok_or_else(|| {
+        CallError::Refused(format!("there is no reaction with the number {seq}, or to an event with it"))
+    })
+}
+
+/// One reaction, with what became of its jobs.
+pub(super) fn show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let record = found(ctx, args)?;
+    let calls: Vec<&[u8]> = elements(get(&record.body, "calls").unwrap_or_default()).collect();
+    let mut results = Writer::new();
+    results.array(calls.len());
+    for call in calls {
+        let text = |key| get(call, key).and_then(as_text).unwrap_or_default();
+        let sent = get(call, "sent").and_then(as_int).unwrap_or(0);
+        result(ctx, &mut results, text("client"), text("jid"), sent).map_err(failed)?;
+    }
+    let mut w = Writer::new();
+    write(&mut w, &record, Some(&results.into_bytes()));
+    Ok(w.into_bytes())
+}
+
+/// What is known of a job by now.
+fn result(ctx: &Ctx, w: &mut Writer, client: &str, jid: &str, sent: i64) -> Result<(), StoreError> {
+    if jid.is_empty() || !matches!(client, "local" | "runner") {
+        w.nil();
+        return Ok(());
+    }
+    let entries = ctx.store.job_entries(jid)?;
+    let mut map = Map::default();
+    if client == "runner" {
+        map.key("seen").bool(!entries.is_empty());
+        let is_ret = |entry: &&StoredEntry| job_tag(&entry.tag).is_some_and(|tag| tag.about == "ret");
+        if let Some(ret) = entries.iter().find(is_ret) {
+            map.key("took_us").int(ret.at.0 - sent);
+            if let Some(success) = get(&ret.body, "success").and_then(as_bool) {
+                map.key("success").bool(success);
+            }
+            let value = get(&ret.body, "return").filter(|value| value.len() <= REACTOR_RESULT_BYTES_MAX);
+            map.key("return").raw(value.unwrap_or(&[0xc0]));
+        }
+    } else {
+        let mut returns: Vec<&StoredEntry> = Vec::new();
+        for entry in entries.iter().filter(|entry| entry.kind == Kind::Return) {
+            if returns.iter().all(|known| known.minion != entry.minion) {
+                returns.push(entry);
+            }
+        }
+        map.key("seen").bool(!entries.is_empty());
+        map.key("returned").uint(returns.len() as u64);
+        map.key("failed")
+            .uint(returns.iter().filter(|entry| entry.flags.failed(entry.retcode)).count() as u64);
+        let shown = returns.len().min(REACTOR_NAMES_MAX);
+        let list = map.key("returns").array(shown);
+        for entry in returns.iter().take(shown) {
+            list.map(4).str("minion").str(&entry.minion).str("retcode").int(entry.retcode);
+            list.str("failed").bool(entry.flags.failed(entry.retcode)).str("took_us").int(entry.at.0 - sent);
+        }
+    }
+    map.write(w);
+    Ok(())
+}
+
+/// Which rules take a tag, and what was done about its latest events.
+pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let handle = reactor(ctx)?;
+    let tag = args.required_text("tag")?;
+    let matching = handle.matching(tag);
+    let exactly = |tag: &str| {
+        let escaped = tag.replace('[', "[[]").replace('*', "[*]").replace('?', "[?]");
+        Some(Glob::new(&escaped))
+    };
+    let of_tag = EventFilter {
+        tag: exactly(&format!("{REACTION_TAG}{tag}")),
+        reactions: true,
+        ..EventFilter::default()
+    };
+    let rows = ctx.store.events_before(&of_tag, ctx.store.durable(), 10, LIST_BYTES_MAX).map_err(failed)?;
+    let events = EventFilter { tag: exactly(tag), ..EventFilter::default() };
+    let latest = ctx.store.events_before(&events, ctx.store.durable(), 1, LIST_BYTES_MAX).map_err(failed)?;
+    let mut map = Map::default();
+    let w = map.key("rules").array(matching.len());
+    for rule in matching {
+        w.str(&rule);
+    }
+    let w = map.key("reactions").array(rows.len());
+    for row in &rows {
+        write(w, row, None);
+    }
+    if let Some(event) = latest.first() {
+        map.key("event").uint(event.seq.0);
+        map.key("time").int(event.at.0);
+        map.key("source").str(event.source.name());
+        map.key("user").str(get(&event.body, "user").and_then(as_text).unwrap_or_default());
+    }
+    Ok(map.into_bytes())
+}
+
+/// Does again what was set aside.
+pub(super) fn replay(ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<Vec<u8>, CallError> {
+    let handle = reactor(ctx)?;
+    let own = rustix::process::geteuid().as_raw();
+    // Who may read history need not be one who may make the master act.
+    if !caller.uid.is_some_and(|uid| uid == 0 || uid == own) {
+        return Err(CallError::Refused(
+            "only root and the daemon's own user may make the reactor act".to_owned(),
+        ));
+    }
+    let says = |key| Ok::<bool, CallError>(args.raw(key).and_then(as_bool).unwrap_or(false));
+    let refused = |error: crate::reactor::run::replay::ReplayError| CallError::Refused(error.to_string());
+    let (calls, number) = if says("render")? {
+        let seq = args
+            .count("seq")?
+            .ok_or(CallError::BadArgs { key: "seq", expected: "the number of an event or a reaction" })?;
+        let event = match find(ctx, SeqNo(seq as u64)).map_err(failed)? {
+            Some(record) => get(&record.body, "event")
+                .and_then(as_int)
+                .and_then(|n| u64::try_from(n).ok())
+                .unwrap_or(seq as u64),
+            None => seq as u64,
+        };
+        (handle.replay_event(SeqNo(event)).map_err(refused)?, event)
+    } else {
+        let record = found(ctx, args)?;
+        (handle.replay_calls(&record, says("all")?).map_err(refused)?, record.seq.0)
+    };
+    let mut w = Writer::new();
+    w.map(2).str("seq").uint(number).str("count").uint(calls as u64);
+    Ok(w.into_bytes())
+}

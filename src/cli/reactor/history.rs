@@ -1,0 +1,115 @@
+//! `saltcellar reactor history`: what was done about events.
+
+use anyhow::Context as _;
+use rmpv::Value;
+use serde_json::Value as Json;
+
+use super::super::ask::{Names, Pages};
+use super::super::nested::leaf;
+use super::super::output::{Format, Output};
+use super::super::table::{Column, Table};
+use super::super::when::{When, short};
+use super::super::{Global, ask, jobs};
+
+/// Flags of `reactor history`.
+#[derive(clap::Args)]
+pub(in crate::cli) struct Args {
+    /// At most so many reactions
+    #[arg(long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
+    /// Only events whose tag matches this glob
+    #[arg(long, value_name = "GLOB")]
+    tag: Option<String>,
+    /// Only events of this minion
+    #[arg(long, value_name = "ID")]
+    minion: Option<String>,
+    /// Only reactions that ended so: done, dead, left
+    #[arg(long, value_name = "STATE", value_parser = ["done", "dead", "left"])]
+    state: Option<String>,
+    /// Not older than: 10m, 2h, 3d, 2026-11-21
+    #[arg(long, value_name = "TIME")]
+    since: Option<When>,
+    /// Not younger than
+    #[arg(long, value_name = "TIME")]
+    until: Option<When>,
+    /// Only reactions before this number
+    #[arg(long, value_name = "SEQ")]
+    before: Option<u64>,
+}
+
+pub(super) const EXAMPLES: &str = "\
+`done`: every call was made. `dead`: a call was set aside, and `reactor replay` makes it. `left`: nothing was
+done, for the reason shown.
+
+Examples:
+  saltcellar reactor history --since 1h
+  saltcellar reactor history --state dead
+  saltcellar reactor history --tag 'salt/minion/*/start' --output json";
+
+const NAMES: Names = Names { call: "reactor_history", rows: "reactions", cursor: "seq" };
+
+pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
+    let client = ask::connect(global)?;
+    let time = |when: Option<When>| when.map_or(Value::Nil, |When(micros)| Value::from(micros));
+    let said = vec![
+        ("tag", args.tag.map_or(Value::Nil, Value::from)),
+        ("minion", args.minion.map_or(Value::Nil, Value::from)),
+        ("state", args.state.map_or(Value::Nil, Value::from)),
+        ("since", time(args.since)),
+        ("until", time(args.until)),
+    ];
+    let before = args.before.map_or(Value::Nil, Value::from);
+    let mut pages = Pages::new(client, NAMES, said, before, args.limit);
+    let mut out = Output::new(global.output);
+    if out.format != Format::Table {
+        jobs::print_json(&mut out, &mut pages, NAMES.rows).context("list the reactions")?;
+        return Ok(out.flush()?);
+    }
+    let mut rows = Vec::new();
+    loop {
+        let page = pages.next().context("list the reactions")?;
+        if page.is_empty() {
+            break;
+        }
+        rows.extend(page.iter().map(row));
+    }
+    rows.reverse();
+    table().print(&mut out, &rows)?;
+    Ok(out.flush()?)
+}
+
+pub(super) fn table() -> Table {
+    Table::new([
+        Column::right("SEQ"),
+        Column::left("TIME (UTC)"),
+        Column::left("STATE"),
+        Column::right("MS"),
+        Column::shrinks("TAG"),
+        Column::shrinks("CALLS"),
+    ])
+}
+
+pub(super) fn row(reaction: &Json) -> Vec<String> {
+    let of = |name: &str| reaction.get(name).unwrap_or(&Json::Null);
+    let record = of("reaction");
+    let said = |name: &str| record.get(name).map(leaf).unwrap_or_default();
+    let number = |name: &str| record.get(name).and_then(Json::as_i64);
+    let took =
+        number("ended").zip(number("at")).map(|(ended, at)| format!("{:.1}", (ended - at) as f64 / 1e3));
+    let state = if said("why").is_empty() { said("state") } else { format!("left: {}", said("why")) };
+    let calls = record.get("calls").and_then(Json::as_array).into_iter().flatten().map(|call| {
+        let said = |name: &str| call.get(name).map(leaf).unwrap_or_default();
+        let tgt = said("tgt");
+        let on = if tgt.is_empty() { String::new() } else { format!(" {tgt}") };
+        format!("{}.{}{on}: {}", said("client"), said("fun"), said("outcome"))
+    });
+    let calls: Vec<_> = calls.collect();
+    vec![
+        leaf(of("seq")),
+        short(of("time")),
+        state,
+        took.unwrap_or_default(),
+        leaf(of("tag")),
+        calls.join("; "),
+    ]
+}

@@ -1,0 +1,80 @@
+//! `saltcellar reactor show`: one reaction from its event to what became of its jobs.
+
+use anyhow::Context as _;
+use rmpv::Value;
+use serde_json::Value as Json;
+
+use super::super::nested::{leaf, nested};
+use super::super::output::{Format, Output};
+use super::super::when::iso_in;
+use super::super::{Global, ask};
+
+/// Flags of `reactor show`.
+#[derive(clap::Args)]
+pub(in crate::cli) struct Args {
+    /// The number of the reaction, or of the event
+    seq: u64,
+}
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  saltcellar reactor show 18234
+  saltcellar reactor show 18234 --output json";
+
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let mut client = ask::connect(global)?;
+    let mut answer = ask::call(&mut client, "reactor_show", [("seq", Value::from(args.seq))])
+        .context("show the reaction")?;
+    iso_in(&mut answer);
+    let mut out = Output::new(global.output);
+    if out.format == Format::Table {
+        print(&mut out, &answer)?;
+    } else {
+        out.json(&answer)?;
+    }
+    Ok(out.flush()?)
+}
+
+fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
+    let of = |name: &str| answer.get(name).map(leaf).unwrap_or_default();
+    let record = answer.get("reaction").unwrap_or(&Json::Null);
+    let said = |name: &str| record.get(name).map(leaf).unwrap_or_default();
+    let list = |name: &str| record.get(name).and_then(Json::as_array).cloned().unwrap_or_default();
+    let why = if said("why").is_empty() { String::new() } else { format!(": {}", said("why")) };
+    out.line(&format!("reaction {}, {}{why}, {}", of("seq"), said("state"), of("time")))?;
+    out.line(&format!("  event {}  {}  {}", said("event"), of("tag"), of("minion")))?;
+    let rules: Vec<_> = list("rules").iter().map(leaf).collect();
+    out.line(&format!("  rules {}", rules.join(", ")))?;
+    for file in list("files") {
+        let part = |n: usize| file.get(n).and_then(Json::as_str).unwrap_or_default().to_owned();
+        out.line("")?;
+        out.heading(&format!("{}{}", part(0), if file.get(2).is_some() { " (beginning)" } else { "" }))?;
+        for line in part(1).lines() {
+            out.line(&format!("    {line}"))?;
+        }
+    }
+    let results = answer.get("results").and_then(Json::as_array).cloned().unwrap_or_default();
+    for (n, call) in list("calls").iter().enumerate() {
+        let said = |name: &str| call.get(name).map(leaf).unwrap_or_default();
+        out.line("")?;
+        out.heading(&format!("{}: {}.{} {}", said("id"), said("client"), said("fun"), said("tgt")))?;
+        let why = if said("why").is_empty() { String::new() } else { format!(": {}", said("why")) };
+        let took = call.get("took_us").and_then(Json::as_i64).map_or(0.0, |us| us as f64 / 1e3);
+        out.line(&format!(
+            "    {}{why}, try {}, {took:.1} ms, jid {}",
+            said("outcome"),
+            said("tries"),
+            said("jid")
+        ))?;
+        out.text(&nested(call.get("load").unwrap_or(&Json::Null), 4))?;
+        if let Some(result) = results.get(n).filter(|result| !result.is_null()) {
+            out.line("    result:")?;
+            out.text(&nested(result, 6))?;
+        }
+    }
+    for note in list("notes") {
+        let part = |n: usize| note.get(n).and_then(Json::as_str).unwrap_or_default().to_owned();
+        out.line(&format!("  {}: {}", part(0), part(1)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! The keys under `reactor`.
+
+use serde_json::Value as Json;
+
+use super::keys::{Bad, Key, path, path_json, put, text};
+use super::{duration, reactor};
+
+pub(super) const MASTER: Key = Key {
+    name: "reactor.master",
+    takes: "an absolute path of a file",
+    default: "none: there is no reactor",
+    doc: REACTOR,
+    example: "/etc/salt/master",
+    flag: None,
+    environment: None,
+    set: |config, value| put(&mut config.reactor.master, path(value).map(Some)),
+    show: |config| config.reactor.master.as_deref().map_or(Json::Null, path_json),
+};
+
+pub(super) const RULES: Key = Key {
+    name: "reactor.rules",
+    takes: "a list of rules, or an absolute path of a YAML file with one",
+    default: "none: the master's own `reactor`",
+    doc: "The rules, in Salt's form, in place of the master's own. A master that has rules itself also runs Salt's reactor, \
+          so this is where they move.",
+    example: "[{'salt/minion/*/start': [/srv/reactor/start.sls, 'salt://reactor/sync.sls']}]",
+    flag: None,
+    environment: None,
+    set: |config, value| put(&mut config.reactor.rules, reactor::read_rules(value)),
+    show: |config| reactor::show_rules(config.reactor.rules.as_ref()),
+};
+
+pub(super) const SHADOW: Key = Key {
+    name: "reactor.shadow",
+    takes: "true or false",
+    default: "false",
+    doc: "Render and write down what would be done, and do nothing: for a trial beside Salt's own reactor.",
+    example: "true",
+    flag: None,
+    environment: None,
+    set: |config, value| put(&mut config.reactor.settings.shadow, reactor::truth(value)),
+    show: |config| Json::from(config.reactor.settings.shadow),
+};
+
+pub(super) const OPTIONS: Key = Key {
+    name: "reactor.options",
+    takes: "a list of items, each with `rule` and any of `at_most_once`, `tries`, `backoff`, `rate`, `budget`, `debounce`, `once_per`, `concurrency` and `allow`",
+    default: "[]",
+    doc: REACTOR_OPTIONS,
+    example: "[{rule: 'salt/minion/*/start', once_per: 10m}, {rule: 'salt/beacon/*', rate: 10/1m, at_most_once: true}]",
+    flag: None,
+    environment: None,
+    set: |config, value| put(&mut config.reactor.settings.rules, reactor::read_options(value)),
+    show: |config| reactor::show_options(&config.reactor.settings.rules),
+};
+
+pub(super) const ALLOW: Key = Key {
+    name: "reactor.allow",
+    takes: "a list of items, each with `fun` and any of `client` and `tgt`",
+    default: "[]: everything",
+    doc: "What reactions may call. `client` is local, runner, wheel or caller; `fun` and `tgt` are globs. A call that no item \
+          takes is set aside.",
+    example: "[{client: local, fun: state.apply}, {client: runner, fun: 'state.*'}, {client: wheel, fun: key.accept}]",
+    flag: None,
+    environment: None,
+    set: |config, value| {
+        let allow = reactor::read_allow(value)?;
+        reactor::put_plain(&mut config.reactor, |plain| plain.allow = allow);
+        Ok(())
+    },
+    show: |config| reactor::show_allow(&config.reactor.settings.plain.allow),
+};
+
+pub(super) const AGE_MAX: Key = Key {
+    name: "reactor.age_max",
+    takes: "a time, such as 10m or 1h",
+    default: "1h",
+    doc: "An event that is older when its turn comes, because the master or the daemon was away, is not reacted to; \
+          `saltcellar reactor replay` does it after all.",
+    example: "10m",
+    flag: None,
+    environment: None,
+    set: |config, value| {
+        let age = duration::parse(text(value)?)
+            .ok_or_else(|| Bad::from(format!("{} is not accepted", value.noun())));
+        put(&mut config.reactor.settings.age_max, age)
+    },
+    show: |config| Json::from(duration::show(config.reactor.settings.age_max)),
+};
+
+pub(super) const DEPTH_MAX: Key = Key {
+    name: "reactor.depth_max",
+    takes: "a number from 1 to 1000",
+    default: "8",
+    doc: "A reaction causes events, to which others may react, and so on. A longer chain is taken for a loop, and ends.",
+    example: "3",
+    flag: None,
+    environment: None,
+    set: |config, value| put(&mut config.reactor.settings.depth_max, reactor::depth(value)),
+    show: |config| Json::from(config.reactor.settings.depth_max),
+};
+
+pub(super) const PYTHON: Key = Key {
+    name: "reactor.python",
+    takes: "an absolute path of a Python interpreter",
+    default: "/opt/saltstack/salt/bin/python3, if it is there",
+    doc: "The Python that Salt is installed in. What is not rendered natively (`#!py`, `salt[...]`) is rendered by Salt's own \
+          renderers, in a process of its own.",
+    example: "/opt/saltstack/salt/bin/python3",
+    flag: None,
+    environment: None,
+    set: |config, value| put(&mut config.reactor.python, path(value).map(Some)),
+    show: |config| config.reactor.python.as_deref().map_or(Json::Null, path_json),
+};
+
+const REACTOR: &str = "The master's configuration file; with it, the daemon is that master's reactor. Out of it and the files that it \
+includes come `reactor`, `file_roots`, `user`, `cachedir`, `interface`, `ret_port` and all else that reactions need; they are read \
+again when they change. The daemon must read the master's bus (`bus`) and be able to read the key in its cache. While the master \
+runs Salt's own reactor, this one watches only, as with `reactor.shadow`. It sees events as they are stored: what \
+`ingest.filter` leaves out or `ingest.redact` replaces, it does not see.";
+const REACTOR_OPTIONS: &str = "How rules run; `rule` is a pattern as it stands in the list of rules, and such a rule is rendered \
+apart from others. `at_most_once`: no call is made a second time, even if nobody knows whether the first one reached the master (by \
+default it is made again, unless the job has been seen). `tries`: how often a call is tried that the master refuses (5), with \
+`backoff` (1s) and then twice the pause before; then it is set aside. `rate: 10/1m`: more reactions wait. `budget: 100/1h`: more are \
+set aside, for something runs away. `debounce: 5s`: of a minion's events the last one counts, once it is quiet for so long. \
+`once_per: 10m`: of a minion's events the first one counts, in so much time. `concurrency`: so many reactions at once (8). `allow`: \
+as `reactor.allow`, for this rule. What is set aside waits for `saltcellar reactor replay`.";

@@ -1,0 +1,102 @@
+//! Bounds of the reactor, and of asking a master.
+
+use std::time::Duration;
+
+use super::ENTRY_BYTES_MAX;
+
+/// Connections to a master's request port that are kept while nothing is asked. A master has five workers by default.
+pub const MASTER_CONNECTIONS_KEPT: usize = 16;
+
+/// How long connecting to a master may take.
+pub const MASTER_CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a master may take over an answer. Salt's own client waits as long for a publish (`publish_timeout`).
+pub const MASTER_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Bytes of a master's answer: signatures of all runners have some 100 KB, a wheel's result may be a file.
+pub const MASTER_ANSWER_BYTES_MAX: usize = ENTRY_BYTES_MAX;
+
+/// Bytes that are read from a master at once.
+pub const MASTER_READ_BYTES: usize = 16 * 1024;
+
+/// Bytes of a master's key file. A key has 76.
+pub const MASTER_KEY_BYTES_MAX: u64 = 1024;
+
+/// Threads that render reactions and ask the master. Most of their time they wait for its answers.
+pub const REACTOR_WORKERS: u32 = 16;
+
+/// Reactions that wait for a worker, a time, or their minion's turn. Beyond it the log is not read on: it holds the rest.
+pub const REACTOR_TASKS_MAX: usize = 20_000;
+
+/// Bytes of event data that wait with them. What does not fit stays in the log until its turn comes.
+pub const REACTOR_BODIES_BYTES: usize = 16 * 1024 * 1024;
+
+/// Bytes of events that the reactor reads at once.
+pub const REACTOR_WAVE_BYTES: usize = 256 * 1024;
+
+/// How often a call is tried that the master answers with an error. A master that is away is waited for.
+pub const REACTOR_TRIES: u32 = 5;
+
+/// The pause before the second try; it doubles, up to [`REACTOR_BACKOFF_MAX`].
+pub const REACTOR_BACKOFF: Duration = Duration::from_secs(1);
+/// See [`REACTOR_BACKOFF`].
+pub const REACTOR_BACKOFF_MAX: Duration = Duration::from_secs(60);
+
+/// How often a master that is away is looked for.
+pub const REACTOR_MASTER_AWAY: Duration = Duration::from_secs(1);
+
+/// Events older than this when their turn comes are not reacted to: what was right an hour ago may be wrong now.
+pub const REACTOR_EVENT_AGE_MAX: Duration = Duration::from_secs(3600);
+
+/// Reactions to events of reactions: a chain of more is taken for a loop.
+pub const REACTOR_DEPTH_MAX: u32 = 8;
+
+/// Minions whose first event a rule remembers.
+pub const REACTOR_ONCE_MAX: usize = 100_000;
+
+/// Jobs that are remembered as reactions.
+pub const REACTOR_ORIGINS_MAX: usize = 50_000;
+
+/// Bytes of rendered text, of chunks, of a call's load and of a result that a record keeps, and how many names of minions.
+pub const REACTOR_TEXT_BYTES_MAX: usize = 64 * 1024;
+/// See [`REACTOR_TEXT_BYTES_MAX`].
+pub const REACTOR_CHUNKS_BYTES_MAX: usize = 256 * 1024;
+/// See [`REACTOR_TEXT_BYTES_MAX`].
+pub const REACTOR_RESULT_BYTES_MAX: usize = 64 * 1024;
+/// See [`REACTOR_TEXT_BYTES_MAX`].
+pub const REACTOR_NAMES_MAX: usize = 100;
+
+/// Records that wait for the store. Beyond it nothing more is begun.
+pub const REACTOR_RECORDS_MAX: usize = 1_000;
+
+/// How long a record that must be on disk first may take.
+pub const REACTOR_RECORD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often the place in the log is written down, and records offered again.
+pub const REACTOR_KEEP: Duration = Duration::from_secs(1);
+
+/// How long reactions under way may take over it when the daemon stops; the rest is done after the next start.
+pub const REACTOR_STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A runner of which no word has come for so long does not exist, or was not given what it needs: 3008 says nothing then.
+pub const REACTOR_RUNNER_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runners that are waited for.
+pub const REACTOR_RUNNERS_MAX: usize = 10_000;
+
+/// Bytes of records that are searched for the one about an event.
+pub const REACTOR_SEARCH_BYTES: usize = 64 * 1024 * 1024;
+
+/// Items under `reactor.options` and `reactor.allow`.
+pub const REACTOR_OPTIONS_MAX: usize = 1_000;
+
+/// Tries that a rule may ask for.
+pub const REACTOR_TRIES_MAX: u32 = 1_000;
+
+/// How often the master is asked what its runners take; while it has not told, sixty times as often.
+pub const REACTOR_SIGNATURES: Duration = Duration::from_secs(3600);
+
+/// How often the files of the master's configuration are looked at.
+pub const REACTOR_RELOAD: Duration = Duration::from_secs(2);
+
+const _: () = assert!(REACTOR_TASKS_MAX > REACTOR_WORKERS as usize);

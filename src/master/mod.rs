@@ -1,0 +1,222 @@
+//! The client of a Salt master's request port (`ret_port`, 4506): publish a job, start a runner, run a wheel function.
+//!
+//! A master takes one msgpack map and answers with one, over a ZeroMQ REQ socket (`salt/channel/server.py`); whoever has the
+//! key that lies in the master's cache may do anything. So the key file's permissions are what guards a master, here as in Salt.
+//!
+//! Requests block the thread that makes them. A pool keeps connections; many threads may ask at once.
+//!
+//! # Invariant
+//!
+//! Every error says what is known of the request: never sent, refused, or sent and perhaps carried out. Only the last one may
+//! have had an effect, and nothing here sends a request a second time after it.
+
+mod answer;
+mod call;
+mod connection;
+mod key;
+pub mod pack;
+mod signatures;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+pub use answer::Answer;
+pub use call::{Call, Cmd};
+pub use signatures::{Signature, Signatures, read as read_signatures};
+
+use connection::Connection;
+use key::Key;
+
+use crate::limits::{MASTER_CONNECT_PATIENCE, MASTER_CONNECTIONS_KEPT};
+use crate::metrics::Metrics;
+
+/// The user that Salt's own reactor puts into what its runners and wheels fire; Salt's reactor skips such events.
+pub const REACTOR_USER: &str = "Reactor";
+
+/// Where a master is, and how it knows us.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Its `interface`, or a name or address that leads there.
+    pub host: String,
+    /// Its `ret_port`.
+    pub port: u16,
+    /// Its `cachedir`: the key lies in it.
+    pub cachedir: PathBuf,
+    /// The user it runs as.
+    pub user: String,
+}
+
+impl Place {
+    /// The address to connect to: a master that listens everywhere listens here, too.
+    fn address(&self) -> (&str, u16) {
+        let host = match self.host.as_str() {
+            "0.0.0.0" | "" => "127.0.0.1",
+            "::" | "[::]" => "::1",
+            host => host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host),
+        };
+        (host, self.port)
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (host, port) = self.address();
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+/// Why a request has no answer that helps.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MasterError {
+    /// Nothing was sent: try again when it is there.
+    #[error("no Salt master answers at {place}: {why}")]
+    Unreachable {
+        /// Where.
+        place: String,
+        /// What happened.
+        why: String,
+    },
+    /// The master does not take the key: it is read anew for the next request.
+    #[error("the master at {place} does not take the key of {path}: {why}")]
+    Unauthenticated {
+        /// Where.
+        place: String,
+        /// The key's file.
+        path: String,
+        /// What the master, or the file system, said.
+        why: String,
+    },
+    /// The master could not at the moment; nothing was done. Try again later.
+    #[error("the master at {place} could not: {why}")]
+    Retry {
+        /// Where.
+        place: String,
+        /// What it said.
+        why: String,
+    },
+    /// The request went out and no answer came: it may have been carried out.
+    #[error("the master at {place} got the request and gave no answer: {why}")]
+    NoAnswer {
+        /// Where.
+        place: String,
+        /// What happened.
+        why: String,
+    },
+    /// The master understood and will not; asking again does not help.
+    #[error("the master at {place} refused: {why}")]
+    Refused {
+        /// Where.
+        place: String,
+        /// What it said.
+        why: String,
+    },
+}
+
+impl MasterError {
+    /// May the same request be made again without the risk of carrying it out twice?
+    pub fn was_not_done(&self) -> bool {
+        !matches!(self, Self::NoAnswer { .. })
+    }
+
+    /// Is it of use to ask again?
+    pub fn may_pass(&self) -> bool {
+        !matches!(self, Self::Refused { .. })
+    }
+}
+
+/// A master.
+pub struct Master {
+    place: Place,
+    key: Key,
+    idle: Mutex<Vec<Connection>>,
+    metrics: Arc<Metrics>,
+    /// The master does not let us be anybody but its own user.
+    own_name_only: AtomicBool,
+}
+
+impl Master {
+    /// A master that is asked once there is something to ask.
+    pub fn new(place: Place, metrics: Arc<Metrics>) -> Self {
+        let key = Key::of(&place);
+        Self { place, key, idle: Mutex::default(), metrics, own_name_only: AtomicBool::new(false) }
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The master's key, as `reactor.list` and its kin bring it along.
+    pub fn key(&self) -> Result<String, MasterError> {
+        self.key.text(false)
+    }
+
+    /// Makes a request and waits for the answer, up to `patience`. `jid` is the one that a published job gets.
+    ///
+    /// A key that the master does not take is read anew, once: 3006 makes a new one at each start.
+    pub fn ask(&self, call: &Call, jid: &str, patience: Duration) -> Result<Answer, MasterError> {
+        let until = Instant::now() + patience;
+        // Runners and wheels may be called under any name by whoever has the key of root or of salt (`authenticate_key` in
+        // `salt/auth`). What they fire then carries that name, and no reactor reacts to it.
+        let may_be_reactor = call.cmd != Cmd::Publish && matches!(self.place.user.as_str(), "root" | "salt");
+        let mut anew = false;
+        loop {
+            let as_reactor = may_be_reactor && !self.own_name_only.load(Ordering::Relaxed);
+            let user = if as_reactor { REACTOR_USER } else { &self.place.user };
+            let request = call.request(&self.key.text(anew)?, user, jid);
+            self.metrics.master_requests.add(1);
+            let reply = self.exchange(&request, until);
+            let outcome =
+                reply.and_then(|reply| answer::read(call.cmd, &reply, &self.place, self.key.path()));
+            match outcome {
+                Err(MasterError::Unauthenticated { .. }) if !anew => anew = true,
+                // With the key as it is on disk: perhaps it is the name.
+                Err(MasterError::Unauthenticated { .. }) if as_reactor => {
+                    self.own_name_only.store(true, Ordering::Relaxed);
+                    tracing::warn!(
+                        place = %self.place, user = %self.place.user,
+                        "the master takes runners and wheels under its own user's name only; events of theirs do not say that they are reactions"
+                    );
+                }
+                outcome => {
+                    if outcome.is_err() {
+                        self.metrics.master_requests_failed.add(1);
+                    }
+                    return outcome;
+                }
+            }
+        }
+    }
+
+    fn exchange(&self, request: &[u8], until: Instant) -> Result<Vec<u8>, MasterError> {
+        let kept = loop {
+            // The latest first: it is the likeliest to live.
+            match self.idle().pop() {
+                Some(connection) if !connection.is_quiet() => {}
+                kept => break kept,
+            }
+        };
+        let mut connection = if let Some(connection) = kept {
+            connection
+        } else {
+            let patience = MASTER_CONNECT_PATIENCE.min(until.saturating_duration_since(Instant::now()));
+            self.metrics.master_connects.add(1);
+            Connection::open(&self.place, Instant::now() + patience)?
+        };
+        let reply = connection.exchange(request, until)?;
+        let mut idle = self.idle();
+        if idle.len() < MASTER_CONNECTIONS_KEPT {
+            idle.push(connection);
+        }
+        Ok(reply)
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! What the configuration says about how the reactor's rules run. A rule is known by its pattern, as in the list under `reactor`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Glob;
+use crate::limits::{
+    REACTOR_BACKOFF, REACTOR_BACKOFF_MAX, REACTOR_DEPTH_MAX, REACTOR_EVENT_AGE_MAX, REACTOR_TRIES,
+    REACTOR_WORKERS,
+};
+
+/// How often something may happen: so many times in so much time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// So many times.
+    pub times: u32,
+    /// In so much time.
+    pub per: Duration,
+}
+
+/// How one rule runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleOptions {
+    /// Its pattern; empty for the options of rules that have none of their own.
+    pub rule: Arc<str>,
+    /// A call is never made a second time, even if nobody knows whether the first one reached the master.
+    pub at_most_once: bool,
+    /// How often a call is tried before it is set aside.
+    pub tries: u32,
+    /// The pause before the second try; it doubles with each, up to [`REACTOR_BACKOFF_MAX`].
+    pub backoff: Duration,
+    /// Reactions beyond it wait.
+    pub rate: Option<Rate>,
+    /// Reactions beyond it are set aside: something runs away.
+    pub budget: Option<Rate>,
+    /// Only the last event of a minion counts, once it has been quiet for so long.
+    pub debounce: Option<Duration>,
+    /// Only the first event of a minion counts, in so much time.
+    pub once_per: Option<Duration>,
+    /// So many reactions at once.
+    pub concurrency: u32,
+    /// What it may call; anything if empty.
+    pub allow: Vec<Allow>,
+}
+
+/// Something that reactions may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allow {
+    /// `local`, `runner`, `wheel` or `caller`; any if it is none.
+    pub client: Option<String>,
+    /// The function.
+    pub fun: Glob,
+    /// The target, of a `local`.
+    pub tgt: Option<Glob>,
+}
+
+impl Allow {
+    /// Does it allow that?
+    pub fn allows(&self, client: &str, fun: &str, tgt: &str) -> bool {
+        self.client.as_deref().is_none_or(|name| name == client)
+            && self.fun.matches(fun)
+            && (client != "local" || self.tgt.as_ref().is_none_or(|glob| glob.matches(tgt)))
+    }
+}
+
+impl Default for RuleOptions {
+    fn default() -> Self {
+        Self {
+            rule: "".into(),
+            at_most_once: false,
+            tries: REACTOR_TRIES,
+            backoff: REACTOR_BACKOFF,
+            rate: None,
+            budget: None,
+            debounce: None,
+            once_per: None,
+            // Half of them, so that a rule whose template is slow leaves workers to the others.
+            concurrency: REACTOR_WORKERS / 2,
+            allow: Vec::new(),
+        }
+    }
+}
+
+impl RuleOptions {
+    /// The pause before the next try, after so many.
+    pub fn pause(&self, tried: u32) -> Duration {
+        let doubled = 1_u32.checked_shl(tried.saturating_sub(1).min(20)).unwrap_or(u32::MAX);
+        self.backoff.saturating_mul(doubled).min(REACTOR_BACKOFF_MAX)
+    }
+}
+
+/// How the reactor runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReactorSettings {
+    /// Nothing is dispatched; what would have been is compared with what Salt's own reactor did.
+    pub shadow: bool,
+    /// Events that are older when their turn comes are set aside.
+    pub age_max: Duration,
+    /// Reactions to events of reactions to events... beyond so many are set aside.
+    pub depth_max: u32,
+    /// Of rules that have no options of their own.
+    pub plain: Arc<RuleOptions>,
+    /// Of rules that have.
+    pub rules: Vec<Arc<RuleOptions>>,
+}
+
+impl Default for ReactorSettings {
+    fn default() -> Self {
+        Self {
+            shadow: false,
+            age_max: REACTOR_EVENT_AGE_MAX,
+            depth_max: REACTOR_DEPTH_MAX,
+            plain: Arc::default(),
+            rules: Vec::new(),
+        }
+    }
+}
+
+impl ReactorSettings {
+    /// Rules that are rendered together, with their options: those without options of their own are, as Salt does it with all.
+    pub fn groups(&self, rules: Vec<Arc<str>>) -> Vec<(Vec<Arc<str>>, Arc<RuleOptions>)> {
+        let mut plain = Vec::new();
+        let mut groups = Vec::new();
+        for rule in rules {
+            match self.rules.iter().find(|options| options.rule == rule) {
+                Some(options) => groups.push((vec![rule], options.clone())),
+                None => plain.push(rule),
+            }
+        }
+        if !plain.is_empty() {
+            groups.insert(0, (plain, self.plain.clone()));
+        }
+        groups
+    }
+}

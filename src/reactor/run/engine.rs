@@ -1,0 +1,363 @@
+//! The reactor's threads, and what they share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::desk::{Desk, Task};
+use super::ledger::Ledger;
+use super::origins::Origins;
+use super::record::Record;
+use super::recorder::Recorder;
+use super::{Ask, Event, React, lock};
+use crate::clock::{Clock, Micros};
+use crate::limits::{
+    REACTOR_KEEP, REACTOR_RUNNER_PATIENCE, REACTOR_RUNNERS_MAX, REACTOR_STOP_PATIENCE, REACTOR_WORKERS,
+    STOP_CHECK,
+};
+use crate::metrics::Metrics;
+use crate::model::{ReactorSettings, SeqNo};
+use crate::shutdown::Drain;
+use crate::store::{Intake, Store, StoreError};
+
+/// What a reactor is made of.
+pub struct Parts {
+    /// The log.
+    pub store: Store,
+    /// Where records go.
+    pub intake: Intake,
+    /// The time.
+    pub clock: Clock,
+    /// Where to count.
+    pub metrics: Arc<Metrics>,
+    /// The rules.
+    pub rules: Arc<dyn React>,
+    /// How they run.
+    pub settings: ReactorSettings,
+    /// Who carries out what they want.
+    pub ask: Arc<dyn Ask>,
+}
+
+/// A view of the reactor, and the way to tell it something.
+#[derive(Clone)]
+pub struct Handle(pub(super) Arc<Shared>);
+
+/// How it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The log has been read up to here.
+    pub cursor: SeqNo,
+    /// Entries between there and the end of the log.
+    pub behind: u64,
+    /// Reactions on the desk.
+    pub waiting: usize,
+    /// Events that are not through.
+    pub open: usize,
+    /// The master is away.
+    pub master_away: bool,
+    /// Nothing is dispatched.
+    pub shadow: bool,
+}
+
+/// What the threads share.
+pub(super) struct Shared {
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) metrics: Arc<Metrics>,
+    rules: RwLock<Arc<dyn React>>,
+    settings: RwLock<Arc<ReactorSettings>>,
+    pub(super) ask: Arc<dyn Ask>,
+    pub(super) desk: Mutex<Desk>,
+    /// There is work for a worker.
+    pub(super) change: Condvar,
+    /// There may be room for the follower.
+    pub(super) room: Condvar,
+    pub(super) origins: Mutex<Origins>,
+    pub(super) recorder: Recorder,
+    pub(super) ledger: Mutex<Ledger>,
+    /// Runners that were started, and until when a word of them may take.
+    pub(super) runners: Mutex<HashMap<String, (Micros, String)>>,
+    pub(super) master_away: AtomicBool,
+    pub(super) drain: Drain,
+    kept: AtomicU64,
+}
+
+/// A running reactor.
+pub struct Reactor {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Reactor {
+    /// Reads where it was, and goes on.
+    pub fn start(parts: Parts) -> Result<Self, StoreError> {
+        let Parts { store, intake, clock, metrics, rules, settings, ask } = parts;
+        let ledger = match store.reactor_file()? {
+            None => Ledger::at(store.durable()),
+            Some(text) => Ledger::parse(&text).unwrap_or_else(|problem| {
+                tracing::error!(
+                    problem,
+                    "the file REACTOR cannot be read; the reactor begins with the next event"
+                );
+                metrics.reactor_keeps_failed.add(1);
+                Ledger::at(store.durable())
+            }),
+        };
+        store.note_heard();
+        let shared = Arc::new(Shared {
+            store,
+            clock,
+            recorder: Recorder::new(intake, metrics.clone()),
+            metrics,
+            rules: RwLock::new(rules),
+            settings: RwLock::new(Arc::new(settings)),
+            ask,
+            desk: Mutex::default(),
+            change: Condvar::new(),
+            room: Condvar::new(),
+            origins: Mutex::default(),
+            ledger: Mutex::new(ledger),
+            runners: Mutex::default(),
+            master_away: AtomicBool::new(false),
+            drain: Drain::new(),
+            kept: AtomicU64::new(u64::MAX),
+        });
+        // Kept before anything is done: a first event that is open when the daemon is killed must be known.
+        shared.keep();
+        let mut threads = Vec::new();
+        let mut spawn = |name: String, work: fn(&Arc<Shared>)| {
+            let shared = shared.clone();
+            let thread = Builder::new().name(name).spawn(move || work(&shared));
+            threads.push(
+                thread.map_err(|why| StoreError::Failed(format!("start a thread of the reactor: {why}")))?,
+            );
+            Ok::<(), StoreError>(())
+        };
+        spawn("sc-react".to_owned(), super::follower::run)?;
+        for n in 0..REACTOR_WORKERS {
+            spawn(format!("sc-react-{n}"), super::worker::run)?;
+        }
+        spawn("sc-react-keep".to_owned(), |shared| shared.housekeeping())?;
+        Ok(Self { shared, threads })
+    }
+
+    /// The way to ask and tell it.
+    pub fn handle(&self) -> Handle {
+        Handle(self.shared.clone())
+    }
+
+    /// Lets what is under way end, within reason, and writes down where it is.
+    pub fn stop(self) {
+        let Self { shared, threads } = self;
+        shared.drain.stop();
+        shared.change.notify_all();
+        shared.room.notify_all();
+        let until = Instant::now() + REACTOR_STOP_PATIENCE;
+        while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (ended, held_up): (Vec<_>, Vec<_>) = threads.into_iter().partition(JoinHandle::is_finished);
+        if !held_up.is_empty() {
+            let threads = held_up.len();
+            tracing::warn!(
+                threads,
+                "reactions under way wait for the master; they are done after the next start"
+            );
+        }
+        for thread in ended {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            if thread.join().is_err() {
+                tracing::error!(thread = name, "a thread ended by panic");
+            }
+        }
+        shared.recorder.close(Duration::from_secs(1));
+        shared.keep();
+    }
+}
+
+impl Shared {
+    pub(super) fn rules(&self) -> Arc<dyn React> {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn settings(&self) -> Arc<ReactorSettings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts a task on the desk.
+    pub(super) fn offer(&self, task: Task) {
+        let left = lock(&self.desk).offer(task, self.clock.now());
+        self.change.notify_one();
+        if let Some((task, why)) = left {
+            self.leave(task, why);
+        }
+    }
+
+    /// Writes down that nothing is done about a task.
+    pub(super) fn leave(&self, task: Task, why: &'static str) {
+        let metrics = &self.metrics;
+        match why {
+            "old" => &metrics.reactions_left_old,
+            "quiet" => &metrics.reactions_left_quiet,
+            "once" => &metrics.reactions_left_once,
+            "budget" => &metrics.reactions_left_budget,
+            "depth" => &metrics.reactions_left_depth,
+            _ => &metrics.reactions_left_gone,
+        }
+        .add(1);
+        if matches!(why, "budget" | "depth" | "old") {
+            tracing::warn!(
+                event = task.event.seq.0, tag = task.event.tag, rules = ?task.rules, why,
+                "a reaction is left out; `saltcellar reactor replay` does it after all"
+            );
+        }
+        let now = self.clock.now();
+        let mut record = Record::left(task.event, task.rules, task.of, why, now);
+        record.replay = task.replay;
+        self.recorder.write(record.batch(now));
+    }
+
+    /// An event of the log, with its data.
+    pub(super) fn load(&self, seq: SeqNo) -> Result<Option<Event>, StoreError> {
+        let mut found = None;
+        let take = |row: crate::store::Followed<'_>| {
+            if row.seq == seq && found.is_none() {
+                found = Some(super::follower::event_of(&row));
+            }
+        };
+        self.store.follow_those(super::follower::is_of_interest, seq, 1, take)?;
+        Ok(found)
+    }
+
+    /// Writes down the place in the log, if it is another one than last time.
+    fn keep(&self) {
+        let text = lock(&self.ledger).text();
+        let hash = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
+        if self.kept.load(Ordering::Relaxed) == hash {
+            return;
+        }
+        match self.store.keep_reactor_file(&text) {
+            Ok(()) => self.kept.store(hash, Ordering::Relaxed),
+            Err(error) => {
+                self.metrics.reactor_keeps_failed.add(1);
+                tracing::error!(%error, "the reactor's place in the log could not be written down");
+            }
+        }
+    }
+
+    fn housekeeping(&self) {
+        while !self.drain.wait(REACTOR_KEEP) {
+            self.recorder.offer_again();
+            self.keep();
+            self.look_after_runners();
+        }
+    }
+
+    /// Notes a runner that was started.
+    pub(super) fn await_runner(&self, jid: &str, fun: &str) {
+        let mut runners = lock(&self.runners);
+        if runners.len() < REACTOR_RUNNERS_MAX {
+            let until =
+                self.clock.now().0 + i64::try_from(REACTOR_RUNNER_PATIENCE.as_micros()).unwrap_or(i64::MAX);
+            runners.insert(jid.to_owned(), (Micros(until), fun.to_owned()));
+        }
+    }
+
+    /// Tells of runners that never said a word: 3008 fires nothing for one that it does not know.
+    fn look_after_runners(&self) {
+        let now = self.clock.now();
+        let mut over = Vec::new();
+        lock(&self.runners).retain(|jid, (until, fun)| {
+            let waits = now < *until;
+            if !waits {
+                over.push((jid.clone(), std::mem::take(fun)));
+            }
+            waits
+        });
+        for (jid, fun) in over {
+            match self.store.job_entries_with(&jid, |_| false) {
+                Ok(entries) if entries.is_empty() => {
+                    self.metrics.reactor_runners_silent.add(1);
+                    tracing::error!(
+                        jid,
+                        fun,
+                        "the master started a runner and never said a word of it: there is none of that name, or it takes other arguments"
+                    );
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, jid, "could not look for a runner's result"),
+            }
+        }
+    }
+
+    /// The master has answered, or is away.
+    pub(super) fn master_is(&self, away: bool, why: &str) {
+        if self.master_away.swap(away, Ordering::Relaxed) == away {
+            return;
+        }
+        if away {
+            tracing::warn!(why, "reactions wait for the master");
+        } else {
+            tracing::info!("the master is back; reactions go on");
+            lock(&self.desk).hurry();
+            self.change.notify_all();
+        }
+    }
+
+    /// Waits until something changes on the desk, or until it is time to look whether to stop.
+    pub(super) fn rest<'a>(
+        &self,
+        desk: std::sync::MutexGuard<'a, Desk>,
+        until: Option<Micros>,
+    ) -> std::sync::MutexGuard<'a, Desk> {
+        let micros = until.map_or(i64::MAX, |at| at.0 - self.clock.now().0).max(200);
+        let pause = Duration::from_micros(u64::try_from(micros).unwrap_or(0)).min(STOP_CHECK);
+        self.change.wait_timeout(desk, pause).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl Handle {
+    /// How it stands.
+    pub fn status(&self) -> Status {
+        let shared = &self.0;
+        let (cursor, open) = {
+            let ledger = lock(&shared.ledger);
+            (ledger.cursor, ledger.open.len())
+        };
+        Status {
+            cursor,
+            behind: shared.store.durable().0.saturating_sub(cursor.0),
+            waiting: lock(&shared.desk).waiting(),
+            open,
+            master_away: shared.master_away.load(Ordering::Relaxed),
+            shadow: shared.settings().shadow,
+        }
+    }
+
+    /// Lets other rules, or settings, take the place of those that are.
+    pub fn change(&self, rules: Option<Arc<dyn React>>, settings: Option<ReactorSettings>) {
+        if let Some(rules) = rules {
+            *self.0.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+        }
+        if let Some(settings) = settings {
+            *self.0.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        }
+    }
+
+    /// When something is tried again, or has waited long enough, at the earliest.
+    pub fn next_at(&self) -> Option<Micros> {
+        lock(&self.0.desk).next_at()
+    }
+
+    /// The rules: each pattern, and what it refers to.
+    pub fn rules(&self) -> Vec<(String, Vec<String>)> {
+        self.0.rules().all()
+    }
+
+    /// The patterns of the rules that take a tag.
+    pub fn matching(&self, tag: &str) -> Vec<Arc<str>> {
+        self.0.rules().matching(tag)
+    }
+}

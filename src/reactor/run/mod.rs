@@ -1,0 +1,151 @@
+//! The reactor, running: it follows the log, lets rules render, and sends what they ask for to the master.
+//!
+//! ```text
+//! log -> follower: fold records, match -> desk: a lane per minion, rules' throttles -> workers: render, ask the master
+//!  ^                                                                                       |
+//!  `------------- recorder: what became of it, an entry of the log like any other <--------'
+//! ```
+//!
+//! # The queue is the log
+//!
+//! An event lies in the log, synced, before anybody looks whether a rule wants it. What became of it is written to the same log.
+//! So what is left to do is a fold over the log ([`ledger`]): events that rules want, without those that have a record. A small file
+//! keeps that fold up to some place, so that a start need not begin at the first entry.
+//!
+//! # Invariant
+//!
+//! An event that a rule takes is open from the moment it is read to the moment its record is read. What is open when the
+//! daemon ends, in whatever way, is done after its next start: at least once, and with `at_most_once` never a second time.
+
+pub mod desk;
+pub mod engine;
+pub mod follower;
+pub mod ledger;
+pub mod native;
+pub mod origins;
+pub mod record;
+pub mod recorder;
+pub mod replay;
+pub mod throttle;
+pub mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Micros;
+use crate::master::{Answer, Call, Master, MasterError};
+use crate::model::{NoteLevel, SeqNo};
+use crate::sls::value::Value;
+
+/// An event that rules look at.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// Its place in the log.
+    pub seq: SeqNo,
+    /// When it arrived.
+    pub at: Micros,
+    /// Its tag.
+    pub tag: String,
+    /// Its data, as msgpack.
+    pub body: Arc<[u8]>,
+    /// The minion it is about; empty for none.
+    pub minion: String,
+}
+
+/// The rules: what matches, and what comes of it.
+pub trait React: Send + Sync {
+    /// The patterns of the rules that take a tag, in the order of the configuration, each once.
+    fn matching(&self, tag: &str) -> Vec<Arc<str>>;
+
+    /// Each pattern, and what it refers to.
+    fn all(&self) -> Vec<(String, Vec<String>)> {
+        Vec::new()
+    }
+
+    /// Renders what these of them refer to.
+    fn react(&self, event: &Event, rules: &[Arc<str>]) -> Reacted;
+}
+
+/// What came of an event.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reacted {
+    /// Files and the texts that they were rendered to.
+    pub files: Vec<(String, String)>,
+    /// The low chunks, in order.
+    pub chunks: Value,
+    /// What is to be done, in order.
+    pub wanted: Vec<Wanted>,
+    /// Events that the reactor itself is to fire: tag and data.
+    pub fired: Vec<(String, Value)>,
+    /// What is to be said.
+    pub notes: Vec<(NoteLevel, String)>,
+}
+
+impl Default for Reacted {
+    fn default() -> Self {
+        Self {
+            files: Vec::new(),
+            chunks: Value::Null,
+            wanted: Vec::new(),
+            fired: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// One thing to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wanted {
+    /// The ID that it has in its file.
+    pub id: String,
+    /// Its file.
+    pub sls: String,
+    /// What.
+    pub what: What,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum What {
+    /// Ask the master.
+    Ask(Call),
+    /// Run an execution function on this machine.
+    Caller {
+        /// The function.
+        fun: String,
+        /// Positional arguments.
+        args: Vec<Value>,
+        /// Keyword arguments, a mapping.
+        kwargs: Value,
+    },
+}
+
+/// Whoever carries out what reactions want: a master, or what a test puts in its place.
+pub trait Ask: Send + Sync {
+    /// See [`Master::ask`].
+    fn ask(&self, call: &Call, jid: &str, patience: Duration) -> Result<Answer, MasterError>;
+
+    /// Runs an execution function on this machine; what it returned.
+    fn caller(&self, fun: &str, _args: &[Value], _kwargs: &Value) -> Result<Value, String> {
+        Err(format!("`caller` reactions are not carried out here: {fun}"))
+    }
+
+    /// Fires an event onto the master's bus.
+    fn fire(&self, tag: &str, _data: &Value) -> Result<(), String> {
+        Err(format!("there is no bus to fire {tag} at"))
+    }
+}
+
+impl Ask for Master {
+    fn ask(&self, call: &Call, jid: &str, patience: Duration) -> Result<Answer, MasterError> {
+        Master::ask(self, call, jid, patience)
+    }
+}
+
+/// Locks what may have been left by a thread that panicked.
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,361 @@
+//! Records: what the reactor did about an event, as an entry of the log.
+//!
+//! ```text
+//! tag    saltcellar/reaction/<tag of the event>      minion   as of the event
+//! body   msgpack map
+//!        event     sequence number of the event               at       when that arrived, microseconds since 1970
+//!        state     begun, done, dead, or left                  why      if it was left: old, quiet, once, budget, depth, ...
+//!        rules     patterns of the rules that this is about    of       how many rules took the event
+//!        began     when their turn came                        ended    when it was over
+//!        files     list of [file, rendered text]              chunks   the low chunks
+//!        calls     list of maps: id, sls, client, fun, tgt, load, jid, tries, sent, took, outcome, and what belongs to it
+//!        notes     list of [level, text]                       replay   of what it is a replay: the number of a record
+//! ```
+//!
+//! One that is `begun` says that a call is about to be made which must not be made twice; it names it under `keys`. It is no part of
+//! the history (its entry has not the flag). All others are, one for each event and group of rules.
+
+use super::{Event, Reacted, Wanted, What};
+use crate::clock::Micros;
+use crate::limits::{
+    REACTOR_CHUNKS_BYTES_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_TEXT_BYTES_MAX,
+};
+use crate::master::{Answer, Cmd, pack};
+use crate::model::{Batch, Entry, Flags, Kind, REACTION_TAG, SeqNo, Source};
+use crate::sls::value::{Map, Value};
+use crate::wire::msgpack::{Writer, as_int, as_text, elements, get};
+
+/// How a reaction ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Everything was done.
+    Done,
+    /// Something could not be done, and waits for `reactor replay`.
+    Dead,
+    /// Nothing was done, and nothing was to be.
+    Left(&'static str),
+}
+
+/// What became of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The master took it.
+    Answered(Answer),
+    /// It ran here; what it returned, as msgpack.
+    Ran(Vec<u8>),
+    /// The job is there already: a try before, of whose answer nobody knew, had reached the master.
+    Found,
+    /// It was not made: the reactor is in shadow.
+    Shadowed,
+    /// It could not be made, and will not be.
+    Dead(String),
+    /// It was made, or not, before the daemon ended; it is not to be made twice.
+    Unknown(String),
+}
+
+/// A call in a record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Made {
+    /// What was wanted.
+    pub wanted: Wanted,
+    /// The jid that it was given; empty if the master chose one.
+    pub jid: String,
+    /// How often it was tried.
+    pub tries: u32,
+    /// When it was tried last.
+    pub sent: Micros,
+    /// How long the master took over that.
+    pub took_us: i64,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// A record that is being made.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// The event.
+    pub event: Event,
+    /// The rules.
+    pub rules: Vec<std::sync::Arc<str>>,
+    /// How many rules took the event.
+    pub of: usize,
+    /// How it ended.
+    pub state: State,
+    /// When its turn came.
+    pub began: Micros,
+    /// When it was over.
+    pub ended: Micros,
+    /// What was rendered.
+    pub reacted: Reacted,
+    /// What was made of it.
+    pub calls: Vec<Made>,
+    /// The record that this is a replay of.
+    pub replay: Option<SeqNo>,
+}
+
+impl Record {
+    /// One for an event about which nothing is done.
+    pub fn left(
+        event: Event,
+        rules: Vec<std::sync::Arc<str>>,
+        of: usize,
+        why: &'static str,
+        now: Micros,
+    ) -> Self {
+        Self {
+            event,
+            rules,
+            of,
+            state: State::Left(why),
+            began: now,
+            ended: now,
+            reacted: Reacted::default(),
+            calls: Vec::new(),
+            replay: None,
+        }
+    }
+
+    /// As an entry, in a batch of its own.
+    pub fn batch(&self, now: Micros) -> Batch {
+        entry(&self.event, Flags::REACTION, now, &self.body())
+    }
+
+    fn body(&self) -> Vec<u8> {
+        let (state, why) = match self.state {
+            State::Done => ("done", ""),
+            State::Dead => ("dead", ""),
+            State::Left(why) => ("left", why),
+        };
+        let mut w = Writer::new();
+        let pairs = 8 + usize::from(!why.is_empty()) + 3 * usize::from(why.is_empty());
+        w.map(pairs + usize::from(self.replay.is_some()));
+        head(&mut w, &self.event, &self.rules, self.of, state);
+        w.str("began").int(self.began.0).str("ended").int(self.ended.0);
+        w.str("notes").array(self.reacted.notes.len());
+        for (level, text) in &self.reacted.notes {
+            w.array(2).str(level.name()).str(cut(text, REACTOR_TEXT_BYTES_MAX).0);
+        }
+        if let Some(seq) = self.replay {
+            w.str("replay").uint(seq.0);
+        }
+        if !why.is_empty() {
+            w.str("why").str(why);
+            return w.into_bytes();
+        }
+        w.str("files").array(self.reacted.files.len());
+        let mut room = REACTOR_TEXT_BYTES_MAX;
+        for (file, text) in &self.reacted.files {
+            let (text, whole) = cut(text, room);
+            room -= text.len();
+            w.array(if whole { 2 } else { 3 }).str(file).str(text);
+            if !whole {
+                w.str("cut");
+            }
+        }
+        let chunks = pack::packed(&self.reacted.chunks);
+        w.str("chunks");
+        if chunks.len() <= REACTOR_CHUNKS_BYTES_MAX {
+            w.raw(&chunks)
+        } else {
+            w.nil()
+        };
+        w.str("calls").array(self.calls.len());
+        self.calls.iter().for_each(|made| put_call(&mut w, made));
+        w.into_bytes()
+    }
+}
+
+/// An entry that says that calls are about to be made which must not be made twice.
+pub fn begun(event: &Event, rules: &[std::sync::Arc<str>], of: usize, keys: &[u64], now: Micros) -> Batch {
+    let mut w = Writer::new();
+    w.map(6);
+    head(&mut w, event, rules, of, "begun");
+    w.str("keys").array(keys.len());
+    for key in keys {
+        w.uint(*key);
+    }
+    entry(event, Flags::default(), now, &w.into_bytes())
+}
+
+/// The five pairs with which each record begins.
+fn head(w: &mut Writer, event: &Event, rules: &[std::sync::Arc<str>], of: usize, state: &str) {
+    w.str("event").uint(event.seq.0).str("at").int(event.at.0).str("state").str(state);
+    w.str("rules").array(rules.len());
+    for rule in rules {
+        w.str(rule);
+    }
+    w.str("of").uint(of as u64);
+}
+
+fn entry(event: &Event, flags: Flags, now: Micros, body: &[u8]) -> Batch {
+    let tag = format!("{REACTION_TAG}{}", event.tag);
+    Batch::of(&Entry {
+        kind: Kind::Reaction,
+        source: Source::Reactor,
+        flags,
+        at: now,
+        tag: tag.as_bytes(),
+        jid: "",
+        minion: &event.minion,
+        fun: "",
+        retcode: 0,
+        body,
+    })
+}
+
+/// A call is known by what it is, within one event.
+pub fn call_key(wanted: &Wanted) -> u64 {
+    let (fun, what) = match &wanted.what {
+        What::Ask(call) => (call.fun.as_str(), call.cmd.name()),
+        What::Caller { fun, .. } => (fun.as_str(), "caller"),
+    };
+    xxhash_rust::xxh3::xxh3_64([what, fun, &wanted.id, &wanted.sls].join("\0").as_bytes())
+}
+
+/// `local`, `runner`, `wheel` or `caller`.
+pub fn client(what: &What) -> &'static str {
+    match what {
+        What::Ask(call) => match call.cmd {
+            Cmd::Publish => "local",
+            Cmd::Runner => "runner",
+            Cmd::Wheel => "wheel",
+        },
+        What::Caller { .. } => "caller",
+    }
+}
+
+/// The target, as text; empty where there is none.
+pub fn target(what: &What) -> String {
+    let What::Ask(call) = what else { return String::new() };
+    match call.load.get("tgt") {
+        Some(Value::Str(text)) => text.clone(),
+        Some(Value::List(items)) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+        _ => String::new(),
+    }
+}
+
+fn put_call(w: &mut Writer, made: &Made) {
+    let wanted = &made.wanted;
+    let (fun, load) = match &wanted.what {
+        What::Ask(call) => (&call.fun, Value::Map(call.load.clone())),
+        What::Caller { fun, args, kwargs } => {
+            let load = [("args", Value::List(args.clone())), ("kwargs", kwargs.clone())];
+            (fun, Value::Map(load.into_iter().map(|(k, v)| (k.into(), v)).collect::<Map>()))
+        }
+    };
+    let load = pack::packed(&load);
+    let (outcome, more) = outcome_words(&made.outcome);
+    w.map(11 + more);
+    w.str("id").str(&wanted.id).str("sls").str(&wanted.sls).str("client").str(client(&wanted.what));
+    w.str("fun").str(fun).str("tgt").str(&target(&wanted.what)).str("load");
+    if load.len() <= REACTOR_CHUNKS_BYTES_MAX {
+        w.raw(&load)
+    } else {
+        w.nil()
+    };
+    w.str("tries").uint(u64::from(made.tries)).str("sent").int(made.sent.0).str("took_us").int(made.took_us);
+    w.str("outcome").str(outcome);
+    let names = |w: &mut Writer, key: &str, names: &[String]| {
+        w.str(key).array(names.len().min(REACTOR_NAMES_MAX));
+        for name in names.iter().take(REACTOR_NAMES_MAX) {
+            w.str(name);
+        }
+    };
+    let result = |w: &mut Writer, result: &[u8]| {
+        w.str("result");
+        if result.len() <= REACTOR_RESULT_BYTES_MAX {
+            w.raw(result)
+        } else {
+            w.nil()
+        };
+    };
+    let jid = match &made.outcome {
+        Outcome::Answered(
+            Answer::Published { jid, .. } | Answer::Started { jid, .. } | Answer::Ran { jid, .. },
+        ) => jid,
+        _ => &made.jid,
+    };
+    w.str("jid").str(jid);
+    match &made.outcome {
+        Outcome::Answered(Answer::Published { minions, missing, .. }) => {
+            w.str("count").uint(minions.len() as u64);
+            names(w, "minions", minions);
+            names(w, "missing", missing);
+        }
+        Outcome::Answered(Answer::Started { tag, .. }) => {
+            w.str("tag").str(tag);
+        }
+        Outcome::Answered(Answer::Ran { success, result: bytes, .. }) => {
+            w.str("success").bool(*success);
+            result(w, bytes);
+        }
+        Outcome::Ran(bytes) => result(w, bytes),
+        Outcome::Answered(Answer::Nobody { why }) | Outcome::Dead(why) | Outcome::Unknown(why) => {
+            w.str("why").str(cut(why, REACTOR_TEXT_BYTES_MAX).0);
+        }
+        Outcome::Found | Outcome::Shadowed => {}
+    }
+}
+
+/// The word for an outcome, and how many more pairs it has.
+fn outcome_words(outcome: &Outcome) -> (&'static str, usize) {
+    match outcome {
+        Outcome::Answered(Answer::Published { .. }) => ("published", 3),
+        Outcome::Answered(Answer::Nobody { .. }) => ("nobody", 1),
+        Outcome::Answered(Answer::Started { .. }) => ("started", 1),
+        Outcome::Answered(Answer::Ran { .. }) => ("ran", 2),
+        Outcome::Ran(_) => ("ran", 1),
+        Outcome::Found => ("found", 0),
+        Outcome::Shadowed => ("shadowed", 0),
+        Outcome::Dead(_) => ("dead", 1),
+        Outcome::Unknown(_) => ("unknown", 1),
+    }
+}
+
+/// The beginning of a text, and whether it is all of it.
+fn cut(text: &str, room: usize) -> (&str, bool) {
+    if text.len() <= room {
+        return (text, true);
+    }
+    let mut end = room;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    (text.get(..end).unwrap_or_default(), false)
+}
+
+/// What the fold over the log needs of a record.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Told<'a> {
+    /// The event.
+    pub event: SeqNo,
+    /// Its rules.
+    pub rules: Vec<&'a str>,
+    /// How many rules took the event.
+    pub of: usize,
+    /// Calls that are about to be made; of one that is `begun` only.
+    pub begun: Option<Vec<u64>>,
+}
+
+/// Reads a record; `None` for what is none, and for replays, which open and close nothing.
+pub fn told(body: &[u8]) -> Option<Told<'_>> {
+    if get(body, "replay").is_some() {
+        return None;
+    }
+    let uint = |key| get(body, key).and_then(as_int).and_then(|n| u64::try_from(n).ok());
+    let begun = (get(body, "state").and_then(as_text)? == "begun").then(|| {
+        let keys = elements(get(body, "keys").unwrap_or_default());
+        keys.filter_map(|key| match pack::unpacked(key)? {
+            Value::Int(n) => u64::try_from(n).ok(),
+            Value::BigInt(digits) => digits.parse().ok(),
+            _ => None,
+        })
+        .collect()
+    });
+    Some(Told {
+        event: SeqNo(uint("event")?),
+        rules: elements(get(body, "rules")?).filter_map(as_text).collect(),
+        of: usize::try_from(uint("of")?).ok()?,
+        begun,
+    })
+}

@@ -1,0 +1,167 @@
+//! Doing again what was set aside, by the word of a person.
+
+use std::sync::Arc;
+
+use super::desk::{Progress, Task};
+use super::engine::Handle;
+use super::{Event, Reacted, Wanted, What};
+use crate::clock::Micros;
+use crate::master::{Call, Cmd, pack};
+use crate::model::SeqNo;
+use crate::sls::value::{Map, Value};
+use crate::store::StoredEntry;
+
+/// Why nothing is done again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The entry is no record of a reaction.
+    #[error("number {0} is no reaction")]
+    NoReaction(SeqNo),
+    /// All of it was done.
+    #[error(
+        "reaction {0} has no call that was set aside; --all makes every call again, --render begins with the event"
+    )]
+    NothingAside(SeqNo),
+    /// What was wanted is not in the record.
+    #[error(
+        "reaction {0} does not hold what is to be called, because it was too large; --render begins with the event"
+    )]
+    TooLarge(SeqNo),
+    /// The event is gone.
+    #[error("the event {0} is no longer in the log")]
+    EventGone(SeqNo),
+    /// No rule takes the event.
+    #[error("no rule takes the event {0} any more")]
+    NoRule(SeqNo),
+    /// The log could not be read.
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
+}
+
+/// What a record says.
+struct Found {
+    event: Event,
+    rules: Vec<Arc<str>>,
+    of: usize,
+    /// What was wanted, and whether it was set aside.
+    wanted: Vec<(Wanted, bool)>,
+    whole: bool,
+}
+
+impl Handle {
+    /// Makes the calls of a record again that were set aside; how many.
+    pub fn replay(&self, record: &StoredEntry) -> Result<usize, ReplayError> {
+        self.replay_calls(record, false)
+    }
+
+    /// Makes calls of a record again: `all` of them, or those that were set aside.
+    pub fn replay_calls(&self, record: &StoredEntry, all: bool) -> Result<usize, ReplayError> {
+        let found = read(record).ok_or(ReplayError::NoReaction(record.seq))?;
+        let wanted: Vec<Wanted> =
+            found.wanted.into_iter().filter(|(_, aside)| *aside || all).map(|(wanted, _)| wanted).collect();
+        if wanted.is_empty() {
+            return Err(if found.whole {
+                ReplayError::NothingAside(record.seq)
+            } else {
+                ReplayError::TooLarge(record.seq)
+            });
+        }
+        let (count, now) = (wanted.len(), self.0.clock.now());
+        let reacted = Reacted { wanted, ..Reacted::default() };
+        let progress = Progress { began: now, reacted, made: Vec::new(), tries: 0, unsure: false };
+        self.again(found.event, found.rules, found.of, record.seq, Some(Box::new(progress)));
+        Ok(count)
+    }
+
+    /// Begins again with the event: the rules as they are now, rendered anew. How many rules take it.
+    pub fn replay_event(&self, seq: SeqNo) -> Result<usize, ReplayError> {
+        let event = self.0.load(seq)?.ok_or(ReplayError::EventGone(seq))?;
+        let rules = self.matching(&event.tag);
+        if rules.is_empty() {
+            return Err(ReplayError::NoRule(seq));
+        }
+        let count = rules.len();
+        let settings = self.0.settings();
+        for (rules, _) in settings.groups(rules) {
+            self.again(event.clone(), rules, count, seq, None);
+        }
+        Ok(count)
+    }
+
+    fn again(
+        &self,
+        event: Event,
+        rules: Vec<Arc<str>>,
+        of: usize,
+        record: SeqNo,
+        progress: Option<Box<Progress>>,
+    ) {
+        let settings = self.0.settings();
+        let options = settings
+            .groups(rules.clone())
+            .into_iter()
+            .next()
+            .map_or(settings.plain.clone(), |(_, options)| options);
+        let task = Task {
+            loaded: progress.is_some() || !event.body.is_empty(),
+            event,
+            rules,
+            of,
+            place: 0,
+            options,
+            depth: 0,
+            begun: Vec::new(),
+            resumed: false,
+            replay: Some(record),
+            progress,
+        };
+        self.0.offer(task);
+    }
+}
+
+fn read(record: &StoredEntry) -> Option<Found> {
+    let Value::Map(map) = pack::unpacked(&record.body)? else { return None };
+    let number = |key: &str| match map.get(key) {
+        Some(Value::Int(n)) => Some(*n),
+        _ => None,
+    };
+    let tag = std::str::from_utf8(&record.tag).ok()?.strip_prefix(crate::model::REACTION_TAG)?;
+    let event = Event {
+        seq: SeqNo(u64::try_from(number("event")?).ok()?),
+        at: Micros(number("at")?),
+        tag: tag.to_owned(),
+        body: Arc::default(),
+        minion: record.minion.clone(),
+    };
+    let rules = map.get("rules")?.as_list()?.iter().filter_map(Value::as_str).map(Into::into).collect();
+    let mut found =
+        Found { event, rules, of: usize::try_from(number("of")?).ok()?, wanted: Vec::new(), whole: true };
+    for call in map.get("calls").and_then(Value::as_list).unwrap_or_default() {
+        match one(call.as_map()?) {
+            Some(wanted) => found.wanted.push(wanted),
+            None => found.whole = false,
+        }
+    }
+    Some(found)
+}
+
+fn one(call: &Map) -> Option<(Wanted, bool)> {
+    let text = |key: &str| call.get(key).and_then(Value::as_str).map(str::to_owned);
+    let (fun, load) = (text("fun")?, call.get("load")?.as_map()?.clone());
+    let cmd = match text("client")?.as_str() {
+        "local" => Some(Cmd::Publish),
+        "runner" => Some(Cmd::Runner),
+        "wheel" => Some(Cmd::Wheel),
+        _ => None,
+    };
+    let what = match cmd {
+        Some(cmd) => What::Ask(Call { cmd, fun, load }),
+        None => What::Caller {
+            fun,
+            args: load.get("args")?.as_list()?.to_vec(),
+            kwargs: load.get("kwargs")?.clone(),
+        },
+    };
+    let aside = matches!(text("outcome")?.as_str(), "dead" | "unknown" | "shadowed");
+    Some((Wanted { id: text("id")?, sls: text("sls")?, what }, aside))
+}

@@ -1,0 +1,336 @@
+//! Workers: render, and ask the master, one task at a time.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::desk::{Progress, Task, Turn};
+use super::engine::Shared;
+use super::record::{Made, Outcome, Record, State, begun, call_key, client, target};
+use super::{Event, Reacted, Wanted, What, lock};
+use crate::clock::Micros;
+use crate::limits::{MASTER_PATIENCE, REACTOR_MASTER_AWAY};
+use crate::master::{Answer, Cmd, MasterError, pack};
+use crate::model::{NoteLevel, stamped_jid};
+
+/// Where a task is after a step.
+enum Step {
+    /// It is through.
+    Done,
+    /// It goes on then.
+    Again(Task, Micros),
+    /// Nothing is done about it.
+    Leave(Task, &'static str),
+}
+
+/// What is known of a call after a try.
+#[expect(clippy::large_enum_variant, reason = "one per worker, and gone at once")]
+enum Tried {
+    Over(Made),
+    Again(Micros),
+}
+
+/// A thread.
+pub(super) fn run(shared: &Arc<Shared>) {
+    let mut desk = lock(&shared.desk);
+    while !shared.drain.is_stopping() {
+        match desk.next(shared.clock.now()) {
+            Turn::Run(task, place) => {
+                drop(desk);
+                let step = shared.step(task);
+                if let Step::Again(task, at) = step {
+                    desk = lock(&shared.desk);
+                    desk.again(task, place, at);
+                } else {
+                    if let Step::Leave(task, why) = step {
+                        shared.leave(task, why);
+                    }
+                    desk = lock(&shared.desk);
+                    desk.done(place);
+                }
+                // This thread goes on with one of them itself.
+                if desk.has_ready() {
+                    shared.change.notify_one();
+                }
+                shared.room.notify_one();
+            }
+            Turn::Leave(task, why) => {
+                drop(desk);
+                shared.leave(task, why);
+                desk = lock(&shared.desk);
+            }
+            Turn::Wait(until) => desk = shared.rest(desk, until),
+        }
+    }
+}
+
+fn micros(duration: std::time::Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+impl Shared {
+    fn step(&self, mut task: Task) -> Step {
+        let settings = self.settings();
+        if !task.loaded {
+            match self.load(task.event.seq) {
+                Ok(Some(event)) => (task.event, task.loaded) = (event, true),
+                Ok(None) => return Step::Leave(task, "gone"),
+                Err(error) => {
+                    tracing::error!(%error, event = task.event.seq.0, "an event cannot be read for a reaction; trying again");
+                    return Step::Again(task, Micros(self.clock.now().0 + micros(REACTOR_MASTER_AWAY)));
+                }
+            }
+        }
+        let now = self.clock.now();
+        let mut progress = if let Some(progress) = task.progress.take() {
+            progress
+        } else {
+            let is_old = now.0 - task.event.at.0 > micros(settings.age_max);
+            if is_old && task.replay.is_none() {
+                return Step::Leave(task, "old");
+            }
+            let mut reacted = self.react(&task.event, &task.rules);
+            for (tag, data) in std::mem::take(&mut reacted.fired) {
+                if let Err(why) = self.ask.fire(&tag, &data) {
+                    tracing::error!(tag, why, "the reactor's answer could not be fired onto the bus");
+                    reacted.notes.push((NoteLevel::Error, format!("{tag} could not be fired: {why}")));
+                }
+            }
+            Box::new(Progress { began: now, reacted, made: Vec::new(), tries: 0, unsure: task.resumed })
+        };
+        while let Some(wanted) = progress.reacted.wanted.get(progress.made.len()).cloned() {
+            match self.make(&task, &mut progress, wanted, settings.shadow) {
+                Tried::Over(made) => {
+                    (progress.tries, progress.unsure) = (0, task.resumed);
+                    progress.made.push(made);
+                }
+                Tried::Again(at) => {
+                    task.progress = Some(progress);
+                    return Step::Again(task, at);
+                }
+            }
+        }
+        self.finish(task, *progress);
+        Step::Done
+    }
+
+    fn react(&self, event: &Event, rules: &[Arc<str>]) -> Reacted {
+        tracing::debug!(tag = event.tag, "Compiling reactions for tag {}", event.tag);
+        let rendered = catch_unwind(AssertUnwindSafe(|| self.rules().react(event, rules)));
+        let reacted = rendered.unwrap_or_else(|_| {
+            let words = format!("rendering reactions for tag {} ended by panic, which is a bug", event.tag);
+            Reacted { notes: vec![(NoteLevel::Error, words)], ..Reacted::default() }
+        });
+        for (file, text) in &reacted.files {
+            tracing::debug!("Rendered data from file: {file}:\n{text}");
+        }
+        for (level, text) in &reacted.notes {
+            match level {
+                NoteLevel::Error => {
+                    self.metrics.reactor_errors.add(1);
+                    tracing::error!(event = event.seq.0, tag = event.tag, "{text}");
+                }
+                NoteLevel::Warning => tracing::warn!(event = event.seq.0, tag = event.tag, "{text}"),
+                NoteLevel::Info => tracing::info!("{text}"),
+                NoteLevel::Debug => tracing::debug!("{text}"),
+            }
+        }
+        reacted
+    }
+
+    /// Makes a call, or does not.
+    fn make(&self, task: &Task, progress: &mut Progress, wanted: Wanted, shadow: bool) -> Tried {
+        let sent = self.clock.now();
+        let mut made = Made {
+            jid: jid(task, progress, &wanted),
+            wanted,
+            tries: progress.tries,
+            sent,
+            took_us: 0,
+            outcome: Outcome::Shadowed,
+        };
+        if shadow {
+            return Tried::Over(made);
+        }
+        if let Some(why) = not_allowed(task, &made.wanted) {
+            self.metrics.reactor_calls_not_allowed.add(1);
+            return self.dead(task, made, why);
+        }
+        let key = call_key(&made.wanted);
+        if task.begun.contains(&key) {
+            let why = "it was begun before the daemon was started last, and is made once at most".to_owned();
+            return self.unknown(task, made, why);
+        }
+        if progress.unsure && self.is_there(&made) {
+            made.outcome = Outcome::Found;
+            return Tried::Over(made);
+        }
+        if task.options.at_most_once && progress.tries == 0 {
+            let record = begun(&task.event, &task.rules, task.of, &[key], sent);
+            if let Err(why) = self.recorder.write_and_wait(record) {
+                tracing::error!(
+                    why,
+                    event = task.event.seq.0,
+                    "could not write down that a call begins; trying again"
+                );
+                return Tried::Again(Micros(sent.0 + micros(REACTOR_MASTER_AWAY)));
+            }
+        }
+        let began = Instant::now();
+        let outcome = self.carry_out(&made, task.depth);
+        made.took_us = micros(began.elapsed());
+        if progress.tries > 0 {
+            self.metrics.reactor_calls_again.add(1);
+        }
+        let error = match outcome {
+            Ok(outcome) => {
+                self.metrics.reactor_calls.add(1);
+                (made.outcome, made.tries) = (outcome, progress.tries + 1);
+                return Tried::Over(made);
+            }
+            Err(error) => error,
+        };
+        let now = self.clock.now();
+        if matches!(error, MasterError::Unreachable { .. }) {
+            // Nothing was sent. It is waited for, and this was no try.
+            self.master_is(true, &error.to_string());
+            progress.tries = progress.tries.max(1);
+            return Tried::Again(Micros(now.0 + micros(REACTOR_MASTER_AWAY)));
+        }
+        progress.tries += 1;
+        made.tries = progress.tries;
+        if !error.was_not_done() {
+            progress.unsure = true;
+            if task.options.at_most_once {
+                return self.unknown(task, made, error.to_string());
+            }
+        }
+        if progress.tries >= task.options.tries {
+            return self.dead(task, made, error.to_string());
+        }
+        let pause = task.options.pause(progress.tries);
+        tracing::warn!(%error, event = task.event.seq.0, id = made.wanted.id, tries = progress.tries, again_in = ?pause, "a reaction's call failed");
+        Tried::Again(Micros(now.0 + micros(pause)))
+    }
+
+    fn carry_out(&self, made: &Made, depth: u32) -> Result<Outcome, MasterError> {
+        let call = match &made.wanted.what {
+            What::Ask(call) => call,
+            What::Caller { fun, args, kwargs } => {
+                let refused = |why| MasterError::Refused { place: "this machine".to_owned(), why };
+                let result = self.ask.caller(fun, args, kwargs).map_err(refused)?;
+                return Ok(Outcome::Ran(pack::packed(&result)));
+            }
+        };
+        if call.cmd == Cmd::Publish {
+            // Before it is published: an event of it may come before the answer.
+            lock(&self.origins).note(&made.jid, depth);
+        }
+        let answer = self.ask.ask(call, &made.jid, MASTER_PATIENCE)?;
+        self.master_is(false, "");
+        match &answer {
+            Answer::Started { jid, .. } => {
+                lock(&self.origins).note(jid, depth);
+                self.await_runner(jid, &call.fun);
+            }
+            Answer::Ran { jid, .. } | Answer::Published { jid, .. } => lock(&self.origins).note(jid, depth),
+            Answer::Nobody { .. } => {}
+        }
+        Ok(Outcome::Answered(answer))
+    }
+
+    /// Has the job been seen? Its jid comes of the event, so it is the same at each try, also after a start.
+    fn is_there(&self, made: &Made) -> bool {
+        if made.jid.is_empty() {
+            return false;
+        }
+        match self.store.job_entries_with(&made.jid, |_| false) {
+            Ok(entries) => !entries.is_empty(),
+            Err(error) => {
+                tracing::warn!(%error, jid = made.jid, "could not look whether a job is there already");
+                false
+            }
+        }
+    }
+
+    fn dead(&self, task: &Task, mut made: Made, why: String) -> Tried {
+        self.metrics.reactor_calls_dead.add(1);
+        let wanted = &made.wanted;
+        let fun = match &wanted.what {
+            What::Ask(call) => &call.fun,
+            What::Caller { fun, .. } => fun,
+        };
+        // Salt's words, and ours behind them.
+        tracing::error!(
+            event = task.event.seq.0, tag = task.event.tag, sls = wanted.sls, rules = ?task.rules, why,
+            "Reactor '{}' failed to execute {} '{fun}'", wanted.id, client(&wanted.what)
+        );
+        made.outcome = Outcome::Dead(why);
+        Tried::Over(made)
+    }
+
+    fn unknown(&self, task: &Task, mut made: Made, why: String) -> Tried {
+        self.metrics.reactor_calls_unknown.add(1);
+        tracing::error!(
+            event = task.event.seq.0,
+            tag = task.event.tag,
+            sls = made.wanted.sls,
+            id = made.wanted.id,
+            why,
+            "nobody knows whether a reaction's call was made; it is not made again"
+        );
+        made.outcome = Outcome::Unknown(why);
+        Tried::Over(made)
+    }
+
+    fn finish(&self, task: Task, progress: Progress) {
+        let is_dead = |made: &Made| matches!(made.outcome, Outcome::Dead(_) | Outcome::Unknown(_));
+        let state = if progress.made.iter().any(is_dead) {
+            self.metrics.reactions_dead.add(1);
+            State::Dead
+        } else {
+            self.metrics.reactions_done.add(1);
+            State::Done
+        };
+        let now = self.clock.now();
+        let record = Record {
+            event: task.event,
+            rules: task.rules,
+            of: task.of,
+            state,
+            began: progress.began,
+            ended: now,
+            reacted: progress.reacted,
+            calls: progress.made,
+            replay: task.replay,
+        };
+        self.recorder.write(record.batch(now));
+    }
+}
+
+/// The jid of a job: the event's time and number, so that each try has the same one. None for what the master names itself.
+fn jid(task: &Task, progress: &Progress, wanted: &Wanted) -> String {
+    let What::Ask(call) = &wanted.what else { return String::new() };
+    if call.cmd != Cmd::Publish {
+        return String::new();
+    }
+    // A replay is another job.
+    let base = if task.replay.is_some() { progress.began } else { task.event.at };
+    let nth = i64::try_from(task.place * 1_000 + progress.made.len()).unwrap_or(0);
+    // Salt knows jids with a number behind them from its option `unique_jid`; ours take the place of a pid.
+    format!("{}_{}", stamped_jid(Micros(base.0 + nth)), task.event.seq.0 % (1 << 32))
+}
+
+fn not_allowed(task: &Task, wanted: &Wanted) -> Option<String> {
+    let allow = &task.options.allow;
+    let (client, tgt) = (client(&wanted.what), target(&wanted.what));
+    let fun = match &wanted.what {
+        What::Ask(call) => &call.fun,
+        What::Caller { fun, .. } => fun,
+    };
+    if allow.is_empty() || allow.iter().any(|allow| allow.allows(client, fun, &tgt)) {
+        return None;
+    }
+    let on = if tgt.is_empty() { String::new() } else { format!(" on {tgt:?}") };
+    Some(format!("the configuration (`allow`) lets no reaction of this rule call {client} {fun}{on}"))
+}

@@ -1,0 +1,397 @@
+//! The reactor in the real program: a bus and a master's request port that the test plays.
+
+use std::collections::HashMap;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+
+use rmpv::Value;
+use saltcellar::wire::zmtp::{self, Message, Piece, Splitter};
+
+use crate::harness::{Cellar, FakeBus, map, publish, wait_for};
+
+/// What the master was asked: `cmd`, `fun`, the first argument, `jid`, `user`.
+type Asked = (String, String, String, String, String);
+
+/// A master that takes whatever it is asked.
+struct FakeMaster {
+    port: u16,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    /// When it was asked for each tag.
+    times: Times,
+}
+
+type Times = Arc<Mutex<Vec<(String, std::time::Instant)>>>;
+
+impl FakeMaster {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let times = Times::default();
+        let (seen, noted) = (asked.clone(), times.clone());
+        let serve = move || {
+            for stream in listener.incoming() {
+                let (seen, noted) = (seen.clone(), noted.clone());
+                let work = move || drop(converse(stream.unwrap(), &seen, &noted));
+                std::thread::Builder::new().spawn(work).unwrap();
+            }
+        };
+        std::thread::Builder::new().spawn(serve).unwrap();
+        Self { port, asked, times }
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    fn wait(&self, count: usize) -> Vec<Asked> {
+        wait_for("the master to be asked", || Some(self.asked()).filter(|asked| asked.len() >= count))
+    }
+}
+
+fn converse(mut stream: TcpStream, seen: &Mutex<Vec<Asked>>, times: &Times) -> std::io::Result<()> {
+    stream.write_all(&zmtp::greeting())?;
+    stream.read_exact(&mut [0; zmtp::GREETING_LEN])?;
+    stream.write_all(b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER")?;
+    let mut splitter = Splitter::new(1 << 20);
+    let mut buffer = [0; 4096];
+    loop {
+        let mut answer = None;
+        match splitter.next_piece().unwrap() {
+            Some(Piece::Message(Message { second: Some(body), .. })) => {
+                let request = rmpv::decode::read_value(&mut &body[..]).unwrap();
+                let first = request["load"]["arg"][0].as_str().unwrap_or_default().to_owned();
+                times.lock().unwrap().push((first, std::time::Instant::now()));
+                answer = Some(reply(&request["load"], seen));
+            }
+            Some(_) => {}
+            None => {
+                let n = stream.read(&mut buffer)?;
+                if n == 0 {
+                    return Ok(());
+                }
+                splitter.feed(&buffer[..n]);
+            }
+        }
+        if let Some(answer) = answer {
+            let (mut body, mut bytes) = (Vec::new(), Vec::new());
+            rmpv::encode::write_value(&mut body, &answer).unwrap();
+            zmtp::put_request(&mut bytes, &body);
+            stream.write_all(&bytes)?;
+        }
+    }
+}
+
+fn reply(load: &Value, seen: &Mutex<Vec<Asked>>) -> Value {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (cmd, jid) = (text(&load["cmd"]), text(&load["jid"]));
+    // What the daemon asks for itself: the arguments of runners. This master never tells.
+    if text(&load["fun"]) == "salt.cmd" {
+        return map(vec![("tag", "salt/run/55".into()), ("jid", "55".into())]);
+    }
+    let first = if cmd == "publish" { &load["arg"][0] } else { &load["kwarg"]["arg"][0] };
+    let asked = (cmd.clone(), text(&load["fun"]), text(first), jid.clone(), text(&load["user"]));
+    seen.lock().unwrap().push(asked);
+    assert_eq!(text(&load["key"]), "the key");
+    match cmd.as_str() {
+        "publish" => map(vec![(
+            "load",
+            map(vec![
+                ("jid", jid.into()),
+                ("minions", Value::Array(vec!["web1".into()])),
+                ("missing", Value::Array(vec![])),
+            ]),
+        )]),
+        "runner" => map(vec![("tag", "salt/run/77".into()), ("jid", "77".into())]),
+        _ => map(vec![(
+            "data",
+            map(vec![("jid", "88".into()), ("success", true.into()), ("return", "done".into())]),
+        )]),
+    }
+}
+
+struct Lab {
+    cellar: Cellar,
+    bus: FakeBus,
+    stream: UnixStream,
+}
+
+/// A daemon with these rules, files and options; `DIR` is its directory.
+fn lab(port: u16, rules: &str, files: &[(&str, &str)], options: &str) -> Lab {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().to_str().unwrap().to_owned();
+    std::fs::create_dir_all(dir.path().join("cache")).unwrap();
+    std::fs::write(dir.path().join("cache/.root_key"), "the key").unwrap();
+    let master = format!("interface: 127.0.0.1\nret_port: {port}\ncachedir: {at}/cache\nuser: root\nid: m\n");
+    std::fs::write(dir.path().join("master"), master).unwrap();
+    for (name, text) in files {
+        std::fs::write(dir.path().join(name), text).unwrap();
+    }
+    let yaml = format!("bus: [DIR]\nreactor:\n  master: DIR/master\n  rules: {rules}\n{options}")
+        .replace("DIR", &at);
+    std::fs::write(dir.path().join("c.yaml"), yaml).unwrap();
+    let bus = FakeBus::in_dir(dir.path());
+    let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
+    let stream = bus.subscriber();
+    Lab { cellar, bus, stream }
+}
+
+impl Lab {
+    fn tell(&mut self, events: &[(String, Value)]) {
+        let frame = |(tag, data): &(String, Value)| {
+            let mut body = format!("{tag}\n\n").into_bytes();
+            rmpv::encode::write_value(&mut body, data).unwrap();
+            let frame = map(vec![("head", map(vec![])), ("body", Value::Binary(body))]);
+            let mut bytes = Vec::new();
+            rmpv::encode::write_value(&mut bytes, &frame).unwrap();
+            bytes
+        };
+        publish(&mut self.stream, "plain", &events.iter().map(frame).collect::<Vec<_>>());
+    }
+
+    fn tell_one(&mut self, tag: &str, id: &str) {
+        self.tell(&[(tag.to_owned(), map(vec![("id", id.into()), ("user", "root".into())]))]);
+    }
+
+    fn restart(&mut self) {
+        self.cellar.restart();
+        self.stream = self.bus.subscriber();
+    }
+
+    fn history(&self) -> Vec<Value> {
+        let answer = self.cellar.ask("reactor_history", vec![("limit", 1000.into())]);
+        answer["reactions"].as_array().unwrap().clone()
+    }
+
+    fn open(&self) -> u64 {
+        let list = self.cellar.ask("reactor_list", vec![]);
+        ["behind", "waiting", "open"].iter().map(|name| list[*name].as_u64().unwrap()).sum()
+    }
+}
+
+const LEGACY: &str =
+    "ping {{ data['id'] }}:\n  local.test.arg:\n    - tgt: {{ data['id'] }}\n    - arg:\n      - {{ tag }}\n";
+
+#[test]
+fn an_event_on_the_bus_becomes_a_job_and_its_history_says_why() {
+    let master = FakeMaster::start();
+    let runner = "run:\n  runner.test.arg:\n    - arg: [{{ tag }}]\n    - kwarg: {}\n";
+    let files = [("a.sls", LEGACY), ("r.sls", runner), ("bad.sls", "{{ nothing.here }}\n")];
+    let rules = "[{'a/*': [DIR/a.sls]}, {'a/*': DIR/r.sls}, {'b/*': DIR/bad.sls}]";
+    let mut lab = lab(master.port, rules, &files, "");
+    lab.tell_one("a/1", "web1");
+    let asked = master.wait(2);
+    let seen: Vec<_> =
+        asked.iter().map(|(cmd, fun, arg, _, user)| [cmd, fun, arg, user].map(String::as_str)).collect();
+    assert_eq!(seen, [["publish", "test.arg", "a/1", "root"], ["runner", "test.arg", "a/1", "Reactor"]]);
+    let jid = asked[0].3.clone();
+    wait_for("the record", || (lab.history().len() == 1).then_some(()));
+    // The job answers; the history knows.
+    let ret = map(vec![
+        ("id", "web1".into()),
+        ("jid", jid.as_str().into()),
+        ("fun", "test.arg".into()),
+        ("retcode", 0.into()),
+        ("success", true.into()),
+        ("return", true.into()),
+    ]);
+    lab.tell(&[(format!("salt/job/{jid}/ret/web1"), ret)]);
+    lab.tell(&[(
+        "salt/run/77/ret".to_owned(),
+        map(vec![
+            ("jid", "77".into()),
+            ("fun", "runner.test.arg".into()),
+            ("success", true.into()),
+            ("return", 5.into()),
+        ]),
+    )]);
+    let number = lab.history()[0]["seq"].clone();
+    let shown = wait_for("the results", || {
+        let shown = lab.cellar.ask("reactor_show", vec![("seq", number.clone())]);
+        (shown["results"][0]["returned"] == 1.into() && shown["results"][1]["success"] == true.into())
+            .then_some(shown)
+    });
+    let record = &shown["reaction"];
+    assert_eq!(record["state"], "done".into());
+    assert_eq!(record["calls"][0]["outcome"], "published".into());
+    assert_eq!(record["calls"][0]["jid"], jid.as_str().into());
+    assert!(record["files"][0][1].as_str().unwrap().contains("- a/1"), "{record}");
+    assert_eq!(shown["results"][1]["return"], 5.into());
+    // The event's number finds it, too.
+    let by_event = lab.cellar.ask("reactor_show", vec![("seq", record["event"].clone())]);
+    assert_eq!(by_event["seq"], number);
+    let why = lab.cellar.ask("reactor_why", vec![("tag", "a/1".into())]);
+    assert_eq!((why["rules"][0].as_str(), why["reactions"].as_array().unwrap().len()), (Some("a/*"), 1));
+    // A broken file is told, counted, and stops nothing.
+    lab.tell_one("b/1", "web1");
+    lab.tell_one("a/2", "web1");
+    master.wait(4);
+    wait_for("all to be through", || (lab.open() == 0).then_some(()));
+    assert!(lab.cellar.counter("reactor_errors") > 0);
+    assert!(lab.cellar.log().contains("bad.sls"));
+    assert_eq!(lab.cellar.counter("reactions_done"), 3);
+}
+
+#[test]
+fn what_is_killed_in_the_middle_loses_nothing_and_does_nothing_twice_that_must_not_be() {
+    // Nobody is there at first; the port is known.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let options = "  options:\n  - {rule: 'once/*', at_most_once: true}\n";
+    let mut lab = lab(port, "[{'a/*': DIR/a.sls}, {'once/*': DIR/a.sls}]", &[("a.sls", LEGACY)], options);
+    let events: Vec<_> = (0..200)
+        .flat_map(|n| ["a", "once"].map(|kind| format!("{kind}/{n}")))
+        .enumerate()
+        .map(|(n, tag)| (tag, map(vec![("id", format!("web{}", n % 7).into())])))
+        .collect();
+    lab.tell(&events);
+    wait_for("the events to be on disk", || (lab.cellar.counter("reactor_events") == 400).then_some(()));
+    lab.cellar.kill();
+    // Killed again and again while it works off what is left.
+    let master = FakeMaster::start();
+    let text = std::fs::read_to_string(lab.cellar.dir.path().join("master")).unwrap();
+    std::fs::write(
+        lab.cellar.dir.path().join("master"),
+        text.replace(&port.to_string(), &master.port.to_string()),
+    )
+    .unwrap();
+    for count in [20, 90, 200] {
+        lab.restart();
+        master.wait(count);
+        lab.cellar.kill();
+    }
+    lab.restart();
+    wait_for("all to be through", || (lab.open() == 0).then_some(()));
+    let mut times: HashMap<String, (u32, Vec<String>)> = HashMap::new();
+    for (_, _, tag, jid, _) in master.asked() {
+        let of_tag = times.entry(tag).or_default();
+        of_tag.0 += 1;
+        of_tag.1.push(jid);
+    }
+    let unknown = lab.cellar.ask("reactor_history", vec![("limit", 1000.into()), ("state", "dead".into())]);
+    let unknown = unknown["reactions"].as_array().unwrap().len();
+    for n in 0..200 {
+        let (_, jids) = times.get(&format!("a/{n}")).unwrap_or_else(|| panic!("a/{n} was lost"));
+        assert!(jids.iter().all(|jid| *jid == jids[0]), "one job, however often it was asked for");
+    }
+    let once: Vec<u32> =
+        (0..200).filter_map(|n| times.get(&format!("once/{n}")).map(|(times, _)| *times)).collect();
+    assert!(once.iter().all(|times| *times == 1), "{once:?}");
+    assert!(once.len() + unknown >= 200, "{} made, {unknown} unknown", once.len());
+    assert!(unknown <= 3 * 16, "no more than were under way at each kill: {unknown}");
+}
+
+#[test]
+fn what_the_master_does_not_take_is_set_aside_and_replayed_from_the_command_line() {
+    let master = FakeMaster::start();
+    let options = "  allow: [{client: runner, fun: '*'}]\n";
+    let mut lab = lab(master.port, "[{'a/*': DIR/a.sls}]", &[("a.sls", LEGACY)], options);
+    lab.tell_one("a/1", "web1");
+    wait_for("the record", || (lab.history().len() == 1).then_some(()));
+    assert_eq!(lab.history()[0]["reaction"]["calls"][0]["outcome"], "dead".into());
+    let run = |words: &[&str]| {
+        let out = crate::fake_daemon::program()
+            .args(words)
+            .arg("--socket")
+            .arg(lab.cellar.socket())
+            .output()
+            .unwrap();
+        (String::from_utf8(out.stdout).unwrap() + &String::from_utf8(out.stderr).unwrap(), out.status.code())
+    };
+    let (history, _) = run(&["reactor", "history", "--state", "dead"]);
+    assert!(history.contains("local.test.arg web1: dead"), "{history}");
+    let number = lab.history()[0]["seq"].to_string();
+    let (shown, _) = run(&["reactor", "show", &number]);
+    assert!(shown.contains("lets no reaction of this rule call local test.arg"), "{shown}");
+    let (why, _) = run(&["reactor", "why", "a/1"]);
+    assert!(why.contains("taken by a/*"), "{why}");
+    let (list, _) = run(&["reactor", "list"]);
+    assert!(list.contains("it acts") && list.contains("a.sls"), "{list}");
+    let (replayed, code) = run(&["reactor", "replay", &number]);
+    assert_eq!(
+        (replayed.as_str(), code),
+        (format!("1 calls of {number} are under way again\n").as_str(), Some(0))
+    );
+    wait_for("the record of the replay", || (lab.history().len() == 2).then_some(()));
+    assert_eq!(master.asked().len(), 0, "it is still not allowed");
+    let (nothing, code) = run(&["reactor", "replay", "99999"]);
+    assert!(nothing.contains("no reaction with the number 99999") && code == Some(1), "{nothing}");
+}
+
+#[test]
+fn a_master_with_rules_of_its_own_is_only_watched_until_it_has_none() {
+    let master = FakeMaster::start();
+    let mut lab = lab(master.port, "[{'a/*': DIR/a.sls}]", &[("a.sls", LEGACY)], "");
+    let conf = lab.cellar.dir.path().join("master");
+    let plain = std::fs::read_to_string(&conf).unwrap();
+    std::fs::write(&conf, format!("{plain}reactor:\n  - 'x': /x.sls\n")).unwrap();
+    let shadow = |lab: &Lab, wanted: bool| {
+        wait_for("the change", || {
+            (lab.cellar.ask("reactor_list", vec![])["shadow"] == wanted.into()).then_some(())
+        });
+    };
+    shadow(&lab, true);
+    assert!(lab.cellar.log().contains("Salt's own reactor runs on this master"));
+    lab.tell_one("a/1", "web1");
+    wait_for("the record", || (lab.history().len() == 1).then_some(()));
+    assert_eq!(lab.history()[0]["reaction"]["calls"][0]["outcome"], "shadowed".into());
+    // A file that cannot be read changes nothing.
+    std::fs::write(&conf, "reactor: [\n").unwrap();
+    wait_for("the complaint", || {
+        lab.cellar.log().contains("cannot be used; it goes on as it was").then_some(())
+    });
+    std::fs::write(&conf, plain).unwrap();
+    shadow(&lab, false);
+    lab.tell_one("a/2", "web1");
+    assert_eq!(master.wait(1)[0].2, "a/2");
+}
+
+#[test]
+fn without_a_reactor_its_calls_say_so() {
+    let cellar = Cellar::start();
+    let error = cellar.call("reactor_list", vec![]).unwrap_err().to_string();
+    assert!(error.contains("reactor.master"), "{error}");
+    assert_eq!(cellar.ask("reactor_history", vec![])["reactions"], Value::Array(vec![]));
+}
+
+/// How long it takes from the bus to the wire. For people: `cargo nextest run --run-ignored only -E 'test(how_long)' --no-capture`.
+#[test]
+#[ignore = "a measurement"]
+#[expect(clippy::print_stderr, reason = "that is what it is for")]
+fn how_long_it_takes_from_the_bus_to_the_wire() {
+    use std::time::{Duration, Instant};
+    for one_of in [10, 1] {
+        let master = FakeMaster::start();
+        let mut lab = lab(master.port, "[{'a/*': DIR/a.sls}]", &[("a.sls", LEGACY)], "");
+        let (events, rate) = (20_000, 5_000);
+        let began = Instant::now();
+        let mut sent = Vec::new();
+        for n in 0..events {
+            let due = began + Duration::from_micros(n * 1_000_000 / rate);
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            sent.push(Instant::now());
+            let kind = if n % one_of == 0 { "a" } else { "b" };
+            lab.tell_one(&format!("{kind}/{n}"), &format!("web{}", n % 500));
+        }
+        let wanted = usize::try_from(events / one_of).unwrap();
+        master.wait(wanted);
+        let times = master.times.lock().unwrap();
+        let mut took: Vec<_> = times
+            .iter()
+            .filter_map(|(tag, at)| Some((tag.strip_prefix("a/")?.parse::<usize>().unwrap(), at)))
+            .map(|(n, at)| at.duration_since(sent[n]))
+            .collect();
+        took.sort();
+        let at = |part: usize| took[(took.len() - 1) * part / 1000];
+        eprintln!(
+            "1 of {one_of} of {rate}/s: p50 {:?}, p99 {:?}, p99.9 {:?}, max {:?}",
+            at(500),
+            at(990),
+            at(999),
+            at(1000)
+        );
+    }
+}
