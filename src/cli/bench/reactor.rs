@@ -3,9 +3,9 @@
 //! The configurations are those that `tests/lab/bench_reactor_salt.py` times Salt's own pipeline with.
 
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
 use rmpv::Value;
@@ -116,7 +116,15 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {
     for dir in ["srv/salt/reactor", "srv/reactor"] {
         fs::create_dir_all(root.join(dir)).context("make the files to render")?;
-        fs::write(root.join(dir).join("r.sls"), SLS).context("make the files to render")?;
+        let file = root.join(dir).join("r.sls");
+        fs::write(&file, SLS).context("make the files to render")?;
+        // A file that was changed a moment ago is read for each event; those of a master are old.
+        let old = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        File::options()
+            .write(true)
+            .open(&file)
+            .and_then(|file| file.set_modified(old))
+            .context("make the files old")?;
     }
     let local = format!("{}/srv/reactor/r.sls", root.display());
     let one = |entries: usize, reference: &str| {
