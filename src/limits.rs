@@ -13,6 +13,9 @@ pub use reactor::*;
 /// The largest entry plus room for the call around it; a longer header is answered with an error before
 /// a byte of it is allocated.
 pub const WIRE_FRAME_BYTES_MAX: usize = ENTRY_BYTES_MAX + 64 * 1024;
+/// Bytes of an answer that our own client takes: `get_jids` tells of every job at once, because Salt asks for that, some 136 bytes
+/// each. It grows with what arrives.
+pub const WIRE_ANSWER_BYTES_MAX: usize = 1 << 30;
 
 /// Bytes of one entry's body. Salt trims events at 1 MiB by default, returns of `cp.push` and
 /// `pkg.list_pkgs` on real fleets run to tens of MiB.

@@ -167,7 +167,7 @@ impl Client {
         let mut header = [0; 4];
         self.fill(&mut header, deadline)?;
         let bytes = u32::from_be_bytes(header) as usize;
-        if bytes > limits::WIRE_FRAME_BYTES_MAX {
+        if bytes > limits::WIRE_ANSWER_BYTES_MAX {
             return Err(ClientError::Protocol(format!("a frame of {bytes} bytes")));
         }
         // Grows with what arrives, not with what a header promises.
