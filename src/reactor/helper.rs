@@ -311,25 +311,27 @@ fn notes(answer: &Json) -> Vec<Note> {
     })
 }
 
+/// The loggers of Salt whose records tell of the reactor.
+pub(super) const LOGGERS: [&str; 14] = [
+    "salt.utils.reactor",
+    "salt.template",
+    "salt.utils.templates",
+    "salt.utils.data",
+    "salt.state",
+    "salt.utils.requisite",
+    "salt.utils.jinja",
+    "salt.loaded.int.render",
+    "salt.renderers",
+    "salt.fileclient",
+    "salt.loaded.int.module.cp",
+    "salt.loaded.int.module.logmod",
+    "salt.client",
+    "salt.config",
+];
+
 /// The logger's name, out of those that matter.
 fn logger(name: &str) -> &'static str {
-    const KNOWN: [&str; 14] = [
-        "salt.utils.reactor",
-        "salt.template",
-        "salt.utils.templates",
-        "salt.utils.data",
-        "salt.state",
-        "salt.utils.requisite",
-        "salt.utils.jinja",
-        "salt.loaded.int.render",
-        "salt.renderers",
-        "salt.fileclient",
-        "salt.loaded.int.module.cp",
-        "salt.loaded.int.module.logmod",
-        "salt.client",
-        "salt.config",
-    ];
-    KNOWN.into_iter().find(|known| name.starts_with(known)).unwrap_or("salt")
+    LOGGERS.into_iter().find(|known| name.starts_with(known)).unwrap_or("salt")
 }
 
 #[cfg(test)]

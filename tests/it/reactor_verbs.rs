@@ -61,6 +61,8 @@ fn a_file_is_tried_without_a_master() {
         .output()
         .unwrap();
     assert!(stdout(&missing).contains("ERROR: Can not render SLS /no.sls for tag a"), "{}", stdout(&missing));
+    assert_eq!(missing.status.code(), Some(1), "{}", stderr(&missing));
+    assert!(test(&[]).status.success());
     let bad = program().args(["reactor", "test", "/no.sls", "--tag", "a", "--data", "{"]).output().unwrap();
     assert!(stderr(&bad).contains("read --data as JSON"), "{}", stderr(&bad));
 }

@@ -1,11 +1,12 @@
 //! `saltcellar reactor test`: one file, one event, what comes of it.
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde_json::{Value as Json, json};
 
 use super::super::Global;
 use super::super::output::{Format, Output, plain};
 use super::SaltArgs;
+use crate::model::NoteLevel;
 use crate::reactor::{Body, Detail, Outcome, Pipeline, Worker, decode, encode, encode_map};
 use crate::sls::value::Key;
 use crate::sls::{Map, Value};
@@ -16,7 +17,9 @@ and no master is needed; its configuration is read if it is there, for `salt://`
 
 Examples:
   saltcellar reactor test /srv/reactor/start.sls --tag salt/minion/web1/start --data '{\"id\": \"web1\"}'
-  saltcellar reactor test salt://reactor/key.sls --tag salt/key --data \"$(cat event.json)\" --output json";
+  saltcellar reactor test salt://reactor/key.sls --tag salt/key --data \"$(cat event.json)\" --output json
+
+Exit code 1 if there is an error among the notes.";
 
 /// Flags of `reactor test`.
 #[derive(clap::Args)]
@@ -48,7 +51,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Format::Table => told(&outcome, &mut out)?,
         Format::Json | Format::Jsonl => out.json(&to_json(&outcome))?,
     }
-    Ok(out.flush()?)
+    out.flush()?;
+    let errors = outcome.notes.iter().filter(|note| note.level == NoteLevel::Error).count();
+    ensure!(errors == 0, "render and compile the file: {errors} errors, shown above");
+    Ok(())
 }
 
 fn told(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {

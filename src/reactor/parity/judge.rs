@@ -10,29 +10,11 @@ use super::{Difference, Layer, ParityOptions, Verdict};
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Note, NoteLevel};
 use crate::reactor::encode::{decode, encode, encode_map};
-use crate::reactor::helper::{Helper, HelperOptions};
+use crate::reactor::helper::{Helper, HelperOptions, LOGGERS};
 use crate::reactor::outcome::{Detail, Fired, Outcome};
 use crate::reactor::pipeline::{Body, Pipeline, Worker};
 use crate::reactor::salt::{Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
 use crate::sls::{Map, Value};
-
-/// The loggers whose records are part of the cases.
-const LOGGERS: [&str; 14] = [
-    "salt.utils.reactor",
-    "salt.template",
-    "salt.utils.templates",
-    "salt.utils.data",
-    "salt.state",
-    "salt.utils.requisite",
-    "salt.utils.jinja",
-    "salt.loaded.int.render",
-    "salt.renderers",
-    "salt.fileclient",
-    "salt.loaded.int.module.cp",
-    "salt.loaded.int.module.logmod",
-    "salt.client",
-    "salt.config",
-];
 
 /// Judges one case.
 pub fn judge(case: &Case, options: &ParityOptions) -> Verdict {
