@@ -105,6 +105,11 @@ impl<T> Rx<T> {
         }
     }
 
+    /// Does nothing wait?
+    pub fn is_empty(&self) -> bool {
+        self.rx.is_empty()
+    }
+
     /// A message that is already waiting.
     pub fn try_next(&self) -> Option<T> {
         self.rx.try_recv().ok()

@@ -31,7 +31,7 @@ use crate::limits::{
 use crate::model::{Batch, Drafts};
 use crate::store::{Done, Intake};
 use crate::wire::call::{
-    CallError, Request, VERSION, answer_frame, read_preamble, refusal_frame, version_frame,
+    CallError, Request, VERSION, into_answer_frame, read_preamble, refusal_frame, version_frame,
 };
 
 /// A frame up to this size goes through the lane of small ones.
@@ -315,7 +315,7 @@ impl Reply {
             refusal_frame(Some(id), error)
         };
         let mut frame = match outcome {
-            Ok(value) => answer_frame(id, &value),
+            Ok(value) => into_answer_frame(id, value),
             Err(error) => refuse(&error),
         };
         let waiting = house.answer_bytes.fetch_add(frame.len(), Ordering::AcqRel);

@@ -96,7 +96,7 @@ pub struct Listed {
 /// Part of a list of jobs.
 #[derive(Debug, Clone, Default)]
 pub struct JobsPage {
-    /// The jobs, the latest first.
+    /// The jobs, the latest first; none if each was handed over.
     pub jobs: Vec<Listed>,
     /// There may be more.
     pub more: bool,
@@ -181,11 +181,27 @@ pub fn jobs_before(
     before: Option<&str>,
     bounds: Bounds,
 ) -> Result<JobsPage, StoreError> {
+    let mut jobs = Vec::new();
+    let page = each_job_before(store, filter, before, bounds, |listed| {
+        jobs.push(listed);
+        Ok(())
+    })?;
+    Ok(JobsPage { jobs, ..page })
+}
+
+/// The same, each handed over as it comes: a million jobs are not to be in memory together.
+pub fn each_job_before(
+    store: &Store,
+    filter: &JobFilter,
+    before: Option<&str>,
+    bounds: Bounds,
+    mut take: impl FnMut(Listed) -> Result<(), StoreError>,
+) -> Result<JobsPage, StoreError> {
     let mut at = before.map(JidKey::of);
     let span = filter.jid.as_deref().and_then(span_of);
     let since = filter.since.max(span.map(|(from, _)| from));
     let mut page = JobsPage::default();
-    let (mut seen, mut read) = (0, 0);
+    let (mut seen, mut read, mut taken) = (0, 0, 0);
     // Fewer are wanted than are read at once: the rows of many segments are merged, and each costs.
     let mut at_once = bounds.rows.saturating_add(1).clamp(64, JOBS_READ_AT_ONCE);
     loop {
@@ -213,13 +229,14 @@ pub fn jobs_before(
                     };
             }
             passes = passes && filter.allows_metadata(store, &listed.row)?;
-            if passes && page.jobs.len() == bounds.rows {
+            if passes && taken == bounds.rows {
                 page.more = true;
                 return Ok(page);
             }
             page.last = Some(listed.row.jid.clone());
             if passes {
-                page.jobs.push(listed);
+                taken += 1;
+                take(listed)?;
             }
             if seen >= bounds.seen || read >= bounds.read {
                 page.more = true;

@@ -14,7 +14,7 @@ mod states;
 pub use answer::{Answer, Outcome, is_empty};
 pub use diff::{Difference, StateDiff, What, diff, previous_run};
 pub use job::{Job, Standing, Totals, load_of, rank};
-pub use jobs::{Bounds, JobFilter, JobResult, JobsPage, Listed, jobs_before, row_load};
+pub use jobs::{Bounds, JobFilter, JobResult, JobsPage, Listed, each_job_before, jobs_before, row_load};
 pub use links::{Child, children, parent};
 pub use progress::{News, Step, news};
 pub use states::{StateRow, state_rows};

@@ -23,7 +23,7 @@ use std::time::Duration;
 use super::Shared;
 use super::builder::{BlockBuilder, Packer};
 use super::class::Classifier;
-use super::committer::{Commit, Idle, Part, Progress};
+use super::committer::{Commit, Idle, Part, Pen, Progress, held};
 use super::dedupe::{Dedupe, Verdict};
 use super::error::StoreError;
 use super::log::{BlockMeta, PAYLOAD_BYTES_MAX, write_frame};
@@ -211,6 +211,7 @@ pub struct Appender {
     /// The committer's word that it has nothing to do.
     idle: Option<Idle>,
     progress: Arc<Mutex<Progress>>,
+    pen: Arc<Mutex<Pen>>,
     lanes: Vec<Lane>,
     waiting: VecDeque<Waiting>,
     dedupe: Dedupe,
@@ -230,6 +231,7 @@ pub(super) struct Ends {
     pub(super) commits: Tx<Commit>,
     pub(super) idles: Rx<Idle>,
     pub(super) progress: Arc<Mutex<Progress>>,
+    pub(super) pen: Arc<Mutex<Pen>>,
 }
 
 impl Appender {
@@ -241,7 +243,7 @@ impl Appender {
         packer: Packer,
         numbers: Numbers,
     ) -> Self {
-        let Ends { intake, intake_bytes, commits, idles, progress } = ends;
+        let Ends { intake, intake_bytes, commits, idles, progress, pen } = ends;
         let lanes = shared.classes.configured().map(|_| Lane::default()).collect();
         Self {
             shared,
@@ -251,6 +253,7 @@ impl Appender {
             idles,
             idle: None,
             progress,
+            pen,
             lanes,
             waiting: VecDeque::new(),
             dedupe,
@@ -443,6 +446,14 @@ impl Appender {
         let tally = std::mem::take(&mut self.tally);
         let commit = Commit { epoch: self.epoch, parts, dones, covered, tally };
         self.number += 1;
+        if commit.is_small() && self.intake.is_empty() {
+            let mut pen = held(&self.pen);
+            // What is written and not synced yet is the committer's to remember.
+            if pen.syncs_each() {
+                pen.apply(commit, |idle| self.idle = Some(idle));
+                return;
+            }
+        }
         if let Err(commit) = self.commits.send(commit) {
             let gone = "the committer is gone".to_owned();
             commit.dones.into_iter().for_each(|done| done(Err(gone.clone())));

@@ -3,13 +3,16 @@
 //! One commit at a time: for each class one write, then one `fdatasync` per log written to, then the index in memory, then
 //! the answers. What lies behind a failed commit in the queue fails with it.
 //!
+//! Whoever holds the [`Pen`] commits: this thread, or, for a small commit behind which nobody waits, the appender, which
+//! spares a lone caller one change of thread.
+//!
 //! # Invariant
 //!
 //! An answer leaves only after the commit it waits for is synced, or, with durability `written`, written. A failed write
 //! leaves each log as it was. After a failed sync nobody knows what of the file's cached pages is on disk, so that
 //! log is never written to again: its segment is finished where it was synced last, and a new one is begun.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::appender::{Done, PackedBlock, Tally};
@@ -21,7 +24,7 @@ use super::medium::MediumFile;
 use super::segment::{Index, Segment, create};
 use super::{Limits, Shared};
 use crate::channel::{Next, Rx, Tx};
-use crate::limits::SEGMENT_AGE_LOOK;
+use crate::limits::{LOG_BYTES_AHEAD, SEGMENT_AGE_LOOK};
 use crate::model::{Durability, SeqNo};
 
 /// What goes to disk together.
@@ -33,6 +36,14 @@ pub(super) struct Commit {
     /// Every entry numbered below is in this commit or in one before.
     pub(super) covered: SeqNo,
     pub(super) tally: Tally,
+}
+
+impl Commit {
+    /// Is packing what comes meanwhile worth less than a change of thread?
+    pub(super) fn is_small(&self) -> bool {
+        self.dones.len() <= FEW_DONES
+            && self.parts.iter().map(|part| part.frames.len()).sum::<usize>() <= SMALL_BYTES
+    }
 }
 
 /// A class's part of a commit.
@@ -62,12 +73,19 @@ pub(super) struct Progress {
 /// Up to so many callers are answered before the appender is told that the disk is free.
 const FEW_DONES: usize = 2;
 
+/// A commit of up to so many bytes is small.
+const SMALL_BYTES: usize = 16 * 1024;
+
 /// A class's growing segment.
 pub(super) struct Active {
     pub(super) segment: Arc<Segment>,
     file: Box<dyn MediumFile>,
     /// Byte after the last frame that counts.
     end: u64,
+    /// Bytes of the file. Behind `end` they are zero.
+    len: u64,
+    /// How much longer than needed the file is made.
+    ahead: u64,
     /// Has it been written to since it was synced?
     dirty: bool,
     /// Did a sync fail?
@@ -75,18 +93,45 @@ pub(super) struct Active {
 }
 
 impl Active {
-    /// Opens a segment's log for appending at `end`.
-    pub(super) fn open(segment: Arc<Segment>, end: u64) -> Result<Self, StoreError> {
+    /// Opens a segment's log, which ends at `end`, for appending.
+    pub(super) fn open(segment: Arc<Segment>, end: u64, limits: &Limits) -> Result<Self, StoreError> {
         let path = segment.log().path().to_owned();
         segment.set_growing(true);
         let file = segment.medium().open_to_write(&path).map_err(io_at("open for writing", &path))?;
-        Ok(Self { segment, file, end, dirty: false, broken: false })
+        let ahead = LOG_BYTES_AHEAD.min(limits.segment_bytes_max / 16);
+        Ok(Self { segment, file, end, len: end, ahead, dirty: false, broken: false })
     }
 
     fn write(&mut self, frames: &[u8]) -> Result<(), StoreError> {
         let path = self.segment.log().path();
         self.dirty = true;
+        let end = self.end + frames.len() as u64;
+        if end > self.len && self.ahead > 0 {
+            // A sync that need not make a new size durable spares the file system a commit of its own journal.
+            match self.file.set_len(end + self.ahead) {
+                Ok(()) => self.len = end + self.ahead,
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "this log cannot be made longer ahead of what is written; syncs take longer");
+                    self.ahead = 0;
+                }
+            }
+        }
+        self.len = self.len.max(end);
         self.file.write_all_at(frames, self.end).map_err(io_at("write", path))
+    }
+
+    /// Cuts off the bytes ahead: nothing more is written.
+    fn trim(&mut self) {
+        if self.len == self.end {
+            return;
+        }
+        let path = self.segment.log().path();
+        match self.file.set_len(self.end).and_then(|()| self.file.sync_data()) {
+            Ok(()) => self.len = self.end,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "the zero bytes behind the last frame could not be cut off; readers pass over them");
+            }
+        }
     }
 
     fn sync(&mut self) -> Result<(), StoreError> {
@@ -108,18 +153,26 @@ impl Active {
     fn undo(&mut self) {
         // It may be synced already, if another class's log failed.
         self.dirty = true;
-        if let Err(e) = self.file.set_len(self.end) {
+        match self.file.set_len(self.end) {
+            Ok(()) => self.len = self.end,
             // The next commit writes over what was left; until then readers do not look there.
-            tracing::warn!(path = %self.segment.log().path().display(), error = %e, "could not cut off a failed write");
+            Err(e) => {
+                tracing::warn!(path = %self.segment.log().path().display(), error = %e, "could not cut off a failed write");
+            }
         }
     }
 }
 
 /// The committer's thread.
 pub struct Committer {
-    pub(super) shared: Arc<Shared>,
     pub(super) commits: Rx<Commit>,
     pub(super) idles: Tx<Idle>,
+    pub(super) pen: Arc<Mutex<Pen>>,
+}
+
+/// What the growing segments are written with.
+pub(super) struct Pen {
+    pub(super) shared: Arc<Shared>,
     pub(super) progress: Arc<Mutex<Progress>>,
     pub(super) seals: Tx<Arc<Segment>>,
     /// By class; none until something is to be written to it.
@@ -133,19 +186,36 @@ pub struct Committer {
 
 impl Committer {
     /// Works until the appender is gone and everything it handed over is on disk.
-    pub fn run(mut self) {
+    pub fn run(self) {
         let _ = self.idles.send(Idle::default());
         loop {
-            match self.commits.next(self.pause()) {
-                Next::Message(commit) => self.apply(commit),
-                Next::Idle => self.roll_full_segments(),
+            let pause = held(&self.pen).pause();
+            let next = self.commits.next(pause);
+            let mut pen = held(&self.pen);
+            match next {
+                Next::Message(commit) => pen.apply(commit, |idle| drop(self.idles.send(idle))),
+                Next::Idle => pen.roll_full_segments(),
                 Next::Closed => break,
             }
-            if self.unsynced_since.is_some() && self.pause().is_zero() {
-                self.sync_late();
+            if pen.unsynced_since.is_some() && pen.pause().is_zero() {
+                pen.sync_late();
             }
         }
-        self.sync_late();
+        let mut pen = held(&self.pen);
+        pen.sync_late();
+        pen.active.iter_mut().flatten().for_each(Active::trim);
+    }
+}
+
+/// Takes the pen. A thread that panicked with it took the process with it.
+pub(super) fn held(pen: &Mutex<Pen>) -> MutexGuard<'_, Pen> {
+    pen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pen {
+    /// Is everything answered only once it is synced?
+    pub(super) fn syncs_each(&self) -> bool {
+        matches!(self.limits.durability, Durability::Durable)
     }
 
     /// How long to wait for a commit: until what was written has to be synced, or the segments' ages are looked at.
@@ -156,8 +226,8 @@ impl Committer {
         }
     }
 
-    /// Carries out a commit and tells whoever waits for it.
-    pub(super) fn apply(&mut self, mut commit: Commit) {
+    /// Carries out a commit and tells whoever waits for it; `free` hears when the next one may come.
+    pub(super) fn apply(&mut self, mut commit: Commit, free: impl FnOnce(Idle)) {
         let outcome = self.carry_out(&mut commit);
         let entries: usize = commit.parts.iter().flat_map(|p| &p.blocks).map(|b| b.entries.len()).sum();
         self.tell_progress(&commit, &outcome);
@@ -172,11 +242,11 @@ impl Committer {
         // appender's being woken would only take the processor from them. After a failure the appender hears of it first: it
         // must not take what a caller then sends for something behind the failed commit.
         if commit.dones.len() > FEW_DONES || words.is_err() {
-            let _ = self.idles.send(idle);
+            free(idle);
             answer(commit.dones);
         } else {
             answer(commit.dones);
-            let _ = self.idles.send(idle);
+            free(idle);
         }
         self.roll_full_segments();
     }
@@ -269,7 +339,7 @@ impl Committer {
             let index = Index::Memory(Box::new(MemIndex::new(first_seq)));
             let segment =
                 Arc::new(Segment::open(&shared.medium, &shared.dir, (class, name), first_seq, index)?);
-            let active = Active::open(segment.clone(), FILE_HEADER_LEN as u64)?;
+            let active = Active::open(segment.clone(), FILE_HEADER_LEN as u64, &self.limits)?;
             shared.add_segment(segment);
             *slot = Some(active);
         }
@@ -321,7 +391,10 @@ impl Committer {
             match slot.take_if(is_full) {
                 // A write failed, and what it left is cut off but not synced.
                 Some(full) if full.dirty => self.broken.push(full),
-                Some(full) => finish(&self.seals, full.segment),
+                Some(mut full) => {
+                    full.trim();
+                    finish(&self.seals, full.segment);
+                }
                 None => {}
             }
         }

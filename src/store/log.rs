@@ -21,6 +21,9 @@
 //! search reads and checks heads alone. A frame of version 1 has a header of 32 bytes, without those from 32 on, and
 //! one payload ([`super::block_v1`]).
 //!
+//! Behind its last frame a log may have zero bytes: one that grows is made longer before it is written to, so that a sync
+//! need not make its size durable each time. They are cut off when it is finished and at a stop.
+//!
 //! The name of the class is padded with zero bytes. Format 1 left it out: there byte 12 is 0 for `jobs` and 1
 //! for `events`. It still is, and 255 for any other class.
 //!
@@ -268,7 +271,7 @@ impl Header {
 pub struct Walked {
     /// Byte after the last good frame.
     pub end: u64,
-    /// Bytes of the file.
+    /// Bytes of the file, without zero bytes behind the last good frame.
     pub size: u64,
     /// Stretches that are no good frames but lie before one: offset and bytes.
     pub damaged: Vec<(u64, u64)>,
@@ -466,13 +469,32 @@ impl LogFile {
                 None => at = self.next_magic(at + ALIGN as u64, size)?,
             }
         }
+        walked.size = self.used(walked.end, size)?;
         Ok(walked)
     }
 
-    /// Copies what lies behind `end` into a file of its own beside the log, for whoever wants to look at it.
-    pub(super) fn keep_tail(&self, medium: &dyn Medium, end: u64) -> Result<PathBuf, StoreError> {
+    /// Byte after the last one between two places that is not zero; `from` if there is none.
+    pub(super) fn used(&self, from: u64, to: u64) -> Result<u64, StoreError> {
+        let mut chunk = vec![0_u8; 64 * 1024];
+        let (mut at, mut used) = (from, from);
+        while at < to {
+            let want = usize::try_from(to - at).unwrap_or(usize::MAX).min(chunk.len());
+            let Some(part) = chunk.get_mut(..want) else { break };
+            if !self.read(part, at)? {
+                return Ok(to);
+            }
+            if let Some(last) = part.iter().rposition(|byte| *byte != 0) {
+                used = at + last as u64 + 1;
+            }
+            at += want as u64;
+        }
+        Ok(used)
+    }
+
+    /// Copies what lies from `end` to `size` into a file of its own beside the log, for whoever wants to look at it.
+    pub(super) fn keep_tail(&self, medium: &dyn Medium, end: u64, size: u64) -> Result<PathBuf, StoreError> {
         let path = self.path.with_file_name(format!("log.cut-{end}"));
-        let mut tail = vec![0; usize::try_from(self.size()?.saturating_sub(end)).unwrap_or(0)];
+        let mut tail = vec![0; usize::try_from(size.saturating_sub(end)).unwrap_or(0)];
         self.read(&mut tail, end)?;
         // Not synced: nothing in it was acknowledged, and nobody misses it after a power cut.
         let written = medium.create(&path).and_then(|file| file.write_all_at(&tail, 0));

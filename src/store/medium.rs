@@ -17,7 +17,7 @@ pub mod faults;
 pub(super) mod power_cut;
 
 use std::fmt::Debug;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
@@ -111,6 +111,17 @@ pub fn of_a_daemon() -> Result<Arc<dyn Medium>, String> {
     Ok(Arc::new(Disk))
 }
 
+/// Opens a file for reading, with a shared lock that keeps retention from cutting it short under its reader. A file that is
+/// being cut short counts as gone.
+pub fn open_to_read(path: &Path) -> io::Result<File> {
+    let file = File::open(path)?;
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Err(io::Error::new(io::ErrorKind::NotFound, "it is being removed")),
+        // A file system without locks has no reader that retention could know of: it removes whole files there.
+        Err(TryLockError::Error(_)) | Ok(()) => Ok(file),
+    }
+}
+
 /// The file system as it is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Disk;
@@ -121,7 +132,7 @@ impl Medium for Disk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn MediumFile>> {
-        Ok(Box::new(File::open(path)?))
+        Ok(Box::new(open_to_read(path)?))
     }
 
     fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn MediumFile>> {

@@ -329,7 +329,7 @@ impl Store {
             let tail = tails.iter().position(|(c, ..)| *c == class).map(|at| tails.swap_remove(at));
             let opened = tail.map(|(_, segment, end)| {
                 cut_tail(&segment, end, &options.metrics)?;
-                committer::Active::open(segment, end)
+                committer::Active::open(segment, end, &options.limits)
             });
             active.push(opened.transpose()?);
         }
@@ -349,25 +349,26 @@ impl Store {
         let on_disk = shared.classes.configured().map(|_| SeqNo::default()).collect();
         let progress = committer::Progress { on_disk, ..committer::Progress::default() };
         let progress = Arc::new(Mutex::new(progress));
-        let ends = appender::Ends {
-            intake: works,
-            intake_bytes: intake.bytes.clone(),
-            commits: commits_tx,
-            idles,
-            progress: progress.clone(),
-        };
-        let appender = Appender::new(shared.clone(), ends, dedupe, classifier, packer, numbers);
-        let committer = Committer {
+        let pen = committer::Pen {
             shared: shared.clone(),
-            commits,
-            idles: idles_tx,
-            progress,
+            progress: progress.clone(),
             seals: seals_tx,
             active,
             broken: Vec::new(),
             limits: options.limits,
             unsynced_since: None,
         };
+        let pen = Arc::new(Mutex::new(pen));
+        let ends = appender::Ends {
+            intake: works,
+            intake_bytes: intake.bytes.clone(),
+            commits: commits_tx,
+            idles,
+            progress: progress.clone(),
+            pen: pen.clone(),
+        };
+        let appender = Appender::new(shared.clone(), ends, dedupe, classifier, packer, numbers);
+        let committer = Committer { commits, idles: idles_tx, pen };
         let sealer = Sealer { shared: shared.clone(), seals, backlog };
         let retainer = Retainer { shared: shared.clone() };
         Ok(Opened { store: Store(shared), intake, appender, committer, sealer, retainer })
@@ -441,11 +442,22 @@ fn report_damage(segment: &segment::Segment, walked: &log::Walked, growing: bool
 fn cut_tail(segment: &segment::Segment, end: u64, metrics: &Metrics) -> Result<(), StoreError> {
     let size = segment.log().size()?;
     let path = segment.log().path();
+    let open = || segment.medium().open_to_write(path).map_err(error::io_at("open for writing", path));
     if size <= end {
-        let file = segment.medium().open_to_write(path).map_err(error::io_at("open for writing", path))?;
-        return file.sync_data().map_err(error::io_at("sync", path));
+        return open()?.sync_data().map_err(error::io_at("sync", path));
     }
-    match segment.log().keep_tail(segment.medium(), end) {
+    let used = segment.log().used(end, size)?;
+    if used > end {
+        keep_and_count_tail(segment, end, used, metrics);
+    }
+    let file = open()?;
+    file.set_len(end).and_then(|()| file.sync_all()).map_err(error::io_at("cut", path))
+}
+
+/// An unfinished write is kept for people to look at.
+fn keep_and_count_tail(segment: &segment::Segment, end: u64, size: u64, metrics: &Metrics) {
+    let path = segment.log().path();
+    match segment.log().keep_tail(segment.medium(), end, size) {
         Ok(copy) => tracing::warn!(
             path = %path.display(), offset = end, bytes = size - end, copy = %copy.display(), "cutting off an unfinished write"
         ),
@@ -455,8 +467,6 @@ fn cut_tail(segment: &segment::Segment, end: u64, metrics: &Metrics) -> Result<(
         ),
     }
     metrics.tail_bytes_cut.add(size - end);
-    let file = segment.medium().open_to_write(path).map_err(error::io_at("open for writing", path))?;
-    file.set_len(end).and_then(|()| file.sync_all()).map_err(error::io_at("cut", path))
 }
 
 /// Lets the duplicate memory and the classifier see the newest entries of a class, as if they had just come.

@@ -292,7 +292,16 @@ impl Store {
         Ok(found)
     }
 
-    /// Per minion, the last job that ran a function.
+    /// How many jobs there are at most: one that has entries in several segments counts in each.
+    pub fn jobs_at_most(&self) -> u64 {
+        let of = |segment: &Arc<Segment>| {
+            with_memory(segment, |index| index.jobs_len() as u64)
+                .unwrap_or_else(|| segment.facts().map_or(0, |facts| facts.jobs))
+        };
+        self.0.all_segments().iter().map(of).sum()
+    }
+
+    /// Per minion, the last job that ran a function: that with the newest jid.
     pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
         // What memory knows first: a segment that is sealed in between is then seen twice, and never not at all.
         let mut fresh = Vec::new();
@@ -306,8 +315,9 @@ impl Store {
         latest.retain(|_, known| there(known.seq));
         for LatestJob { minion, seq, jid, .. } in fresh {
             let Ok(minion) = String::from_utf8(minion) else { continue };
-            if latest.get(&minion).is_none_or(|known| known.seq < seq) {
-                latest.insert(minion, Latest { seq, jid });
+            let job = Latest { seq, jid };
+            if latest.get(&minion).is_none_or(|known| known.newness() < job.newness()) {
+                latest.insert(minion, job);
             }
         }
         Ok(latest)

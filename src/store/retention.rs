@@ -170,6 +170,11 @@ impl Retention {
         self.woken.notify_all();
     }
 
+    /// Is the retainer to end?
+    pub(super) fn is_stopping(&self) -> bool {
+        lock(&self.wish).stop
+    }
+
     /// Waits for `pause`, or less if there is something to do.
     fn wait(&self, pause: Duration) -> Woken {
         let wish = lock(&self.wish);

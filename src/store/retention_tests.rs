@@ -426,8 +426,8 @@ fn how_long_a_large_segment_takes_to_go() {
         let (before, began) = (free(), std::time::Instant::now());
         let trash = shared.drop_segment(&segment).unwrap().unwrap();
         let hidden = began.elapsed();
-        shared.remove_trash(&trash);
         drop(segment);
+        shared.remove_trash(&trash);
         let (removed, bytes) = (began.elapsed(), free().saturating_sub(before));
         println!("hidden after {hidden:?}, removed after {removed:?}, {bytes} bytes free again");
     }

@@ -22,10 +22,10 @@ use super::checked::CheckedTree;
 use super::error::{StoreError, io_at};
 use super::index::latest::{self, LatestJob};
 use super::index::page::{PageWriter, Pages};
-use super::index::{Facts, Latest, LatestRow};
+use super::index::{Facts, Latest, LatestRow, newness};
 use super::sleds::{flush_and_sync, guarded, open_sled};
 use crate::limits::STATE_CACHE_BYTES;
-use crate::model::SeqNo;
+use crate::model::{JidKey, SeqNo};
 
 /// The open database.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl State {
         }
         for LatestRow { fun, minion, seq, jid } in fresh {
             let row = rows.entry((fun, minion)).or_insert((*seq, jid));
-            if row.0 < *seq {
+            if row.0 != *seq && newness(JidKey::of(row.1), row.0) < newness(JidKey::of(jid), *seq) {
                 *row = (*seq, jid);
             }
         }
@@ -113,12 +113,12 @@ impl State {
         flush_and_sync(&self.db, &self.dir)
     }
 
-    /// Gives up last jobs that are `gone`; where one was, the last of the `older` ones takes its place. Durable when it
+    /// Gives up last jobs that are `gone`; where one was, the last of those that `stay` takes its place. Durable when it
     /// returns.
-    pub fn forget_latest(&self, gone: &[LatestJob], older: &[LatestJob]) -> Result<(), StoreError> {
+    pub fn forget_latest(&self, gone: &[LatestJob], stay: &[LatestJob]) -> Result<(), StoreError> {
         let gone: HashSet<SeqNo> = gone.iter().map(|row| row.seq).collect();
-        let older: Vec<LatestRow<'_>> = older.iter().map(LatestJob::row).collect();
-        let mark = self.take_latest(&older, |seq| !gone.contains(&seq))?;
+        let stay: Vec<LatestRow<'_>> = stay.iter().map(LatestJob::row).collect();
+        let mark = self.take_latest(&stay, |seq| !gone.contains(&seq))?;
         flush_and_sync(&self.db, &self.dir)?;
         self.segments.put([], mark)?;
         flush_and_sync(&self.db, &self.dir)

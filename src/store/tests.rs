@@ -1,9 +1,12 @@
 //! The store as a whole: what was acknowledged is there after a stop, a cut, a flipped bit, a lost index.
 
+mod ahead;
 mod damage;
 mod following;
 mod gaps;
+mod last_jobs;
 mod sealing;
+mod trash;
 mod written;
 
 use std::fs;

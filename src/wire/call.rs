@@ -250,46 +250,71 @@ pub fn id_text(value: &[u8]) -> Option<String> {
 
 /// A whole frame with a request, for clients.
 pub fn request_frame(id: u64, call: &str, args: &[u8]) -> Vec<u8> {
-    let mut w = Writer::new();
-    w.array(3).uint(id).str(call).raw(args);
-    framed(&w.into_bytes())
+    framed(args.len(), |w| {
+        w.array(3).uint(id).str(call).raw(args);
+    })
 }
 
 /// A whole frame with an answer; `value` is msgpack.
 pub fn answer_frame(id: u64, value: &[u8]) -> Vec<u8> {
-    let mut w = Writer::new();
-    w.array(3).uint(id).bool(true).raw(value);
-    framed(&w.into_bytes())
+    framed(value.len(), |w| {
+        w.array(3).uint(id).bool(true).raw(value);
+    })
 }
+
+/// The same, in the buffer of the value if that has room for [`ANSWER_HEAD_BYTES_MAX`] more: a long answer then lies in memory once.
+pub fn into_answer_frame(id: u64, mut value: Vec<u8>) -> Vec<u8> {
+    if value.capacity() - value.len() < ANSWER_HEAD_BYTES_MAX {
+        return answer_frame(id, &value);
+    }
+    let mut head = answer_frame(id, &[]);
+    say_length(&mut head, value.len());
+    value.splice(0..0, head);
+    value
+}
+
+/// Bytes before the value in the frame of an answer: length, array, id, true.
+pub const ANSWER_HEAD_BYTES_MAX: usize = 4 + 1 + 9 + 1;
 
 /// A whole frame with a refusal.
 pub fn refusal_frame(id: Option<u64>, error: &CallError) -> Vec<u8> {
-    let mut w = Writer::new();
-    w.array(3);
-    match id {
-        Some(id) => w.uint(id),
-        None => w.nil(),
-    };
-    w.bool(false).map(2).str("code").str(error.code()).str("message").str(&error.to_string());
-    framed(&w.into_bytes())
+    framed(0, |w| {
+        w.array(3);
+        match id {
+            Some(id) => w.uint(id),
+            None => w.nil(),
+        };
+        w.bool(false).map(2).str("code").str(error.code()).str("message").str(&error.to_string());
+    })
 }
 
 /// The last words to a client of another version.
 pub fn version_frame(theirs: u16) -> Vec<u8> {
     let message =
         format!("this daemon speaks version {VERSION} of the socket protocol, the client version {theirs}");
-    let mut w = Writer::new();
-    w.array(3).nil().bool(false).map(3).str("code").str("version").str("message").str(&message);
-    w.str("server_version").uint(u64::from(VERSION));
-    framed(&w.into_bytes())
+    framed(0, |w| {
+        w.array(3).nil().bool(false).map(3).str("code").str("version").str("message").str(&message);
+        w.str("server_version").uint(u64::from(VERSION));
+    })
 }
 
-fn framed(payload: &[u8]) -> Vec<u8> {
-    let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-    let mut frame = Vec::with_capacity(payload.len() + 4);
-    frame.extend_from_slice(&len.to_be_bytes());
-    frame.extend_from_slice(payload);
+/// A frame around what is written, which is some `value_bytes` and a little more.
+fn framed(value_bytes: usize, write: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(value_bytes + 64);
+    frame.extend_from_slice(&[0; 4]);
+    let mut w = Writer::behind(frame);
+    write(&mut w);
+    let mut frame = w.into_bytes();
+    say_length(&mut frame, 0);
     frame
+}
+
+/// Says how long a frame's payload is: what is there, and as many bytes as will follow.
+fn say_length(frame: &mut [u8], follow: usize) {
+    let payload = frame.len().saturating_sub(4) + follow;
+    if let Some(header) = frame.first_chunk_mut() {
+        *header = u32::try_from(payload).unwrap_or(u32::MAX).to_be_bytes();
+    }
 }
 
 #[cfg(test)]

@@ -317,6 +317,11 @@ impl Writer {
         Self::default()
     }
 
+    /// Appends to these bytes.
+    pub fn behind(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
     /// The bytes written.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0

@@ -33,6 +33,18 @@ pub(crate) struct Cellar {
     flags: Vec<String>,
 }
 
+/// Puts a directory in place of `DIR`, where that is a word: the name of a directory may have these letters in it.
+pub(crate) fn in_dir(text: &str, dir: &std::path::Path) -> String {
+    let mut parts = text.split("DIR");
+    let mut placed = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let inside = placed.ends_with(|before: char| before.is_ascii_alphanumeric());
+        placed += if inside { "DIR" } else { dir.to_str().unwrap() };
+        placed += part;
+    }
+    placed
+}
+
 impl Cellar {
     /// Starts one in a new directory.
     pub(crate) fn start() -> Self {
@@ -59,7 +71,7 @@ impl Cellar {
     /// Starts one with a configuration file, in which `DIR` is its directory, and flags.
     pub(crate) fn start_configured(yaml: &str, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("c.yaml"), yaml.replace("DIR", dir.path().to_str().unwrap())).unwrap();
+        std::fs::write(dir.path().join("c.yaml"), in_dir(yaml, dir.path())).unwrap();
         Self::start_in(dir, &[&["--config", "DIR/c.yaml"], flags].concat())
     }
 
@@ -67,7 +79,7 @@ impl Cellar {
     pub(crate) fn start_configured_on_disk(yaml: &str, plan: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         put_plan(dir.path(), plan);
-        std::fs::write(dir.path().join("c.yaml"), yaml.replace("DIR", dir.path().to_str().unwrap())).unwrap();
+        std::fs::write(dir.path().join("c.yaml"), in_dir(yaml, dir.path())).unwrap();
         Self::start_in(dir, &["--config", "DIR/c.yaml"])
     }
 
@@ -78,7 +90,7 @@ impl Cellar {
 
     /// Starts one in a directory that was prepared.
     pub(crate) fn start_in(dir: tempfile::TempDir, flags: &[&str]) -> Self {
-        let flags: Vec<_> = flags.iter().map(|f| f.replace("DIR", dir.path().to_str().unwrap())).collect();
+        let flags: Vec<_> = flags.iter().map(|f| in_dir(f, dir.path())).collect();
         let child = serve(dir.path(), &flags);
         let cellar = Self { dir, child, flags };
         cellar.wait_until_ready();
@@ -214,6 +226,7 @@ pub(crate) fn recording(release: &str) -> (String, Vec<Vec<u8>>) {
 
 /// A publisher's socket, played by the test.
 pub(crate) struct FakeBus {
+    path: PathBuf,
     listener: UnixListener,
 }
 
@@ -231,12 +244,21 @@ impl FakeBus {
     fn named(sock_dir: &Path, name: &str) -> Self {
         let path = sock_dir.join(name);
         let _ = std::fs::remove_file(&path);
-        Self { listener: UnixListener::bind(path).unwrap() }
+        let listener = UnixListener::bind(&path).unwrap();
+        // So that nobody waits for a subscriber for ever.
+        listener.set_nonblocking(true).unwrap();
+        Self { path, listener }
     }
 
-    /// Waits for a subscriber.
+    /// Waits for a subscriber. One that comes but does not read is waited for no longer than one that does not come.
     pub(crate) fn subscriber(&self) -> UnixStream {
-        self.listener.accept().unwrap().0
+        let to =
+            wait_for(&format!("a subscriber of {}", self.path.display()), || match self.listener.accept() {
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => None,
+                accepted => Some(accepted.unwrap().0),
+            });
+        to.set_write_timeout(Some(PATIENCE)).unwrap();
+        to
     }
 }
 
@@ -250,7 +272,7 @@ pub(crate) fn publish(to: &mut UnixStream, framing: &str, frames: &[Vec<u8>]) {
         bytes.extend_from_slice(frame);
     }
     for piece in bytes.chunks(5_003) {
-        to.write_all(piece).unwrap();
+        to.write_all(piece).unwrap_or_else(|e| panic!("the subscriber of the bus does not read: {e}"));
     }
 }
 

@@ -94,8 +94,11 @@ fn a_job_is_summed_up_and_who_is_missing_is_named() {
     assert!(first <= last && first.ends_with('Z'), "{first} {last}");
     assert!(job["duration_us"].as_i64().unwrap() >= 0);
     assert_eq!(text(&cellar, &["jobs", "missing", JID]), "web3\n");
+    publish(&cellar, LATER, "cmd.run", &["web1"]);
+    answer(&cellar, LATER, "web1", "cmd.run", &json!("all there"), 0);
     let rows = text(&cellar, &["jobs", "missing"]);
     assert!(rows.lines().nth(1).unwrap().ends_with("2/3        1  web3"), "{rows}");
+    assert_eq!(rows.lines().count(), 2, "a head, and the only job that somebody has not answered: {rows}");
     assert_eq!(document(&cellar, &["jobs", "missing", JID])["missing"], json!(["web3"]));
     let shown = text(&cellar, &["jobs", "show", JID]);
     assert!(shown.contains("returned  2 of 3, 1 failed\nretcodes  0: 1, 2: 1\ntook      "), "{shown}");
@@ -106,8 +109,13 @@ fn a_job_is_summed_up_and_who_is_missing_is_named() {
 #[test]
 fn jobs_are_found_by_what_came_of_them() {
     let cellar = Cellar::start();
-    let jids =
-        ["20261120000000000001", "20261121000000000002", "20261121000000000003", "20261121000000000004"];
+    let jids = [
+        "20261120000000000001",
+        "20261121000000000002",
+        "20261121000000000003",
+        "20261121000000000004",
+        "20261121000000000005",
+    ];
     publish(&cellar, jids[0], "cmd.run", &["web1"]);
     answer(&cellar, jids[0], "web1", "cmd.run", &json!("x"), 1);
     publish(&cellar, jids[1], "cmd.run", &["web1", "db1"]);
@@ -118,10 +126,19 @@ fn jobs_are_found_by_what_came_of_them() {
                       "arg": [{"__kwarg__": true, "metadata": {"ticket": "OPS-8", "tags": ["a", "b"]}}]});
     save_load(&cellar, jids[3], &load, &["db1"]);
     answer(&cellar, jids[3], "db1", "state.apply", &run_states(false, true), 0);
+    // With this Salt asks whether a job still runs: only who wants to see it does.
+    publish(&cellar, jids[4], "saltutil.find_job", &["web1"]);
     for (flags, expected) in [
-        (&["--result", "failed"][..], &[0][..]),
+        (&[][..], &[3, 2, 1, 0][..]),
+        (&["--find-job", "--result", "missing"], &[4, 1]),
+        (&["--result", "failed"], &[0]),
         (&["--result", "missing"], &[1]),
         (&["--result", "succeeded"], &[3, 2]),
+        (&["--user", "jane"], &[3]),
+        (&["--user", "root"], &[2, 1, 0]),
+        (&["--since", "2026-11-21"], &[3, 2, 1]),
+        (&["--limit", "2"], &[3, 2]),
+        (&["--before", "20261121000000000003"], &[1, 0]),
         (&["--result", "changed"], &[2]),
         (&["--metadata", "ticket=OPS-7"], &[2, 1, 0]),
         (&["--metadata", "ticket=OPS-*", "--metadata", "tags=b"], &[3]),
@@ -130,6 +147,7 @@ fn jobs_are_found_by_what_came_of_them() {
         (&["--jid", "20261121"], &[3, 2, 1]),
         (&["--jid", "20261121000000000003"], &[2]),
         (&["--jid", "2026112"], &[3, 2, 1, 0]),
+        (&["--jid", "2026111"], &[]),
         (&["--jid", "20261119"], &[]),
         (&["--minion", "db1"], &[3, 1]),
         (&["--minion", "db1", "--result", "missing", "--since", "2026-11-21"], &[1]),
@@ -139,6 +157,9 @@ fn jobs_are_found_by_what_came_of_them() {
         let expected: Vec<_> = expected.iter().map(|n| jids[*n]).collect();
         assert_eq!(listed(&cellar, flags), expected, "{flags:?}");
     }
+    let page = cellar.ask("jobs_list", vec![("limit", 1.into())]);
+    assert_eq!(page["jobs"].as_array().unwrap().len(), 1);
+    assert_eq!((page["more"].as_bool(), page["next"].as_str()), (Some(true), Some(jids[3])));
     for bad in [&["--result", "good"][..], &["--metadata", "x"]] {
         assert_eq!(cli(&cellar, &[&["jobs", "list"], bad].concat()).status.code(), Some(64), "{bad:?}");
     }
@@ -204,7 +225,8 @@ fn jobs_of_every_kind_are_shown_for_what_they_are() {
     );
     assert_eq!((&job["expected"], &job["missing_count"]), (&Json::Null, &Json::Null));
     assert!(text(&cellar, &["jobs", "show", "nightly-7"]).contains("returned  1, 0 failed\n"));
-    assert!(listed(&cellar, &["--jid", "night"]).contains(&"nightly-7".to_owned()));
+    assert_eq!(listed(&cellar, &["--jid", "night"]), ["nightly-7"]);
+    assert_eq!(listed(&cellar, &["--since", "2100-01-01"]), [""; 0], "it came today");
 }
 
 /// The result of a runner as Salt 3008.3 hands it to `save_load` and `returner`.
@@ -299,6 +321,8 @@ fn states_are_rows_and_runs_are_compared() {
     other["pkg_|-nginx_|-nginx_|-installed"]["duration"] = json!(99.0);
     other["pkg_|-nginx_|-nginx_|-installed"]["comment"] = json!("Everything is there");
     answer(&cellar, LATER, "web3", "state.apply", &other, 0);
+    // What else was run in between is no run of this job.
+    publish(&cellar, "20261121060000000000", "test.ping", &["web1"]);
 
     let rows = document(&cellar, &["jobs", "states", JID]);
     let rows = rows["states"].as_array().unwrap();
@@ -416,7 +440,8 @@ fn a_job_is_watched_until_all_have_answered() {
     let mut child = program()
         .arg("--socket")
         .arg(cellar.socket())
-        .args(["jobs", "watch", JID])
+        // Not the ten minutes of its default, should a line never come.
+        .args(["jobs", "watch", JID, "--timeout", "30s"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -450,7 +475,7 @@ fn a_job_is_watched_until_all_have_answered() {
         &cellar,
         &of_runner("20261121070000000000", "runner.test.arg", &json!([1]), &json!({}), true),
     );
-    let output = cli(&cellar, &["jobs", "watch", "20261121070000000000"]);
+    let output = cli(&cellar, &["jobs", "watch", "20261121070000000000", "--timeout", "30s"]);
     assert_eq!(
         (output.status.code(), stdout(&output).lines().last()),
         (Some(0), Some("1 answered, 0 failed"))
@@ -466,6 +491,7 @@ fn whoever_waits_for_a_job_does_not_hold_up_a_stop() {
     publish(&cellar, JID, "cmd.run", &["web1"]);
     let next = cellar.ask("job_watch", vec![("jid", JID.into())])["next"].as_u64().unwrap();
     let mut waiting = cellar.client();
+    let calls = cellar.counter("calls");
     let waits = std::thread::Builder::new().name("waits".to_owned());
     let waits = waits
         .spawn(move || {
@@ -474,9 +500,12 @@ fn whoever_waits_for_a_job_does_not_hold_up_a_stop() {
             (waiting.call("job_watch", map(wait)).unwrap(), begun.elapsed())
         })
         .unwrap();
-    // The call is counted when it is there.
-    let calls = cellar.counter("calls");
-    crate::harness::wait_for("the wait", || (cellar.counter("calls") > calls + 1).then_some(()));
+    // The call is counted when it is there; so is each of those that look.
+    let mut looks = 0;
+    crate::harness::wait_for("the wait", || {
+        looks += 1;
+        (cellar.counter("calls") > calls + looks).then_some(())
+    });
     assert!(cellar.terminate());
     let (news, waited) = waits.join().unwrap();
     assert_eq!(news["answers"].as_array().unwrap().len(), 0);

@@ -158,6 +158,25 @@ fn a_tree_of_salts_job_cache_goes_in_and_comes_out_as_it_was() {
 }
 
 #[test]
+fn old_jobs_that_go_in_beside_live_ones_are_not_the_last_ones() {
+    let live = "20261121030955505683";
+    let mut cellar = Cellar::start();
+    let answer = map(vec![("jid", live.into()), ("id", "web1".into()), ("fun", "test.ping".into())]);
+    cellar.ask("returner", vec![("load", answer)]);
+    let tree = Tree(cellar.dir.path().join("jobs"));
+    tree.put_job(JID, &["db1", "web1"]);
+    let output = run(&cellar, &["import", "local_cache", tree.0.to_str().unwrap()]);
+    assert_eq!(sums(&output), [3, 0, 0], "{}", stderr(&output));
+    let last = map(vec![("db1", JID.into()), ("web1", live.into())]);
+    let fun = || vec![("fun", "test.ping".into())];
+    assert_eq!(cellar.ask("get_fun", fun()), last);
+    cellar.kill();
+    cellar.restart();
+    assert_eq!(cellar.ask("get_fun", fun()), last);
+    assert_eq!(cellar.ask("get_minions", vec![]), list(["db1", "web1"]));
+}
+
+#[test]
 fn what_cannot_be_read_is_named_and_the_rest_goes_in() {
     let cellar = Cellar::start();
     let tree = Tree(cellar.dir.path().join("jobs"));
@@ -473,6 +492,9 @@ fn the_tables_of_pgjsonb_go_in_by_way_of_psql() {
         (&job["returns"][1]["time"], &job["returns"][1]["duplicates"]),
         (&1_793_534_407_600_000_u64.into(), &0.into())
     );
+    let entries = cellar.ask("entries", vec![("jid", JID.into())]);
+    let load = entries["entries"].as_array().unwrap().iter().find(|entry| entry["kind"] == "load".into());
+    assert_eq!(load.unwrap()["time"], 1_793_534_400_000_001_u64.into(), "that of its jid");
     let events = cellar.ask("events_list", vec![("tag", "my/tag".into())]);
     assert_eq!(events["events"][0]["data"]["text"], "a\\b\tc\n\u{fc}".into());
     let output = import("host=db password=secret dbname=salt");

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 
 use super::{Ctx, failed};
+use crate::limits::WIRE_ANSWER_BYTES_MAX;
 use crate::model::start_time;
-use crate::query::{Bounds, Job, JobFilter, jobs_before, row_load};
-use crate::store::JobRow;
-use crate::wire::call::{Args, CallError};
+use crate::query::{Bounds, Job, JobFilter, Listed, each_job_before, jobs_before, row_load};
+use crate::store::{JobRow, StoreError};
+use crate::wire::call::{ANSWER_HEAD_BYTES_MAX, Args, CallError};
 use crate::wire::msgpack::{self, Reader, Writer};
 
 /// The map with `Minions` added; empty if the job is unknown. `salt` compares with exactly that.
@@ -73,14 +74,60 @@ pub(super) fn get_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
 
 pub(super) fn get_jids(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let filter = JobFilter { find_job: true, ..JobFilter::default() };
-    let jobs = jobs_before(&ctx.store, &filter, None, Bounds::of_rows(usize::MAX)).map_err(failed)?.jobs;
-    let mut w = Writer::new();
-    w.map(jobs.len());
-    for listed in jobs.iter().rev() {
-        w.str(&listed.row.jid);
-        instance(ctx, &mut w, &listed.row, false)?;
+    let mut answer = Backwards::default();
+    let mut scratch = Vec::new();
+    each_job_before(&ctx.store, &filter, None, Bounds::of_rows(usize::MAX), |Listed { row, .. }| {
+        let mut w = Writer::behind(std::mem::take(&mut scratch));
+        w.str(&row.jid);
+        instance(ctx, &mut w, &row, false)?;
+        scratch = w.into_bytes();
+        // Once it is known how long a job is, there is room for all of them.
+        if answer.pairs == JOBS_MEASURED {
+            answer.make_room_for(ctx.store.jobs_at_most());
+        }
+        answer.put(&scratch);
+        scratch.clear();
+        Ok(())
+    })
+    .map_err(failed)?;
+    Ok(answer.into_bytes())
+}
+
+/// Jobs after which it is known how long one is, about.
+const JOBS_MEASURED: usize = 1000;
+
+/// A map that is made from its end: jobs come the latest first, and go out the earliest first. It lies in memory once, though it may
+/// have 136 MB.
+#[derive(Default)]
+struct Backwards {
+    /// From the last byte to the first.
+    bytes: Vec<u8>,
+    pairs: usize,
+}
+
+impl Backwards {
+    /// Puts a pair before the others.
+    fn put(&mut self, pair: &[u8]) {
+        self.bytes.extend(pair.iter().rev());
+        self.pairs += 1;
     }
-    Ok(w.into_bytes())
+
+    /// Sets memory aside for so many pairs like those that are here; of what is not used, none is touched.
+    fn make_room_for(&mut self, pairs: u64) {
+        let each = self.bytes.len() as u64 / self.pairs.max(1) as u64 + 1;
+        let bytes = pairs.saturating_mul(each + each / 16).min(WIRE_ANSWER_BYTES_MAX as u64);
+        let more = usize::try_from(bytes).unwrap_or(0).saturating_sub(self.bytes.len());
+        self.bytes.reserve_exact(more);
+    }
+
+    fn into_bytes(mut self) -> Vec<u8> {
+        let mut head = Writer::new();
+        head.map(self.pairs);
+        self.bytes.reserve(5 + ANSWER_HEAD_BYTES_MAX);
+        self.bytes.extend(head.into_bytes().iter().rev());
+        self.bytes.reverse();
+        self.bytes
+    }
 }
 
 pub(super) fn get_jids_filter(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -90,14 +137,14 @@ pub(super) fn get_jids_filter(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, Cal
     let mut w = Writer::new();
     w.array(jobs.len());
     for listed in jobs.iter().rev() {
-        instance(ctx, &mut w, &listed.row, true)?;
+        instance(ctx, &mut w, &listed.row, true).map_err(failed)?;
     }
     Ok(w.into_bytes())
 }
 
 /// `format_jid_instance` of Salt, with its words for what a load does not say.
-fn instance(ctx: &Ctx, w: &mut Writer, row: &JobRow, with_jid: bool) -> Result<(), CallError> {
-    let row = row_load(&ctx.store, row).map_err(failed)?;
+fn instance(ctx: &Ctx, w: &mut Writer, row: &JobRow, with_jid: bool) -> Result<(), StoreError> {
+    let row = row_load(&ctx.store, row)?;
     let optional = [!row.metadata.is_empty(), with_jid, !row.endtime.is_empty()];
     w.map(6 + optional.iter().filter(|there| **there).count());
     let or_str = |w: &mut Writer, key: &str, value: &[u8], default: &str| {
@@ -191,4 +238,32 @@ pub(super) fn get_endtime(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
 
 pub(super) fn load_reg(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     Ok(ctx.store.register().map_err(failed)?.unwrap_or_else(|| vec![0xc0]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_made_from_its_end_is_the_map() {
+        for count in [0_u64, 1, 15, 16, 70_000] {
+            let mut backwards = Backwards::default();
+            let mut forwards = Writer::new();
+            forwards.map(usize::try_from(count).unwrap());
+            for n in 0..count {
+                forwards.str(&n.to_string()).uint(n);
+            }
+            for n in (0..count).rev() {
+                let mut pair = Writer::new();
+                pair.str(&n.to_string()).uint(n);
+                backwards.put(&pair.into_bytes());
+                if backwards.pairs == 10 {
+                    backwards.make_room_for(count);
+                }
+            }
+            let bytes = backwards.into_bytes();
+            assert!(bytes.capacity() - bytes.len() >= ANSWER_HEAD_BYTES_MAX, "room for the frame's head");
+            assert_eq!(bytes, forwards.into_bytes(), "{count}");
+        }
+    }
 }

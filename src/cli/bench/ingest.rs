@@ -14,11 +14,11 @@ use super::template::{Form, Jobs, Pool, Wrap};
 use super::{Common, Progress, corpus, load, rounded, thousands};
 
 pub(super) const EXAMPLES: &str = "\
-Two loads: `mix` (80 % of 300-400 bytes, 18 % of 2-3 KB, 2 % of 20-40 KB, mean 1.3 KB) and `small` (pings,
-publishes, beacons; median 180 bytes). --corpus replays a recorded bus in place of `mix`, with new jids,
+Two loads: `mix` (80 % of 300-400 bytes, 18 % of 2-3 KB, 2 % of 20-40 KB, mean 1.3 KB) and `small` (pings, \
+publishes, beacons; median 180 bytes). --corpus replays a recorded bus in place of `mix`, with new jids, \
 stamps, minion ids and values each time; events above 64 KiB are left out.
 
-The yardstick is a process that appends the same bytes, packed by zstd level 1 in pieces of 256 KiB, to one
+The yardstick is a process that appends the same bytes, packed by zstd level 1 in pieces of 256 KiB, to one \
 file and calls fdatasync before it answers; it is fed by the same generator over the same kind of socket.
 
   entries_per_s         entries answered, by the time from the first one sent to the last answer

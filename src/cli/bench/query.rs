@@ -1,5 +1,6 @@
 //! `saltcellar bench query`: how long questions take to a store of many jobs.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -24,6 +25,7 @@ const LISTS: u64 = 300;
 const LOOKUPS: u64 = 3_000;
 const SCANS: u64 = 7;
 const WHOLE: u64 = 15;
+const STARTS: u64 = 5;
 
 /// `returner` calls beside which expired jobs are let go, and how many a second: retention comes round every five seconds.
 const CALLS: u64 = 16_000;
@@ -125,23 +127,58 @@ fn store_wide(client: &mut Client, minions: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Times of the command line, each a process of its own.
-fn by_command_line(subject: &Subject, rows: usize) -> anyhow::Result<Times> {
+/// How long the command line takes, a process of its own.
+fn jobs_list(subject: &Subject, rows: usize) -> anyhow::Result<u64> {
     let program = std::env::current_exe().context("find the program")?;
-    let mut nanos = Vec::new();
-    for _ in 0..WHOLE {
-        let begun = Instant::now();
-        let output = std::process::Command::new(&program)
-            .args(["jobs", "list", "--limit", "50", "--output", "jsonl", "--socket"])
-            .arg(subject.socket())
-            .output()
-            .context("run jobs list")?;
-        nanos.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        let found = String::from_utf8_lossy(&output.stdout).lines().count();
-        ensure!(found == rows, "check what jobs list prints: {found} lines, expected {rows}");
-    }
+    let begun = Instant::now();
+    let output = std::process::Command::new(&program)
+        .args(["jobs", "list", "--limit", "50", "--output", "jsonl", "--socket"])
+        .arg(subject.socket())
+        .output()
+        .context("run jobs list")?;
+    let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let found = String::from_utf8_lossy(&output.stdout).lines().count();
+    ensure!(found == rows, "check what jobs list prints: {found} lines, expected {rows}");
+    Ok(nanos)
+}
+
+fn by_command_line(subject: &Subject, rows: usize) -> anyhow::Result<Times> {
+    let nanos: anyhow::Result<Vec<u64>> = (0..WHOLE).map(|_| jobs_list(subject, rows)).collect();
+    let mut nanos = nanos?;
     nanos.sort_unstable();
     Ok(Times { question: "newest 50 jobs, a process", nanos, scanned: None })
+}
+
+/// The first question to a daemon that has just started, with nothing of its store in the page cache.
+fn from_cold(
+    mut subject: Subject,
+    scratch: &Scratch,
+    config: Option<&Path>,
+    rows: usize,
+) -> anyhow::Result<(Subject, Times)> {
+    let mut nanos = Vec::new();
+    for _ in 0..STARTS {
+        subject.stop()?;
+        forget_pages(scratch.path()).context("empty the page cache of the store")?;
+        subject = Subject::daemon(scratch, config)?;
+        nanos.push(jobs_list(&subject, rows)?);
+    }
+    nanos.sort_unstable();
+    Ok((subject, Times { question: "newest 50 jobs, a process, cold", nanos, scanned: None }))
+}
+
+fn forget_pages(dir: &Path) -> std::io::Result<()> {
+    for item in std::fs::read_dir(dir)? {
+        let (path, kind) = item.and_then(|item| Ok((item.path(), item.file_type()?)))?;
+        if kind.is_dir() {
+            forget_pages(&path)?;
+        } else if kind.is_file() {
+            let file = std::fs::File::open(&path)?;
+            file.sync_all()?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+        }
+    }
+    Ok(())
 }
 
 /// `returner` calls of a master's worker, at a rate that leaves the daemon idle.
@@ -198,6 +235,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = Client::connect_within(subject.socket(), PATIENCE)?;
     store_wide(&mut client, args.minions)?;
     subject.wait_until_idle()?;
+    drop(client);
+    let newest = usize::try_from(args.jobs.min(50)).unwrap_or(50);
+    let (subject, cold) = from_cold(subject, &scratch, global.config.as_deref(), newest)?;
+    let mut client = Client::connect_within(subject.socket(), PATIENCE)?;
 
     let (minion, until) = in_the_middle(&mut client, entries)?;
     let of_that = [("minion", Value::from(minion.as_str())), ("limit", Value::from(50))];
@@ -222,7 +263,6 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         nanos.sort_unstable();
         anyhow::Ok(Times { question, nanos, scanned: None })
     };
-    let newest = usize::try_from(args.jobs.min(50)).unwrap_or(50);
     let list =
         ask("newest 50 jobs", LISTS, &|_| ("jobs_list", call_args([("limit", Value::from(50))]), newest))?;
     let mut random = Random::of(args.common.seed, 1);
@@ -279,7 +319,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let cost = subject.stop()?;
 
     let mut out = Output::new(global.output);
-    let all = [list, process, one, wide, every, scan, heads, of_minion, of_time, quiet, cleaning];
+    let all = [list, process, cold, one, wide, every, scan, heads, of_minion, of_time, quiet, cleaning];
     if out.format == Format::Table {
         let mut table = Table::new([
             Column::left("QUESTION"),
@@ -308,7 +348,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             cost.disk_bytes as f64 / entries as f64
         ))?;
     } else {
-        let [list, process, one, wide, every, scan, heads, of_minion, of_time, quiet, cleaning] =
+        let [list, process, cold, one, wide, every, scan, heads, of_minion, of_time, quiet, cleaning] =
             all.each_ref().map(Times::json);
         out.json(&json!({
             "jobs": args.jobs,
@@ -316,6 +356,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             "minions_of_wide": args.minions,
             "jobs_list_50": list,
             "jobs_list_50_process": process,
+            "jobs_list_50_process_cold": cold,
             "get_jid": one,
             "get_jid_wide": wide,
             "get_jids": every,

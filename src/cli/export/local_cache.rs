@@ -55,7 +55,7 @@ enum Hash {
 }
 
 pub(super) const EXAMPLES: &str = "\
-What `salt-run jobs.list_jobs` and `jobs.lookup_jid` show with `master_job_cache: local_cache`. Files get the times of their entries. The tree
+What `salt-run jobs.list_jobs` and `jobs.lookup_jid` show with `master_job_cache: local_cache`. Files get the times of their entries. The tree \
 belongs to whoever runs this: give it to the master's user (`chown -R salt`). Salt's keep_jobs_seconds lets go of what is older.
 
 Examples:

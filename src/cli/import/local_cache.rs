@@ -12,9 +12,13 @@
 //!     nocache                there or not
 //! ```
 //!
-//! Jobs come in the order of their jids, whatever the order of their hashes: the store finds jobs by their time. A load has the
-//! time of its jid, everything else that of its file. The tree may be in use: a job that goes meanwhile is passed over.
+//! Jobs come in the order of their jids, whatever the order of their hashes: the store then finds them by their time, and retention lets
+//! the oldest go first. Of a tree with more than [`IMPORT_JOBS_SORTED`] jobs the earliest are found and imported first, then the
+//! next in another walk over the tree: memory does not grow with the tree.
+//!
+//! A load has the time of its jid, everything else that of its file. The tree may be in use: a job that goes meanwhile is passed over.
 
+use std::collections::BinaryHeap;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -24,14 +28,14 @@ use anyhow::{Context as _, bail};
 
 use super::feed::Feed;
 use super::item::{Item, What};
-use crate::limits::{ENTRY_BYTES_MAX, MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
+use crate::limits::{ENTRY_BYTES_MAX, IMPORT_JOBS_SORTED, MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
 use crate::model::JidKey;
 use crate::store::tools::Watch;
 use crate::wire::msgpack::{self, Reader, Writer};
 use crate::wire::salt_event::peek;
 
-/// A job of the tree, and where it lies.
-type Found = (JidKey, String, PathBuf);
+/// A job of the tree, and where it lies below the root.
+type Found = (JidKey, Box<Path>);
 
 /// Imports the tree at `dir`; how many jobs there were.
 pub(super) fn import(
@@ -41,18 +45,34 @@ pub(super) fn import(
     watch: &mut dyn Watch,
 ) -> anyhow::Result<u64> {
     let root = root(dir)?;
-    let mut jobs = find(feed, &root, watch)?;
-    let is_wanted = |(key, ..): &Found| key.time().is_none_or(|at| since.is_none_or(|since| at.0 >= since));
-    jobs.retain(is_wanted);
-    jobs.sort();
-    let total = jobs.len() as u64;
-    for (done, (key, jid, path)) in (0..).zip(jobs) {
-        watch.step(done, total, &jid);
-        let mut job = Reading { feed, jid: &jid, started: key.time().map(|at| at.0), fun: None };
-        job.read(&root.join(path))?;
+    let (mut done, mut total) = (0, None);
+    let mut walk = Walk { root: &root, since, jobs_max: IMPORT_JOBS_SORTED, after: None };
+    loop {
+        let Part { jobs, all, more } = walk.next(watch, &mut |path, why| {
+            feed.leave_out(&path.display().to_string(), why);
+        })?;
+        let total = *total.get_or_insert(all);
+        for (key, place) in jobs {
+            let path = root.join(place);
+            let jid = match key.text() {
+                Some(jid) => Some(jid),
+                None => jid_of(&path).unwrap_or_else(|why| {
+                    feed.leave_out(&path.display().to_string(), &why);
+                    None
+                }),
+            };
+            if let Some(jid) = jid {
+                watch.step(done, total, &jid);
+                Reading { feed, jid: &jid, started: key.time().map(|at| at.0), fun: None }.read(&path)?;
+                done += 1;
+            }
+        }
+        if !more {
+            break;
+        }
     }
     feed.finish()?;
-    Ok(total)
+    Ok(done)
 }
 
 /// The tree itself, also if its parent was named.
@@ -92,38 +112,87 @@ fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Every job of the tree.
-fn find(feed: &mut Feed, root: &Path, watch: &mut dyn Watch) -> anyhow::Result<Vec<Found>> {
-    let mut jobs = Vec::new();
-    for top in list(root).with_context(|| format!("read {}", root.display()))? {
-        let name = top.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if !is_top(&name) {
-            // Not of this cache; an interrupted export of ours has a place like that, too.
-            if !name.starts_with('.') {
-                feed.leave_out(&top.display().to_string(), "not a part of a job cache");
-            }
-            continue;
-        }
-        watch.step(0, 0, &format!("looking for jobs: {} so far", jobs.len()));
-        let dirs = match list(&top) {
-            Ok(dirs) => dirs,
-            Err(error) => {
-                feed.leave_out(&top.display().to_string(), &error.to_string());
-                continue;
+/// The jobs of the tree in the order of their jids, a part at a time.
+struct Walk<'a> {
+    root: &'a Path,
+    /// Only jobs that began since.
+    since: Option<i64>,
+    /// Of a part.
+    jobs_max: usize,
+    /// The last job of the part before.
+    after: Option<Found>,
+}
+
+/// The next jobs.
+struct Part {
+    jobs: Vec<Found>,
+    /// Jobs behind the part before, these and more.
+    all: u64,
+    /// Not all of them are here.
+    more: bool,
+}
+
+impl Walk<'_> {
+    /// What is no job is left out, in the first part only.
+    fn next(
+        &mut self,
+        watch: &mut dyn Watch,
+        leave_out: &mut dyn FnMut(&Path, &str),
+    ) -> anyhow::Result<Part> {
+        let first = self.after.is_none();
+        let mut leave_out = |path: &Path, why: &str| {
+            if first {
+                leave_out(path, why);
             }
         };
-        for dir in dirs {
-            match jid_of(&dir) {
-                Ok(Some(jid)) => {
-                    let place = dir.strip_prefix(root).unwrap_or(&dir).to_owned();
-                    jobs.push((JidKey::of(&jid), jid, place));
+        // The greatest on top.
+        let mut jobs: BinaryHeap<Found> = BinaryHeap::new();
+        let mut all = 0;
+        for top in list(self.root).with_context(|| format!("read {}", self.root.display()))? {
+            let name = top.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if !is_top(&name) {
+                // Not of this cache; an interrupted export of ours has a place like that, too.
+                if !name.starts_with('.') {
+                    leave_out(&top, "not a part of a job cache");
                 }
-                Ok(None) => {}
-                Err(why) => feed.leave_out(&dir.display().to_string(), &why),
+                continue;
+            }
+            watch.step(0, 0, &format!("looking for jobs: {all} so far"));
+            let dirs = match list(&top) {
+                Ok(dirs) => dirs,
+                Err(error) => {
+                    leave_out(&top, &error.to_string());
+                    continue;
+                }
+            };
+            for dir in dirs {
+                match jid_of(&dir) {
+                    Ok(Some(jid)) => {
+                        let place = dir.strip_prefix(self.root).unwrap_or(&dir);
+                        let job = (JidKey::of(&jid), place.into());
+                        if self.wants(&job) {
+                            all += 1;
+                            jobs.push(job);
+                        }
+                        if jobs.len() > self.jobs_max {
+                            jobs.pop();
+                        }
+                    }
+                    Ok(None) => {}
+                    Err(why) => leave_out(&dir, &why),
+                }
             }
         }
+        let more = all > jobs.len() as u64;
+        let jobs = jobs.into_sorted_vec();
+        self.after = jobs.last().cloned().or(self.after.take());
+        Ok(Part { jobs, all, more })
     }
-    Ok(jobs)
+
+    fn wants(&self, job: &Found) -> bool {
+        job.0.time().is_none_or(|at| self.since.is_none_or(|since| at.0 >= since))
+            && self.after.as_ref().is_none_or(|after| job > after)
+    }
 }
 
 /// The jid of a job's directory; none of an empty one.
@@ -319,4 +388,52 @@ fn return_of(jid: &str, minion: &str, fun: Option<&str>, value: &[u8], out: Opti
         w.str("out").raw(out);
     }
     w.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl Watch for Nobody {
+        fn step(&mut self, _: u64, _: u64, _: &str) {}
+    }
+
+    #[test]
+    fn a_tree_comes_in_the_order_of_jids_however_small_the_parts() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut jids: Vec<String> = (0..50).map(|n| format!("20261121030955{:06}", n * 7919 % 50)).collect();
+        jids.extend(["mine", "yours"].map(str::to_owned));
+        for (n, jid) in jids.iter().enumerate() {
+            let place = dir.path().join(format!("{:02x}/{n:030x}", n % 5));
+            fs::create_dir_all(&place).unwrap();
+            fs::write(place.join("jid"), jid).unwrap();
+        }
+        fs::create_dir_all(dir.path().join("00/empty")).unwrap();
+        fs::create_dir(dir.path().join("stray")).unwrap();
+        jids.sort_by_key(|jid| JidKey::of(jid));
+        let since = JidKey::of(jids.get(10).unwrap()).time().map(|at| at.0);
+        for (since, expected) in [(None, &jids[..]), (since, &jids[10..])] {
+            for jobs_max in [1, 7, 42, 52, 100] {
+                let mut walk = Walk { root: dir.path(), since, jobs_max, after: None };
+                let (mut found, mut left_out, mut parts) = (Vec::new(), 0, 0);
+                loop {
+                    let part = walk.next(&mut Nobody, &mut |_, _| left_out += 1).unwrap();
+                    assert_eq!(part.all, (expected.len() - found.len()) as u64);
+                    found.extend(
+                        part.jobs.iter().map(|(_, place)| {
+                            fs::read_to_string(dir.path().join(place).join("jid")).unwrap()
+                        }),
+                    );
+                    parts += 1;
+                    if !part.more {
+                        break;
+                    }
+                }
+                assert_eq!(found, expected);
+                assert_eq!((left_out, parts), (1, expected.len().div_ceil(jobs_max)));
+            }
+        }
+    }
 }

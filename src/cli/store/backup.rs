@@ -28,9 +28,9 @@ pub(in crate::cli) struct Args {
 }
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-Copies the log; indexes are made again from it when it is restored. Everything that was answered as stored before the
-backup began is in it, whether the daemon runs or not. A segment that is finished never changes, so the next backup into
-the same directory copies only what is new. An interrupted backup leaves the one before as it was. Unless a state directory is named, it is
+Copies the log; indexes are made again from it when it is restored. Everything that was answered as stored before the \
+backup began is in it, whether the daemon runs or not. A segment that is finished never changes, so the next backup into \
+the same directory copies only what is new. An interrupted backup leaves the one before as it was. Unless a state directory is named, it is \
 that of the daemon that runs.
 
 Examples:

@@ -41,8 +41,8 @@ pub(in crate::cli) struct Args {
 }
 
 pub(super) const EXAMPLES: &str = "\
-Whole finished segments go, the oldest first. The one that is being written to never goes, nor one with entries of a
-held job. Without --age, --bytes and --entries the bounds of the configuration count; the daemon looks at those every
+Whole finished segments go, the oldest first. The one that is being written to never goes, nor one with entries of a \
+held job. Without --age, --bytes and --entries the bounds of the configuration count; the daemon looks at those every \
 few seconds by itself. Without a daemon the store is opened, pruned and closed again.
 
 Examples:

@@ -19,7 +19,7 @@ pub(in crate::cli) struct Args {
 }
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-The log is the truth; what is looked up in is made out of it. The daemon does so by itself when it notices that
+The log is the truth; what is looked up in is made out of it. The daemon does so by itself when it notices that \
 something is missing or damaged; this does it for everything, now. The daemon must not run.
 
 Examples:

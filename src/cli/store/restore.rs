@@ -27,7 +27,7 @@ pub(in crate::cli) struct Args {
 }
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-Every file is compared with the hash in the backup's MANIFEST on its way. Then the indexes are made. Give the directory to
+Every file is compared with the hash in the backup's MANIFEST on its way. Then the indexes are made. Give the directory to \
 the user that the daemon runs as before it is started on it.
 
 Examples:

@@ -24,8 +24,8 @@ pub(in crate::cli) struct Args {
 }
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-Searches every file for blocks whose checksums hold, whatever the file is called and whatever else is wrong with it,
-and writes them into a new store under the sequence numbers they have. FROM is not changed. What could not be read is
+Searches every file for blocks whose checksums hold, whatever the file is called and whatever else is wrong with it, \
+and writes them into a new store under the sequence numbers they have. FROM is not changed. What could not be read is \
 listed with file and offset; entries that turned up elsewhere are not counted as lost.
 
 Ends with 0 if nothing was lost, with 1 if something was.

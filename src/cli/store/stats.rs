@@ -10,7 +10,7 @@ use super::{ago, bytes, number, span, text};
 use crate::clock::Clock;
 
 pub(super) const EXAMPLES: &str = "\
-RAW is tags and bodies as they came, DISK what they take with their indexes, RATIO one over the other. KEEPS is the
+RAW is tags and bodies as they came, DISK what they take with their indexes, RATIO one over the other. KEEPS is the \
 age to which entries are kept; HELD are segments that stay beyond it because of held jobs.
 
 Examples:

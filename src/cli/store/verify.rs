@@ -18,8 +18,8 @@ pub(in crate::cli) struct Args {
 }
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-Reads every frame of every log: its checksum, its block, its bodies; that sequence numbers ascend and none is there
-twice; and compares the indexes with the logs. Changes nothing. Beside a running daemon it reads the logs up to what
+Reads every frame of every log: its checksum, its block, its bodies; that sequence numbers ascend and none is there \
+twice; and compares the indexes with the logs. Changes nothing. Beside a running daemon it reads the logs up to what \
 was on disk when it began; the daemon has the indexes open, so they are compared only when it is stopped.
 
 Ends with 0 if all is well, with 1 if there is damage, with another code if it could not look.

@@ -64,6 +64,11 @@ impl Facts {
         self.jids.may_hold(key)
     }
 
+    /// May the segment have a job that is older than this one? Jids that say no time count as older than any that does.
+    pub fn may_hold_older(&self, than: JidKey) -> bool {
+        !self.jids.filter.is_empty() || self.jids.newest_below(Some(than)).is_some()
+    }
+
     /// No job of the segment below `before` has a greater key than this; `None` if there is none at all.
     pub fn newest_below(&self, before: Option<JidKey>) -> Option<JidKey> {
         self.jids.newest_below(before)
@@ -214,6 +219,9 @@ mod tests {
             let facts = facts(keys.clone());
             prop_assert!(facts.jids.runs.len() <= JID_RUNS_MAX);
             prop_assert!(keys.iter().all(|&key| facts.may_hold(key)));
+            let than = JidKey::from_time(Micros(before), None);
+            let is_older = |key: &JidKey| key.time().is_none_or(|at| at.0 < before);
+            prop_assert!(!keys.iter().any(is_older) || facts.may_hold_older(than));
             for bound in [None, Some(JidKey::from_time(Micros(before), None)), Some(JidKey::of("free text"))] {
                 let newest = keys.iter().copied().filter(|&key| bound.is_none_or(|b| key < b)).max();
                 prop_assert!(newest <= facts.newest_below(bound));

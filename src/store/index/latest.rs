@@ -1,4 +1,5 @@
-//! The last job per function and minion, in pages.
+//! The last job per function and minion, in pages: that with the newest jid (see [`super::newness`]). Segments that were sealed before
+//! jids counted have the one stored last.
 //!
 //! # On disk
 //!
@@ -14,10 +15,10 @@
 //! ```
 
 use super::super::error::StoreError;
-use super::Latest;
 use super::code::{Reader, put, put_bytes, put_signed};
 use super::mem::LatestRow;
 use super::page::{PageWriter, Pages};
+use super::{Latest, newness};
 use crate::clock::Micros;
 use crate::model::{JidKey, SeqNo};
 
@@ -38,6 +39,16 @@ impl LatestJob {
     /// The same, borrowed.
     pub fn row(&self) -> LatestRow<'_> {
         LatestRow { fun: &self.fun, minion: &self.minion, seq: self.seq, jid: self.jid.clone() }
+    }
+
+    /// See [`super::newness`].
+    pub fn newness(&self) -> (Option<JidKey>, SeqNo) {
+        newness(JidKey::of(&self.jid), self.seq)
+    }
+
+    /// Function and minion.
+    pub fn pair(&self) -> (&[u8], &[u8]) {
+        (&self.fun, &self.minion)
     }
 }
 

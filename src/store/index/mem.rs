@@ -13,7 +13,7 @@ use super::facts::Facts;
 use super::job::Record;
 use super::names::{Names, Table, hash};
 use super::summary::{Blocks, Shapes};
-use super::{Place, Sums};
+use super::{Place, Sums, newness};
 use crate::limits::JOBS_SORTED_AT_ONCE;
 use crate::model::{Entry, FastMap, JidKey, Kind, SeqNo};
 
@@ -56,7 +56,7 @@ fn slot_of(jid: &str) -> usize {
     usize::try_from(mixed).unwrap_or(0) % LAST_JIDS
 }
 
-/// The last return of a function from a minion.
+/// The return of a function from a minion that counts as the last.
 #[derive(Debug, Clone, Copy)]
 struct MemLatest {
     fun: u32,
@@ -301,8 +301,8 @@ impl MemIndex {
         // Mostly a minion runs the function that it ran before.
         let noted =
             self.noted.get(minion as usize).filter(|noted| noted.fun == fun + 1).map(|noted| noted.latest);
-        if let Some(latest) = noted.and_then(|at| self.latest.get_mut(at as usize)) {
-            (latest.job, latest.seq) = (job, seq);
+        if let Some(at) = noted {
+            self.renew_latest(at, job, seq);
             return;
         }
         let pair = u64::from(fun) << 32 | u64::from(minion);
@@ -310,14 +310,26 @@ impl MemIndex {
         let is = |at: u32| self.latest.get(at as usize).is_some_and(|l| l.fun == fun && l.minion == minion);
         let known = self.latest_table.find(hash, is);
         let next = u32::try_from(self.latest.len()).unwrap_or(NONE);
-        if let Some(latest) = known.and_then(|at| self.latest.get_mut(at as usize)) {
-            (latest.job, latest.seq) = (job, seq);
+        if let Some(at) = known {
+            self.renew_latest(at, job, seq);
         } else {
             self.latest_table.insert(hash, next);
             self.latest.push(MemLatest { fun, minion, job, seq });
         }
         if let Some(noted) = self.noted.get_mut(minion as usize) {
             (noted.fun, noted.latest) = (fun + 1, known.unwrap_or(next));
+        }
+    }
+
+    /// Another return of the function from the minion; it counts unless its job is older.
+    fn renew_latest(&mut self, at: u32, job: u32, seq: SeqNo) {
+        let newness = |job: u32, seq| self.key_of(job).map(|key| newness(key, seq));
+        let is_newer =
+            |known: &MemLatest| known.job == job || newness(job, seq) > newness(known.job, known.seq);
+        if self.latest.get(at as usize).is_some_and(is_newer)
+            && let Some(latest) = self.latest.get_mut(at as usize)
+        {
+            (latest.job, latest.seq) = (job, seq);
         }
     }
 
@@ -468,6 +480,11 @@ impl MemIndex {
         let mut minions: Vec<_> = named.map(|(name, blocks)| (self.names.get(name), blocks)).collect();
         minions.sort_unstable();
         minions
+    }
+
+    /// How many jobs have entries in the segment.
+    pub fn jobs_len(&self) -> usize {
+        self.jobs.len()
     }
 
     /// All jobs, ascending by key, each with the number of its row's values and its entries.

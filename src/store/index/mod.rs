@@ -23,7 +23,7 @@ pub use sealed::{Layout, SealedIndex};
 pub use summary::{Blocks, Shapes};
 
 use crate::clock::Micros;
-use crate::model::SeqNo;
+use crate::model::{JidKey, SeqNo};
 
 /// An entry's place in its segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,13 +34,28 @@ pub struct Place {
     pub at: u16,
 }
 
-/// The last job that ran a function on a minion.
+/// The last job that ran a function on a minion: see [`newness`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latest {
     /// Where its return lies in the log.
     pub seq: SeqNo,
     /// The job.
     pub jid: String,
+}
+
+/// Orders returns of one function from one minion; the greatest is that of the last job.
+///
+/// A jid says when its job began, and that counts: jobs are also imported, long after they were run. A jid of another form is
+/// taken for older than any that says so. Of two such jids, and of the returns of one job, the one stored last is the greater.
+pub fn newness(jid: JidKey, seq: SeqNo) -> (Option<JidKey>, SeqNo) {
+    (jid.time().map(|_| jid), seq)
+}
+
+impl Latest {
+    /// See [`newness`].
+    pub fn newness(&self) -> (Option<JidKey>, SeqNo) {
+        newness(JidKey::of(&self.jid), self.seq)
+    }
 }
 
 /// Sums over a segment.

@@ -29,6 +29,7 @@ use super::{ToolError, Watch};
 use crate::clock::Micros;
 use crate::store::error::io_at;
 use crate::store::log::LogFile;
+use crate::store::medium::open_to_read;
 use crate::store::{StoreError, format};
 
 /// How to.
@@ -94,7 +95,7 @@ pub fn backup(
         logs: Vec::new(),
         smalls: Vec::new(),
     });
-    let sources = measure(from)?;
+    let sources = measure(from, format.stamp)?;
     // After the logs were measured: whatever is in them was given out below this.
     let sequence =
         files::text(&from.join("SEQUENCE"))?.and_then(|text| text.trim_end().parse().ok()).unwrap_or(0);
@@ -171,16 +172,20 @@ fn is_only_leftovers(to: &Path) -> Result<bool, StoreError> {
 const UNFINISHED: &str = "UNFINISHED";
 
 /// Opens what may grow and measures everything, before anything is copied.
-fn measure(from: &Path) -> Result<Vec<Source>, ToolError> {
+fn measure(from: &Path, stamp_of_store: Option<u64>) -> Result<Vec<Source>, ToolError> {
     let mut sources = Vec::new();
     for place in layout::segments(from)? {
         let path = place.log();
-        let file = match File::open(&path) {
+        let file = match open_to_read(&path) {
             // Retention has dropped it since.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
             file => file.map_err(io_at("open", &path))?,
         };
-        let stamp = stamp(&file, &path)?;
+        let mut stamp = stamp(&file, &path)?;
+        if !place.is_sealed {
+            let log = LogFile::of(&path, Box::new(file.try_clone().map_err(io_at("open", &path))?));
+            stamp.size = scan::end(&log, place.first_seq, stamp_of_store)?;
+        }
         let file = (!place.is_sealed).then_some(file);
         sources.push(Source { place, file, stamp });
     }
@@ -204,7 +209,7 @@ fn take(
 ) -> Result<Option<Log>, ToolError> {
     let Source { place, file, mut stamp } = source;
     let path = place.log();
-    let mut file = match file.map_or_else(|| File::open(&path), Ok) {
+    let mut file = match file.map_or_else(|| open_to_read(&path), Ok) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(io_at("open", &path))?,
     };

@@ -55,6 +55,14 @@ pub struct Expected {
     pub stamp: Option<u64>,
 }
 
+/// Where a log ends that may grow meanwhile: its file is longer, and what comes to be written there is not there yet.
+pub fn end(log: &LogFile, first_seq: SeqNo, stamp: Option<u64>) -> Result<u64, StoreError> {
+    let size = log.size()?;
+    let expected = Expected { from: FRAMES_FROM.min(size), size, first_seq, stamp };
+    let scanned = scan(log, expected, false, |_, _| None)?;
+    Ok(scanned.tail.map_or(scanned.end, |tail| tail.offset + tail.bytes))
+}
+
 /// Reads a log; each good frame goes to `each`, which may say what is wrong with it all the
 /// same. With `bodies`, they are checked too.
 pub fn scan(
@@ -123,8 +131,9 @@ pub fn scan(
             At::Nothing => at = log.next_magic(at + ALIGN as u64, size)?,
         }
     }
-    if size > scanned.end {
-        scanned.tail = Some(bad(&scanned, scanned.end, size, "no whole frame can be read here"));
+    let used = log.used(scanned.end, size)?;
+    if used > scanned.end {
+        scanned.tail = Some(bad(&scanned, scanned.end, used, "no whole frame can be read here"));
     }
     Ok(scanned)
 }

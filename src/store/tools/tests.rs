@@ -36,7 +36,11 @@ fn options(dir: &Path) -> Options {
 
 /// Runs something beside an open store, whose threads end with it.
 fn with_store<T>(dir: &Path, work: impl FnOnce(&Store, &Intake) -> T) -> T {
-    let Opened { store, intake, appender, committer, sealer, retainer } = Store::open(&options(dir)).unwrap();
+    with_store_of(&options(dir), work)
+}
+
+fn with_store_of<T>(options: &Options, work: impl FnOnce(&Store, &Intake) -> T) -> T {
+    let Opened { store, intake, appender, committer, sealer, retainer } = Store::open(options).unwrap();
     let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
     let threads = [
         thread(Box::new(|| appender.run())),
@@ -438,6 +442,39 @@ fn a_backup_beside_a_daemon_has_everything_answered_before() {
     restore(&to, &new, &mut ()).unwrap();
     assert_clean(&new);
     assert!(content(&new).len() >= 229);
+}
+
+#[test]
+fn a_backup_copies_what_was_written_and_not_the_bytes_ahead_of_it() {
+    let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let backed_up = || back_up(dir.path(), to.path(), false).unwrap();
+    let on_disk = || -> u64 {
+        let logs = layout::segments(dir.path()).unwrap().into_iter().map(|place| place.log());
+        logs.map(|log| fs::metadata(log).unwrap().len()).sum()
+    };
+    let options = Options { limits: Limits::default(), ..options(dir.path()) };
+    let (copied, running) = with_store_of(&options, |_, intake| {
+        put(intake, 0..4);
+        assert!(backed_up().segments_copied > 0);
+        assert_eq!(backed_up().segments_copied, 0);
+        // The files' sizes stay as they were, and their times, if all this is quick.
+        let files: Vec<_> = layout::segments(dir.path())
+            .unwrap()
+            .iter()
+            .map(|place| fs::File::open(place.log()).unwrap())
+            .collect();
+        let times: Vec<_> = files.iter().map(|file| file.metadata().unwrap().modified().unwrap()).collect();
+        let before = on_disk();
+        put(intake, 4..5);
+        assert_eq!(on_disk(), before);
+        files.iter().zip(times).for_each(|(file, time)| file.set_modified(time).unwrap());
+        (backed_up(), before)
+    });
+    assert!(copied.segments_copied > 0 && copied.bytes < running, "{copied:?}");
+    assert_eq!(copied.bytes, on_disk());
+    let again = dir.path().join("again");
+    restore(to.path(), &again, &mut ()).unwrap();
+    assert_eq!(verify(&again, verify::Options::default(), &mut ()).unwrap().entries, 5);
 }
 
 #[test]

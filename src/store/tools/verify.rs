@@ -117,7 +117,7 @@ pub fn verify(dir: &Path, options: Options, watch: &mut dyn Watch) -> Result<Rep
             Err(StoreError::Io { why, .. }) if why.kind() == std::io::ErrorKind::NotFound => continue,
             log => log?,
         };
-        let size = log.size()?;
+        let size = if place.is_sealed { log.size()? } else { scan::end(&log, place.first_seq, stamp)? };
         total += size;
         // A store of many segments would need as many open files; finished ones can be opened again.
         let log = (!place.is_sealed).then_some(log);

@@ -1,0 +1,108 @@
+//! A growing log is longer than what is in it, and a small commit needs no second thread.
+
+use std::thread::ThreadId;
+
+use super::*;
+use crate::store::tools::verify;
+
+/// Stores a batch; the thread that answered.
+fn answered_by(rig: &Rig, batch: Batch) -> ThreadId {
+    let (tx, rx) = sync_channel(1);
+    let done: Done = Box::new(move |outcome| {
+        outcome.unwrap();
+        tx.send(std::thread::current().id()).unwrap();
+    });
+    rig.intake.submit(batch, Some(done)).unwrap();
+    rx.recv().unwrap()
+}
+
+#[test]
+fn a_small_commit_is_the_appenders_and_a_large_one_the_committers() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    let [appender, committer] = [0, 1].map(|n: usize| rig.threads[n].thread().id());
+    // The committer's first word that it has nothing to do comes when it comes.
+    let first = answered_by(&rig, batch_of([0]));
+    assert!([appender, committer].contains(&first));
+    assert_eq!(answered_by(&rig, batch_of([1])), appender);
+    let mut noise = 1_u64;
+    let body: Vec<u8> = [0xc6, 0, 0, 0x80, 0]
+        .into_iter()
+        .chain(std::iter::repeat_with(|| {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            noise.to_be_bytes()[0]
+        }))
+        .take(5 + 0x8000)
+        .collect();
+    let large = event_entry(b"salt/beacon/web1/noise", &body, Source::Bus, Micros(2));
+    assert_eq!(answered_by(&rig, Batch::of(&large)), committer);
+    assert_eq!(answered_by(&rig, batch_of([3])), appender);
+    rig.close();
+
+    let written = Durability::Written { within: std::time::Duration::from_secs(3600) };
+    let rig = Rig::open(dir.path(), Limits { durability: written, ..Limits::default() });
+    let committer = rig.threads[1].thread().id();
+    assert_eq!(answered_by(&rig, batch_of([4])), committer, "who has to remember what is not synced yet");
+    rig.close();
+}
+
+/// What is left of a daemon that is killed now.
+fn killed(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    let done = std::process::Command::new("cp").arg("-a").arg(dir.join(".")).arg(copy.path()).status();
+    assert!(done.unwrap().success());
+    copy
+}
+
+fn sizes(dir: &Path) -> Vec<u64> {
+    files_named(dir, "log").iter().map(|log| fs::metadata(log).unwrap().len()).collect()
+}
+
+#[test]
+fn the_bytes_ahead_are_no_damage_and_go_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    for n in 0..40 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    let grown = sizes(dir.path());
+    assert!(grown.iter().all(|size| *size > crate::limits::LOG_BYTES_AHEAD), "{grown:?}");
+
+    let killed = killed(dir.path());
+    let verified = verify::verify(killed.path(), verify::Options::default(), &mut ()).unwrap();
+    assert_eq!((verified.entries, verified.problems.len(), verified.notes.len()), (40, 0, 0), "{verified:?}");
+    let again = Rig::open(killed.path(), Limits::default());
+    assert_eq!((again.metrics.tail_bytes_cut.get(), again.metrics.frames_damaged.get()), (0, 0));
+    check_all(&again, 0..40);
+    again.put(batch_of(40..50)).unwrap();
+    check_all(&again, 0..50);
+    again.close();
+    assert_eq!(files_named(killed.path(), "log.cut-64"), Vec::<PathBuf>::new());
+
+    rig.close();
+    let exact = sizes(dir.path());
+    assert!(exact.iter().zip(&grown).all(|(end, grown)| *end + crate::limits::LOG_BYTES_AHEAD / 2 < *grown));
+    let verified = verify::verify(dir.path(), verify::Options::default(), &mut ()).unwrap();
+    assert_eq!(verified.log_bytes, exact.iter().sum::<u64>());
+}
+
+#[test]
+fn an_unfinished_write_before_the_bytes_ahead_is_cut_off_and_kept_without_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    rig.put(batch_of(0..10)).unwrap();
+    let killed = killed(dir.path());
+    rig.close();
+    let end = sizes(dir.path())[0];
+    let log = files_named(killed.path(), "log").remove(0);
+    let file = fs::OpenOptions::new().write(true).open(&log).unwrap();
+    file.write_all_at(b"SCB1\x02\x00half a frame", end).unwrap();
+    let verified = verify::verify(killed.path(), verify::Options::default(), &mut ()).unwrap();
+    assert!(verified.notes.iter().any(|note| note.what.contains("18 bytes")), "{verified:?}");
+    let again = Rig::open(killed.path(), Limits::default());
+    assert_eq!(again.metrics.tail_bytes_cut.get(), 18);
+    check_all(&again, 0..10);
+    again.close();
+    let kept = log.with_file_name(format!("log.cut-{end}"));
+    assert_eq!(fs::read(kept).unwrap(), b"SCB1\x02\x00half a frame");
+}

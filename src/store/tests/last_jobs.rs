@@ -1,0 +1,95 @@
+//! The last job of a function on each minion: in whatever order jobs are stored, and when segments go.
+
+use super::super::retention_tests::{FOREVER, events, jobs, settle};
+use super::*;
+
+/// The return of a minion for a job.
+fn answer(minion: &str, jid: &str) -> Batch {
+    let mut w = Writer::new();
+    w.map(4).str("fun").str("test.echo").str("return").nil().str("id").str(minion).str("jid").str(jid);
+    let (tag, data) = (format!("salt/job/{jid}/ret/{minion}"), w.into_bytes());
+    Batch::of(&event_entry(tag.as_bytes(), &data, Source::Bus, Micros(0)))
+}
+
+#[test]
+fn the_last_job_is_that_with_the_newest_jid_in_whatever_order_jobs_are_stored() {
+    for limits in [Limits::default(), SMALL] {
+        let dir = tempfile::tempdir().unwrap();
+        let rig = Rig::open(dir.path(), limits);
+        // The jobs of an import come behind those of today.
+        let stored = [
+            "b 9",
+            "a 800",
+            "a imported",
+            "a 300",
+            "b 10",
+            "a 900",
+            "c mine",
+            "c 1",
+            "c yours",
+            "a 200",
+            "b 8",
+        ];
+        let stored = stored.map(|one| one.split_once(' ').unwrap());
+        let spell = |text: &str| text.parse().map_or_else(|_| text.to_owned(), jid);
+        for (n, (minion, job)) in (0..).zip(stored) {
+            rig.put(answer(minion, &spell(job))).unwrap();
+            rig.put(batch_of(n * 40..n * 40 + 40)).unwrap();
+        }
+        rig.put(answer("d", "mine")).unwrap();
+        rig.put(answer("d", "yours")).unwrap();
+        let check = |rig: &Rig| {
+            let latest = rig.store.latest_of("test.echo").unwrap();
+            let of = |minion: &str| latest.get(minion).map(|latest| latest.jid.clone()).unwrap();
+            assert_eq!(["a", "b", "c", "d"].map(of), [jid(900), jid(10), jid(1), "yours".to_owned()]);
+        };
+        check(&rig);
+        rig.close();
+        let rig = Rig::open(dir.path(), limits);
+        check(&rig);
+        rig.close();
+        // What is looked up can be made again.
+        fs::remove_dir_all(dir.path().join("state")).unwrap();
+        let rig = Rig::open(dir.path(), limits);
+        check(&rig);
+        rig.close();
+    }
+}
+
+#[test]
+fn where_the_last_job_goes_an_older_one_that_was_stored_later_takes_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let classes = Classes::new(&[jobs(FOREVER), events(FOREVER)]);
+    let options = Options { classes, ..options(dir.path(), SMALL) };
+    let rig = Rig::open_with(&options);
+    // The segment of the class `events` spans all of it.
+    rig.put(batch_of([0])).unwrap();
+    for (n, job) in (0..).zip([900, 500, 700, 600]) {
+        rig.put(answer("db1", &jid(job))).unwrap();
+        for filler in (n * 120..n * 120 + 120).filter(|filler| filler % 3 != 0) {
+            rig.put(batch_of([filler])).unwrap();
+        }
+    }
+    // The last one lies in the segment that grows.
+    rig.put(answer("db1", &jid(300))).unwrap();
+    rig.put(batch_of([3])).unwrap();
+    settle(&rig);
+    let shared = &rig.store.0;
+    let mut seen = Vec::new();
+    loop {
+        let latest = rig.store.latest_of("test.echo").unwrap().remove("db1").unwrap();
+        seen.push(latest.jid);
+        let lies_in = |s: &Arc<segment::Segment>| (s.first_seq..=s.sums().last_seq).contains(&latest.seq);
+        let segment = shared.segments(Class::JOBS).into_iter().find(lies_in).unwrap();
+        if !segment.is_finished() {
+            break;
+        }
+        shared.drop_segment(&segment).unwrap().unwrap();
+        assert!(rig.store.minions().unwrap().contains(&"db1".to_owned()));
+    }
+    assert_eq!(seen, [900, 700, 600, 500, 300].map(jid));
+    rig.close();
+    let rig = Rig::open_with(&options);
+    assert_eq!(rig.store.latest_of("test.echo").unwrap()["db1"].jid, jid(300));
+    rig.close();
+}
