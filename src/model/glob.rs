@@ -3,6 +3,8 @@
 //! `*` matches anything including slashes, `?` one character, `[seq]` and `[!seq]` one character in or out
 //! of a set with ranges. There is no escape; a `[` that nothing closes is a literal `[`.
 
+use std::convert::Infallible;
+
 /// A compiled pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glob {
@@ -96,30 +98,37 @@ impl Glob {
 
     /// Does the whole of `text` match?
     pub fn matches(&self, text: &str) -> bool {
+        let Ok(matches) = self.matches_within(text, || Ok::<(), Infallible>(()));
+        matches
+    }
+
+    /// As [`Glob::matches`], for who counts steps: one for each character that is compared.
+    pub fn matches_within<E>(&self, text: &str, mut step: impl FnMut() -> Result<(), E>) -> Result<bool, E> {
         // Backtracks to the last star only: worst case length times pattern, no recursion.
         let mut rest = text.chars();
         let mut at = 0;
         let mut star: Option<(usize, std::str::Chars<'_>)> = None;
         loop {
+            step()?;
             if self.tokens.get(at) == Some(&Token::Many) {
                 at += 1;
                 star = Some((at, rest.clone()));
                 continue;
             }
             let fits = match (self.tokens.get(at), rest.next()) {
-                (None, None) => return true,
+                (None, None) => return Ok(true),
                 (Some(token), Some(c)) => token.takes(c),
                 (None, Some(_)) => false,
                 // Text is used up while the pattern wants more: a longer star cannot help.
-                (Some(_), None) => return false,
+                (Some(_), None) => return Ok(false),
             };
             if fits {
                 at += 1;
                 continue;
             }
-            let Some((after_star, text_there)) = &mut star else { return false };
+            let Some((after_star, text_there)) = &mut star else { return Ok(false) };
             if text_there.next().is_none() {
-                return false;
+                return Ok(false);
             }
             at = *after_star;
             rest = text_there.clone();

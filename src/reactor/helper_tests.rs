@@ -41,7 +41,7 @@ fn python_files_run_without_salt() {
     let Some(Ok(Value::Map(got))) = &rendered.result else { panic!("{:?}", rendered.result) };
     assert_eq!(
         got.get("web1").unwrap().as_list().unwrap()[..2],
-        *expected.as_map().unwrap()[0].as_list().unwrap()
+        *expected.as_map().unwrap().first().unwrap().1.as_list().unwrap()
     );
     assert_eq!(rendered.data.unwrap().as_map().unwrap().get("seen"), Some(&"a/b".into()));
     assert_eq!(rendered.salt_calls[0].fun, "test.echo");

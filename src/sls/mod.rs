@@ -5,8 +5,8 @@
 pub mod compile;
 pub mod jinja;
 pub mod json;
+pub mod map;
 pub mod python;
-mod repr;
 pub mod value;
 pub mod yaml;
 

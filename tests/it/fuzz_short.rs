@@ -63,6 +63,7 @@ targets! {
     redact: "../../fuzz/targets/redact.rs",
     sls_yaml: "../../fuzz/targets/sls_yaml.rs",
     sls_jinja: "../../fuzz/targets/sls_jinja.rs",
+    fnmatch: "../../fuzz/targets/fnmatch.rs",
 }
 
 fn number(variable: &str) -> Option<u64> {

@@ -76,6 +76,9 @@ mod sls;
 /// Jinja against what Salt rendered.
 mod sls_jinja;
 
+/// Patterns, beside Python's own `fnmatch`.
+mod fnmatch;
+
 /// The fuzz targets, each for a few seconds.
 mod fuzz_short;
 

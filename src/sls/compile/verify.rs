@@ -1,5 +1,7 @@
 //! What Salt finds wrong with high data. One error drops all reactions of the event.
 
+use std::fmt;
+
 use super::Refused;
 use super::graph::REQUISITES;
 use crate::sls::python::{repr, str, type_name};
@@ -15,8 +17,8 @@ pub(super) fn verify(high: &Map) -> Result<Vec<String>, Refused> {
     let mut errors = Vec::new();
     for (id, body) in high {
         let Value::Map(body) = body else { continue };
-        let id_text = str(&id.0);
-        let sls = body.get("__sls__").map(str).unwrap_or_default();
+        let id_text = Said(Some(&id.0));
+        let sls = Said(body.get("__sls__"));
         match &id.0 {
             Value::Str(text) if text.starts_with("__") => continue,
             Value::Str(_) => {}
@@ -38,7 +40,7 @@ pub(super) fn verify(high: &Map) -> Result<Vec<String>, Refused> {
                      When not passing any arguments to a state, the colon must be omitted."
                 )),
                 Value::List(items) => {
-                    let state = State { id: &id_text, sls: &sls, kind };
+                    let state = State { id: id_text, sls, kind };
                     state.verify(items, &mut errors)?;
                 }
                 _ => errors.push(format!("State '{id_text}' in SLS '{sls}' is not formed as a list")),
@@ -48,10 +50,20 @@ pub(super) fn verify(high: &Map) -> Result<Vec<String>, Refused> {
     Ok(errors)
 }
 
+/// A value as an error shows it, made into text only then; nothing for none.
+#[derive(Clone, Copy)]
+struct Said<'a>(Option<&'a Value>);
+
+impl fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |value| f.write_str(&str(value)))
+    }
+}
+
 /// One type under one ID.
 struct State<'a> {
-    id: &'a str,
-    sls: &'a str,
+    id: Said<'a>,
+    sls: Said<'a>,
     kind: &'a str,
 }
 

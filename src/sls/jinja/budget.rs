@@ -12,19 +12,19 @@ thread_local! {
 }
 
 /// A rendering begins.
-pub(super) fn begin() {
+pub(crate) fn begin() {
     STEPS.set(0);
     BYTES.set(0);
     DEPTH.set(0);
 }
 
 /// One step of evaluation.
-pub(super) fn step() -> Res<()> {
+pub(crate) fn step() -> Res<()> {
     steps(1)
 }
 
 /// Work that is worth `n` steps.
-pub(super) fn steps(n: u64) -> Res<()> {
+pub(crate) fn steps(n: u64) -> Res<()> {
     let spent = STEPS.get().saturating_add(n);
     STEPS.set(spent);
     if spent > limits::JINJA_STEPS_MAX {
@@ -37,12 +37,12 @@ pub(super) fn steps(n: u64) -> Res<()> {
 }
 
 /// Bytes that something has taken; the next step notices if they were too many.
-pub(super) fn took(bytes: usize) {
+pub(crate) fn took(bytes: usize) {
     BYTES.set(BYTES.get().saturating_add(bytes as u64));
 }
 
 /// Whether there is room for something that is about to grow, before it does.
-pub(super) fn room(bytes: usize) -> Res<()> {
+pub(crate) fn room(bytes: usize) -> Res<()> {
     if BYTES.get().saturating_add(bytes as u64) > limits::JINJA_BYTES_MAX {
         Err(too_many_bytes())
     } else {
@@ -55,7 +55,7 @@ fn too_many_bytes() -> super::exc::Exc {
 }
 
 /// A level of nesting, until it is dropped.
-pub(super) struct Level(());
+pub(crate) struct Level(());
 
 impl Drop for Level {
     fn drop(&mut self) {
@@ -64,7 +64,7 @@ impl Drop for Level {
 }
 
 /// One level deeper: in a call, an expression, a value.
-pub(super) fn deeper() -> Res<Level> {
+pub(crate) fn deeper() -> Res<Level> {
     let depth = DEPTH.get() + 1;
     if depth > limits::JINJA_DEPTH_MAX {
         return Err(limit_error(format!("the template nests more than {} levels", limits::JINJA_DEPTH_MAX)));

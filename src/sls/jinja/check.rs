@@ -1,14 +1,14 @@
 //! What a template asks for that is not there: at once where Jinja's compiler would say so, or only when somebody asks.
 
-use super::ast::{Expr, StmtKind, Template};
 use super::engine::NotNative;
 use super::exc::{Exc, Kind, Res, not_native as not_native_error};
-use super::filters;
-use super::tests;
-use super::uses::{Seen, visit};
+use crate::sls::jinja::eval::is;
+use crate::sls::jinja::filters;
+use crate::sls::jinja::syntax::ast::{Expr, Stmt, StmtKind, Template};
+use crate::sls::jinja::syntax::uses::{Seen, visit};
 
 /// Jinja refuses a filter or test that it does not know, unless that stands right under a condition. Salt may know it.
-pub(super) fn names(template: &Template) -> Res<()> {
+pub(crate) fn names(template: &Template) -> Res<()> {
     let mut missing: Option<(String, u32)> = None;
     let mut wrong: Option<(String, u32)> = None;
     visit(&template.body, false, &mut |seen, soft, line| {
@@ -36,8 +36,8 @@ pub(super) fn names(template: &Template) -> Res<()> {
 }
 
 /// Whether a `break` stands within a loop of its own function.
-fn in_loop(template: &Template, wanted: &super::ast::Stmt) -> bool {
-    fn find(body: &[super::ast::Stmt], wanted: &super::ast::Stmt, inside: bool) -> Option<bool> {
+fn in_loop(template: &Template, wanted: &Stmt) -> bool {
+    fn find(body: &[Stmt], wanted: &Stmt, inside: bool) -> Option<bool> {
         for stmt in body {
             if std::ptr::eq(stmt, wanted) {
                 return Some(inside);
@@ -73,7 +73,7 @@ fn in_loop(template: &Template, wanted: &super::ast::Stmt) -> bool {
 fn unknown(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Filter(filter) if !filters::known(&filter.name) => Some(format!("filter \"{}\"", filter.name)),
-        Expr::Test(test) if !tests::known(&test.name) => Some(format!("test \"{}\"", test.name)),
+        Expr::Test(test) if !is::known(&test.name) => Some(format!("test \"{}\"", test.name)),
         _ => None,
     }
 }
@@ -95,7 +95,7 @@ fn salt_function(expr: &Expr) -> Option<String> {
 }
 
 /// Everything in a template that is not done natively, by line.
-pub(super) fn not_native(template: &Template) -> Vec<NotNative> {
+pub(crate) fn not_native(template: &Template) -> Vec<NotNative> {
     let mut found: Vec<NotNative> = Vec::new();
     visit(&template.body, false, &mut |seen, _, line| {
         if let Seen::Expr(expr) = seen

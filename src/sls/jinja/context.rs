@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::convert;
+use crate::sls::jinja::values::convert;
 use crate::sls::value::{Map, Value};
 
 /// An event's data as templates see it: one value, shared by all files of an event, that they may change.
 ///
 /// Cheap to clone: a clone is the same data. It stays on its thread.
 #[derive(Clone)]
-pub struct Data(pub(super) convert::Shared);
+pub struct Data(pub(crate) convert::Shared);
 
 impl Data {
     /// Out of the bytes of a msgpack value.
@@ -32,9 +32,9 @@ impl Data {
 ///
 /// Templates can change it, and later ones see that, as in Salt's process.
 pub struct Ambient {
-    pub(super) grains: convert::Lazy,
-    pub(super) opts: convert::Lazy,
-    pub(super) pillar: convert::Lazy,
+    pub(crate) grains: convert::Lazy,
+    pub(crate) opts: convert::Lazy,
+    pub(crate) pillar: convert::Lazy,
 }
 
 impl Ambient {

@@ -2,19 +2,19 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::ast::Template;
 use super::budget;
 use super::check;
 use super::context::Context;
 use super::error::{RenderError, RenderErrorKind};
 use super::exc::{Exc, Kind, Res};
-use super::interp::Interp;
 use super::options::{EngineOptions, Syntax, header};
-use super::parser;
-use super::val::Text;
 use crate::limits;
+use crate::sls::jinja::eval::interp::Interp;
+use crate::sls::jinja::syntax::ast::Template;
+use crate::sls::jinja::syntax::parser;
+use crate::sls::jinja::values::val::Text;
 
 /// A template's text and where it comes from.
 #[derive(Debug, Clone, Copy)]
@@ -42,11 +42,31 @@ pub struct NotNative {
 }
 
 /// A template, ready to run.
-pub(super) struct Compiled {
+pub(crate) struct Compiled {
     text: String,
-    file: Text,
-    syntax: Arc<Syntax>,
+    pub(crate) file: Text,
+    /// `tplfile`, `tpldir` and `tpldot`.
+    pub(crate) tpl: [Text; 3],
+    pub(crate) syntax: Arc<Syntax>,
     template: Arc<Template>,
+}
+
+/// What a text was compiled to, for who keeps it beside the text.
+#[derive(Clone)]
+pub struct Prepared(Arc<Compiled>);
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Prepared").field(&self.0.file).finish()
+    }
+}
+
+impl Compiled {
+    fn new(text: &str, file: Text, syntax: Arc<Syntax>, template: Arc<Template>) -> Self {
+        let name = file.rsplit('/').next().unwrap_or(&file);
+        let tpl = [name, ".", ""].map(Text::from);
+        Self { text: text.to_owned(), file, tpl, syntax, template }
+    }
 }
 
 /// Compiled templates by content.
@@ -80,14 +100,31 @@ impl Engine {
 
     /// Renders a template.
     pub fn render(&self, source: &Source<'_>, context: &Context<'_>) -> Result<Rendered, RenderError> {
+        self.render_kept(source, &OnceLock::new(), context)
+    }
+
+    /// As [`Engine::render`], for a text whose owner keeps what it was compiled to by this engine.
+    pub fn render_kept(
+        &self,
+        source: &Source<'_>,
+        kept: &OnceLock<Prepared>,
+        context: &Context<'_>,
+    ) -> Result<Rendered, RenderError> {
         budget::begin();
-        let file = || Text::from(source.path);
-        let compiled = self.whole(source).map_err(|error| outcome(error, &file()))?;
-        let mut interp = Interp::new(self, context, source.path, &compiled.syntax, !self.allow_undefined);
+        let compiled;
+        let compiled = match kept.get().filter(|kept| *kept.0.file == *source.path) {
+            Some(kept) => &*kept.0,
+            None => {
+                compiled = self.whole(source).map_err(|error| outcome(error, &Text::from(source.path)))?;
+                let _ = kept.set(Prepared(Arc::clone(&compiled)));
+                &*compiled
+            }
+        };
+        let mut interp = Interp::new(self, context, source.path, compiled, !self.allow_undefined);
         let mut text = String::with_capacity(source.text.len() + source.text.len() / 4);
         let result = interp.template(&compiled.template, &mut text).map_err(|error| interp.fail(error));
         interp.end();
-        result.map_err(|error| outcome(error, &file()))?;
+        result.map_err(|error| outcome(error, &compiled.file))?;
         // Jinja takes the last newline away, and Salt gives it back.
         if source.text.ends_with('\n') {
             text.push('\n');
@@ -133,11 +170,11 @@ impl Engine {
         let file = Text::from(source.path);
         let template = Arc::new(parser::parse(&text, &syntax, &file)?);
         check::names(&template)?;
-        Ok(self.keep(key, Compiled { text: source.text.to_owned(), file, syntax, template }))
+        Ok(self.keep(key, Compiled::new(source.text, file, syntax, template)))
     }
 
     /// An imported file, compiled.
-    pub(super) fn compiled(&self, text: &str, syntax: &Syntax, file: &Text) -> Res<Arc<Template>> {
+    pub(crate) fn compiled(&self, text: &str, syntax: &Syntax, file: &Text) -> Res<Arc<Template>> {
         let key = self.hasher.hash_one((text, 1_u8, &**file));
         if let Some(compiled) = self.kept(key, text, syntax, file, false) {
             return Ok(Arc::clone(&compiled.template));
@@ -148,12 +185,8 @@ impl Engine {
             Ok(template)
         };
         let template = Arc::new(parse().map_err(|error| error.in_file(file))?);
-        let compiled = Compiled {
-            text: text.to_owned(),
-            file: Text::clone(file),
-            syntax: Arc::new(Syntax::clone(syntax)),
-            template,
-        };
+        let syntax = Arc::new(Syntax::clone(syntax));
+        let compiled = Compiled::new(text, Text::clone(file), syntax, template);
         Ok(Arc::clone(&self.keep(key, compiled).template))
     }
 

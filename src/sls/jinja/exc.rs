@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// A kind of exception.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// `jinja2.UndefinedError`
     Undefined,
     /// `jinja2.TemplateRuntimeError` and its like
@@ -35,28 +35,28 @@ pub(super) enum Kind {
 
 /// An exception.
 #[derive(Debug)]
-pub(super) struct Exc(pub(super) Box<Inner>);
+pub(crate) struct Exc(pub(crate) Box<Inner>);
 
 #[derive(Debug)]
-pub(super) struct Inner {
-    pub(super) kind: Kind,
-    pub(super) message: String,
+pub(crate) struct Inner {
+    pub(crate) kind: Kind,
+    pub(crate) message: String,
     /// Where: file and line, as soon as somebody knows.
-    pub(super) at: Option<(Arc<str>, u32)>,
+    pub(crate) at: Option<(Arc<str>, u32)>,
 }
 
-pub(super) type Res<T> = Result<T, Exc>;
+pub(crate) type Res<T> = Result<T, Exc>;
 
 impl Exc {
-    pub(super) fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
         Exc(Box::new(Inner { kind, message: message.into(), at: None }))
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         self.0.kind
     }
 
-    pub(super) fn place(mut self, file: &Arc<str>, line: u32) -> Self {
+    pub(crate) fn place(mut self, file: &Arc<str>, line: u32) -> Self {
         if self.0.at.is_none() {
             self.0.at = Some((Arc::clone(file), line));
         }
@@ -64,13 +64,13 @@ impl Exc {
     }
 
     /// At a line of a file that is not known yet.
-    pub(super) fn at_line(mut self, line: u32) -> Self {
+    pub(crate) fn at_line(mut self, line: u32) -> Self {
         self.0.at = Some((Arc::from(""), line));
         self
     }
 
     /// In this file, unless it is known to be in another.
-    pub(super) fn in_file(mut self, file: &Arc<str>) -> Self {
+    pub(crate) fn in_file(mut self, file: &Arc<str>) -> Self {
         match &mut self.0.at {
             None => self.0.at = Some((Arc::clone(file), 0)),
             Some((known, _)) if known.is_empty() => *known = Arc::clone(file),
@@ -80,19 +80,19 @@ impl Exc {
     }
 
     /// Whether Python code that catches exceptions would see this one.
-    pub(super) fn is_exception(&self) -> bool {
+    pub(crate) fn is_exception(&self) -> bool {
         !matches!(self.0.kind, Kind::NotNative | Kind::Limit)
     }
 
     /// What `except (TypeError, ValueError)` catches.
-    pub(super) fn is_type_or_value(&self) -> bool {
+    pub(crate) fn is_type_or_value(&self) -> bool {
         matches!(self.0.kind, Kind::Type | Kind::Value)
     }
 }
 
 macro_rules! raise {
     ($($name:ident $kind:ident,)*) => {
-        $(pub(super) fn $name(message: impl Into<String>) -> Exc {
+        $(pub(crate) fn $name(message: impl Into<String>) -> Exc {
             Exc::new(Kind::$kind, message)
         })*
     };

@@ -35,61 +35,29 @@
     reason = "filters and methods have one signature each, and cases stand one by one as Python's documentation has them"
 )]
 
-mod access;
-mod args;
-mod ast;
-mod brace;
 mod budget;
-mod call;
 mod check;
 mod context;
-mod convert;
 mod engine;
 mod error;
 mod eval;
 mod exc;
 mod filters;
-mod frame;
-mod glob;
-mod hash;
-mod html;
-mod interp;
-mod ip;
+mod format;
 mod jmes;
-mod jmes_parse;
-mod json;
-mod lexer;
-mod lipsum;
-mod load;
-mod method_list;
-mod method_num;
-mod method_text;
-mod num;
-mod object;
-mod ops;
+mod library;
+mod methods;
 mod options;
-mod parser;
-mod parser_expr;
-mod percent;
-mod pyset;
-mod re;
-mod repr;
-mod spec;
-mod tests;
-mod text;
-mod uses;
-mod val;
-mod walk;
-mod yaml_dump;
-mod yaml_load;
-mod yaml_scalar;
+mod syntax;
+mod values;
+mod yaml;
 
 pub use context::{Ambient, Context, Data, Loaded, Loader, NoFiles, NoFunctions, SaltFunctions};
-pub use engine::{Engine, NotNative, Rendered, Source};
+pub use engine::{Engine, NotNative, Prepared, Rendered, Source};
 pub use error::{RenderError, RenderErrorKind};
 pub use options::EngineOptions;
 
 /// A hash in hexadecimal digits by its name (`md5`, `sha256`); none for one that is not known here.
 pub fn hash_by_name(name: &str, bytes: &[u8]) -> Option<String> {
-    hash::by_name(name, bytes)
+    library::hash::by_name(name, bytes)
 }

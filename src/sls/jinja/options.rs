@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::text;
+use crate::sls::python::text;
 use crate::sls::value::{Key, Map, Value};
 
 /// How an engine renders.
@@ -16,16 +16,16 @@ pub struct EngineOptions {
 
 /// How a template is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Syntax {
-    pub(super) block: (String, String),
-    pub(super) variable: (String, String),
-    pub(super) comment: (String, String),
-    pub(super) line_statement: Option<String>,
-    pub(super) line_comment: Option<String>,
-    pub(super) trim_blocks: bool,
-    pub(super) lstrip_blocks: bool,
-    pub(super) newline: String,
-    pub(super) keep_trailing_newline: bool,
+pub(crate) struct Syntax {
+    pub(crate) block: (String, String),
+    pub(crate) variable: (String, String),
+    pub(crate) comment: (String, String),
+    pub(crate) line_statement: Option<String>,
+    pub(crate) line_comment: Option<String>,
+    pub(crate) trim_blocks: bool,
+    pub(crate) lstrip_blocks: bool,
+    pub(crate) newline: String,
+    pub(crate) keep_trailing_newline: bool,
 }
 
 impl Default for Syntax {
@@ -47,7 +47,7 @@ impl Default for Syntax {
 
 impl Syntax {
     /// These options over the ones there are. An error is what Jinja would not start with.
-    pub(super) fn apply(&mut self, options: &Map) -> Result<(), String> {
+    pub(crate) fn apply(&mut self, options: &Map) -> Result<(), String> {
         for (key, value) in options {
             let Some(name) = key.as_str().map(str::to_lowercase) else {
                 return Err("an option of jinja_env is not named by text".to_owned());
@@ -95,7 +95,7 @@ impl Syntax {
 /// The options that a file's `#jinja2:` line gives, and the text without that line.
 ///
 /// It is the first line, or the one below a shebang of renderers. A line that is no mapping is left where it is, as Salt does.
-pub(super) fn header(text: &str) -> (Option<Map>, Cow<'_, str>) {
+pub(crate) fn header(text: &str) -> (Option<Map>, Cow<'_, str>) {
     let lines = text::lines(text, true);
     let shebang = lines.first().is_some_and(|line| line.starts_with("#!") && !line.starts_with("#!/"));
     let place = usize::from(shebang);

@@ -7,6 +7,8 @@ use super::parse::{Id, Kind, NONE, Node, Nodes, Tag};
 use super::resolve::{float, int};
 use super::scan::Mark;
 use crate::limits::{SLS_DEPTH_MAX, YAML_ALIASED_BYTES_MAX, YAML_ALIASED_VALUES_MAX};
+use crate::sls::map::Entry;
+use crate::sls::python::base64;
 use crate::sls::value::{Key, Map, Value};
 
 pub(super) struct Constructor<'a> {
@@ -241,10 +243,10 @@ impl<'a> Constructor<'a> {
             }
             let value = self.value(value_id)?;
             match map.entry(Key(key)) {
-                indexmap::map::Entry::Vacant(place) => {
+                Entry::Vacant(place) => {
                     place.insert(value);
                 }
-                indexmap::map::Entry::Occupied(there) => {
+                Entry::Occupied(there) => {
                     let at = self.nodes.get(key_id).map_or(mark, |node| node.mark);
                     let key = match &there.key().0 {
                         Value::Str(text) => text.clone(),
@@ -404,46 +406,12 @@ fn without_zeros(text: &str) -> &str {
     if rest.is_empty() { "0" } else { rest }
 }
 
-/// Base 64 as Python decodes it: what is no digit is passed over, and Salt adds missing padding.
+/// Base 64 as Python decodes it; Salt adds missing padding.
 fn binary(text: &str) -> Result<Vec<u8>, String> {
     if !text.is_ascii() {
         return Err("failed to convert base64 data into ascii".to_owned());
     }
     let padding = (4 - text.len() % 4) % 4;
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
-    let (mut place, mut left, mut pads) = (0_usize, 0_u8, 0_usize);
-    for byte in text.bytes().chain(std::iter::repeat_n(b'=', padding)) {
-        if byte == b'=' {
-            if place >= 2 {
-                pads += 1;
-                if place + pads >= 4 {
-                    return Ok(bytes);
-                }
-            }
-            continue;
-        }
-        let digit = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => continue,
-        };
-        pads = 0;
-        match place {
-            0 => left = digit,
-            1 => {
-                bytes.push(left << 2 | digit >> 4);
-                left = digit & 0x0f;
-            }
-            2 => {
-                bytes.push(left << 4 | digit >> 2);
-                left = digit & 0x03;
-            }
-            _ => bytes.push(left << 6 | digit),
-        }
-        place = (place + 1) % 4;
-    }
-    if place == 0 { Ok(bytes) } else { Err("failed to decode base64 data: Incorrect padding".to_owned()) }
+    base64::decode(text.bytes().chain(std::iter::repeat_n(b'=', padding)))
+        .map_err(|error| format!("failed to decode base64 data: {error}"))
 }

@@ -169,7 +169,7 @@ impl<'a> Parser<'a> {
     pub(super) fn document(&mut self) -> Result<Option<Id>, YamlError> {
         let root = match self.scanner.peek_token()? {
             Token::StreamEnd => return Ok(None),
-            Token::Version { .. } | Token::TagDirective { .. } | Token::DocumentStart => {
+            Token::Version { .. } | Token::TagDirective(_) | Token::DocumentStart => {
                 self.directives()?;
                 self.explicit_document()?
             }
@@ -199,7 +199,7 @@ impl<'a> Parser<'a> {
         self.scanner.next_token()?;
         match self.scanner.peek_token()? {
             Token::Version { .. }
-            | Token::TagDirective { .. }
+            | Token::TagDirective(_)
             | Token::DocumentStart
             | Token::DocumentEnd
             | Token::StreamEnd => self.empty(),
@@ -217,7 +217,8 @@ impl<'a> Parser<'a> {
                     return Err(mark.error("found duplicate %YAML directive"));
                 }
                 Token::Version { .. } => return Err(mark.error("found incompatible YAML document")),
-                Token::TagDirective { handle, prefix } => {
+                Token::TagDirective(of) => {
+                    let (handle, prefix) = &**of;
                     if self.handles.iter().any(|(known, _)| known == handle) {
                         return Err(mark.error("found duplicate %TAG directive"));
                     }
@@ -336,8 +337,9 @@ impl<'a> Parser<'a> {
                     anchor = Some(*name);
                     self.scanner.next_token()?;
                 }
-                Token::Tag { .. } if tag.is_none() => {
-                    if let Token::Tag { handle, suffix } = self.scanner.next_token()? {
+                Token::Tag(_) if tag.is_none() => {
+                    if let Token::Tag(of) = self.scanner.next_token()? {
+                        let (handle, suffix) = *of;
                         tag = Some(self.tag_name(&handle, suffix, begin)?);
                     }
                 }

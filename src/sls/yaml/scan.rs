@@ -29,8 +29,12 @@ impl Mark {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token<'a> {
     StreamEnd,
-    Version { major: u32, minor: u32 },
-    TagDirective { handle: String, prefix: String },
+    Version {
+        major: u32,
+        minor: u32,
+    },
+    /// Handle and prefix; boxed like a tag, so that the many other tokens stay small.
+    TagDirective(Box<(String, String)>),
     DocumentStart,
     DocumentEnd,
     BlockSequenceStart,
@@ -46,8 +50,12 @@ pub(super) enum Token<'a> {
     Value,
     Alias(&'a str),
     Anchor(&'a str),
-    Tag { handle: String, suffix: String },
-    Scalar { text: Cow<'a, str>, plain: bool },
+    /// Handle and suffix.
+    Tag(Box<(String, String)>),
+    Scalar {
+        text: Cow<'a, str>,
+        plain: bool,
+    },
 }
 
 /// A token that may be the first of a key.

@@ -54,7 +54,7 @@ impl<'a> Scanner<'a> {
         if !ends {
             return Err(self.mark().error("did not find expected whitespace or line break"));
         }
-        Ok(Token::Tag { handle, suffix })
+        Ok(Token::Tag(Box::new((handle, suffix))))
     }
 
     /// `%YAML` or `%TAG`, with its line.
@@ -117,7 +117,7 @@ impl<'a> Scanner<'a> {
         if !self.is_blankz(0) {
             return Err(self.mark().error("did not find expected whitespace or line break"));
         }
-        Ok(Token::TagDirective { handle: handle.to_owned(), prefix })
+        Ok(Token::TagDirective(Box::new((handle.to_owned(), prefix))))
     }
 
     /// `!`, the word behind it, and another `!` if one follows.

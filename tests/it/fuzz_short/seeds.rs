@@ -380,3 +380,16 @@ pub(super) fn sls_jinja() -> Vec<Vec<u8>> {
     }
     seeds
 }
+
+/// Patterns of reactors with tags, and the corners of sets.
+pub(super) fn fnmatch() -> Vec<Vec<u8>> {
+    let inputs = [
+        "salt/job/*/ret/*\nsalt/job/20261121/ret/web1",
+        "salt/minion/*/start\nsalt/auth\n*\nsalt/minion/web1/start",
+        "a*b*c\na**c\n*a?c\naXbYbZc",
+        "web[0-9]\nweb[!0-9]\nweb[]x]\nweb[!]]\nweb5",
+        "[a-cz-b-d]\n[--0]\n[!-a]\n[b-ax]\n[\n-",
+        "caf?\ncaf\u{e9}\n[\u{e0}-\u{ff}]*\ncaf\u{e9}",
+    ];
+    inputs.iter().map(|input| input.as_bytes().to_vec()).collect()
+}

@@ -1,21 +1,26 @@
 //! Salt's filters about lists and what is in them.
 
-use indexmap::{IndexMap, IndexSet};
+use indexmap::IndexSet;
 
-use super::super::args::Args;
-use super::super::ast::BinOp;
-use super::super::budget;
-use super::super::exc::{Res, not_native, type_error, value_error};
-use super::super::hash;
-use super::super::interp::Interp;
-use super::super::num;
-use super::super::object::{Object, View};
-use super::super::ops;
-use super::super::re::{self, At};
-use super::super::val::{Hashed, Val};
-use super::super::walk::walk;
+use super::numbers;
 use super::{Filter, flag, int_arg, text_arg};
-use crate::sls::jinja::glob;
+use crate::model::Glob;
+use crate::sls::jinja::budget;
+use crate::sls::jinja::eval::args::Args;
+use crate::sls::jinja::eval::interp::Interp;
+use crate::sls::jinja::exc::{self, Res, not_native, type_error, value_error};
+use crate::sls::jinja::library::hash;
+use crate::sls::jinja::library::re::{self, At};
+use crate::sls::jinja::methods::text;
+use crate::sls::jinja::syntax::ast::BinOp;
+use crate::sls::jinja::values::num;
+use crate::sls::jinja::values::object::{Object, View};
+use crate::sls::jinja::values::ops;
+use crate::sls::jinja::values::pyset;
+use crate::sls::jinja::values::val::{Hashed, Val};
+use crate::sls::jinja::values::walk::walk;
+use crate::sls::jinja::yaml::load;
+use crate::sls::map::OrderedMap;
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("unique", unique),
@@ -186,7 +191,7 @@ fn flatten(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     let [levels, nulls] = args.bind("flatten", ["levels", "preserve_nulls"], 0)?;
     let levels = match &levels {
         None | Some(Val::None) => None,
-        Some(levels) => Some(super::super::method_text::want_int(levels)?),
+        Some(levels) => Some(text::want_int(levels)?),
     };
     let mut out = Vec::new();
     flatten_into(interp, &val, levels, flag(nulls.as_ref(), false)?, &mut out)?;
@@ -196,14 +201,14 @@ fn flatten(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
 fn avg(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     args.none("lst_avg")?;
     if hashable(&val) {
-        return super::numbers::to_float(interp, &val).map(Val::Float);
+        return numbers::to_float(interp, &val).map(Val::Float);
     }
     let mut total = Val::Int(0);
     for item in interp.collect(&val)? {
         total = ops::binary(BinOp::Add, &total, &item)?;
     }
     let mean = ops::binary(BinOp::Div, &total, &Val::len(ops::len(&val)?))?;
-    super::numbers::to_float(interp, &mean).map(Val::Float)
+    numbers::to_float(interp, &mean).map(Val::Float)
 }
 
 fn sorted_ignorecase(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
@@ -246,7 +251,7 @@ fn is_iter(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
 fn compare_lists(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     let [new] = args.bind("compare_lists", ["new"], 0)?;
     let new = new.unwrap_or(Val::None);
-    let mut map = IndexMap::new();
+    let mut map = OrderedMap::new();
     let mut missing = |interp: &mut Interp<'_>, from: &Val, other: &Val, name: &str| -> Res<()> {
         let mut gone = Vec::new();
         for item in interp.collect(from)? {
@@ -272,8 +277,8 @@ fn compare_dicts(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     if ops::truth(&val)? {
         keys.extend(set_of(interp, &val)?);
     }
-    let mut map = IndexMap::new();
-    for key in super::super::pyset::order(keys.into_iter().map(|key| key.0).collect()) {
+    let mut map = OrderedMap::new();
+    for key in pyset::order(keys.into_iter().map(|key| key.0).collect()) {
         let (was, is) = (interp.contains(&val, &key)?, interp.contains(&new, &key)?);
         let old_value = if was { interp.item(&val, &key)? } else { Val::from("") };
         let new_value = if is { interp.item(&new, &key)? } else { Val::from("") };
@@ -305,9 +310,9 @@ fn substring_in_list(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> 
 /// A key as YAML reads it: numbers and the like.
 fn yaml_key(key: &Val) -> Option<Val> {
     let text = key.as_str()?;
-    match super::super::yaml_load::load(text) {
+    match load::load(text) {
         Ok(val) if !matches!(val, Val::Str(_)) => Some(val),
-        _ => super::numbers::parse_int(text, 10).ok().map(Val::int),
+        _ => numbers::parse_int(text, 10).ok().map(Val::int),
     }
 }
 
@@ -334,7 +339,7 @@ fn traverse(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
         if let Val::List(list) = &at {
             let items = list.items();
             let place = match key.as_str() {
-                Some(text) => super::numbers::parse_int(text, 10).ok(),
+                Some(text) => numbers::parse_int(text, 10).ok(),
                 None => match &key {
                     Val::Float(f) => num::trunc(*f),
                     other => other.as_int(),
@@ -369,9 +374,9 @@ fn traverse(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
                 }
             }
             // A key of text is no index, which is a `TypeError`; an index beyond the end raises.
-            Val::Str(_) | Val::Markup(_) | Val::Tuple(_) if key.as_int().is_some() => interp
-                .python_item(&at, &key)?
-                .ok_or_else(|| super::super::exc::lookup_error("index out of range"))?,
+            Val::Str(_) | Val::Markup(_) | Val::Tuple(_) if key.as_int().is_some() => {
+                interp.python_item(&at, &key)?.ok_or_else(|| exc::lookup_error("index out of range"))?
+            }
             _ => return Ok(default),
         };
     }
@@ -406,7 +411,7 @@ fn exactly_one_true(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
 /// Whether a glob or a pattern matches: `salt.utils.stringutils.expr_match`.
 fn expr_match(val: &Val, expr: &Val) -> Res<bool> {
     let (Some(line), Some(pattern)) = (val.as_str(), expr.as_str()) else { return Ok(false) };
-    if glob::fnmatch(line, pattern)? {
+    if Glob::new(pattern).matches_within(line, budget::step)? {
         return Ok(true);
     }
     match re::compile(pattern, At::Whole, false, false) {
@@ -489,7 +494,7 @@ fn encoded(val: &Val) -> Res<Val> {
         Val::List(list) => Val::list(list.items().iter().map(encoded).collect::<Res<_>>()?),
         Val::Tuple(tuple) => Val::list(tuple.items.iter().map(encoded).collect::<Res<_>>()?),
         Val::Dict(dict) => {
-            let mut map = IndexMap::new();
+            let mut map = OrderedMap::new();
             for (key, value) in dict.pairs() {
                 let key = if matches!(key, Val::Tuple(_)) {
                     return Err(type_error("unhashable type: 'list'"));

@@ -2,13 +2,15 @@
 
 use std::fmt::Write as _;
 
-use super::super::args::Args;
-use super::super::exc::{Res, not_native, value_error};
-use super::super::interp::Interp;
-use super::super::num;
-use super::super::text::is_space;
-use super::super::val::Val;
+use super::numbers;
 use super::{Filter, text_arg};
+use crate::sls::jinja::budget;
+use crate::sls::jinja::eval::args::Args;
+use crate::sls::jinja::eval::interp::Interp;
+use crate::sls::jinja::exc::{Res, not_native, value_error};
+use crate::sls::jinja::values::num;
+use crate::sls::jinja::values::val::Val;
+use crate::sls::python::text::is_space;
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[("strftime", strftime), ("date_format", strftime)];
 
@@ -245,7 +247,7 @@ fn formatted(moment: Moment, format: &str) -> Res<String> {
             Some(other) => return Err(not_native(format!("strftime with %{other}"))),
             None => "%".to_owned(),
         };
-        super::super::budget::room(out.len() + part.len())?;
+        budget::room(out.len() + part.len())?;
         let _ = write!(out, "{part}");
     }
     Ok(out)
@@ -266,7 +268,7 @@ fn strftime(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
                     && number.len() >= 9
                     && number.bytes().all(|b| b.is_ascii_digit() || b == b'.')
                 {
-                    Moment::of_number(super::numbers::parse_float(number)?)?
+                    Moment::of_number(numbers::parse_float(number)?)?
                 } else {
                     return Err(not_native(format!("the date {text:?}")));
                 }

@@ -2,14 +2,18 @@
 
 use std::rc::Rc;
 
-use super::super::args::Args;
-use super::super::exc::{Exc, Kind, Res, not_native, type_error, value_error};
-use super::super::interp::Interp;
-use super::super::ops;
-use super::super::repr;
-use super::super::text;
-use super::super::val::{Dict, Hashed, Text, Val};
+use super::sequences;
 use super::{Filter, flag, text_arg};
+use crate::sls::jinja::budget;
+use crate::sls::jinja::eval::args::Args;
+use crate::sls::jinja::eval::interp::Interp;
+use crate::sls::jinja::exc::{self, Exc, Kind, Res, not_native, type_error, value_error};
+use crate::sls::jinja::jmes::query;
+use crate::sls::jinja::methods::text::want_str;
+use crate::sls::jinja::values::ops;
+use crate::sls::jinja::values::repr;
+use crate::sls::jinja::values::val::{Dict, Hashed, Text, Val};
+use crate::sls::python::text;
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("to_entries", to_entries),
@@ -64,7 +68,7 @@ fn from_entries(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
             }
         }
     }
-    super::sequences::dict_of(pairs)
+    sequences::dict_of(pairs)
 }
 
 /// The mapping at the end but one of a path, made if it is not there, and the last key.
@@ -75,7 +79,7 @@ fn last_mapping(root: &Val, keys: &Val, delimiter: &str, ordered: bool) -> Res<(
         }
         return Err(type_error(format!("'{}' object does not support item assignment", root.type_name())));
     };
-    let keys = super::super::method_text::want_str(keys, "rpartition")?;
+    let keys = want_str(keys, "rpartition")?;
     if delimiter.is_empty() {
         return Err(value_error("empty separator"));
     }
@@ -111,7 +115,7 @@ fn led(val: &Val, args: Args) -> Res<(Rc<Dict>, Val, Val, bool)> {
 }
 
 fn put(dict: &Dict, key: Val, val: Val) {
-    super::super::budget::took(80);
+    budget::took(80);
     let old = dict.map.borrow_mut().insert(Hashed(key), val);
     drop(old);
 }
@@ -199,7 +203,7 @@ fn mysql_to_dict(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
         if !ops::truth(&line)? {
             continue;
         }
-        let line = super::super::method_text::want_str(&line, "startswith")?.to_owned();
+        let line = want_str(&line, "startswith")?.to_owned();
         if line.starts_with('+') {
             continue;
         }
@@ -212,22 +216,22 @@ fn mysql_to_dict(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
         let mut row = Vec::new();
         for i in 1..headers.len() - 1 {
             let Some(cell) = cells.get(i) else {
-                return Err(super::super::exc::lookup_error("list index out of range"));
+                return Err(exc::lookup_error("list index out of range"));
             };
             let number = super::call(interp, "to_num", Val::Str(Text::clone(cell)), Args::default())?;
             row.push((headers.get(i).map_or(Val::None, |name| Val::Str(Text::clone(name))), number));
         }
-        let row = super::sequences::dict_of(row)?;
+        let row = sequences::dict_of(row)?;
         let Val::Dict(dict) = &row else { continue };
         match dict.get(&key) {
             Some(found) => rows.push((found, row.clone())),
-            None => return Err(super::super::exc::lookup_error(repr::repr(&key)?)),
+            None => return Err(exc::lookup_error(repr::repr(&key)?)),
         }
     }
-    super::sequences::dict_of(rows)
+    sequences::dict_of(rows)
 }
 
 fn json_query(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     let [expression] = args.bind("json_query", ["expr"], 1)?;
-    super::super::jmes::filter(&val, &expression.unwrap_or(Val::None))
+    query::filter(&val, &expression.unwrap_or(Val::None))
 }

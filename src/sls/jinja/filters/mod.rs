@@ -14,13 +14,15 @@ mod wrap;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use super::args::Args;
-use super::exc::{Res, not_native};
-use super::interp::Interp;
-use super::val::{Text, Val};
+use crate::sls::jinja::eval::args::Args;
+use crate::sls::jinja::eval::interp::Interp;
+use crate::sls::jinja::exc::{Res, not_native};
+use crate::sls::jinja::methods::text;
+use crate::sls::jinja::values::ops;
+use crate::sls::jinja::values::val::{Text, Val};
 
 /// What a filter does with a value and arguments.
-pub(super) type Filter = fn(&mut Interp<'_>, Val, Args) -> Res<Val>;
+pub(crate) type Filter = fn(&mut Interp<'_>, Val, Args) -> Res<Val>;
 
 static FILTERS: LazyLock<HashMap<&'static str, Filter>> = LazyLock::new(|| {
     [
@@ -42,23 +44,23 @@ static FILTERS: LazyLock<HashMap<&'static str, Filter>> = LazyLock::new(|| {
 });
 
 /// Whether there is a filter of this name.
-pub(super) fn known(name: &str) -> bool {
+pub(crate) fn known(name: &str) -> bool {
     FILTERS.contains_key(name)
 }
 
 /// Calls a filter.
-pub(super) fn call(interp: &mut Interp<'_>, name: &str, val: Val, args: Args) -> Res<Val> {
+pub(crate) fn call(interp: &mut Interp<'_>, name: &str, val: Val, args: Args) -> Res<Val> {
     match FILTERS.get(name) {
         Some(filter) => filter(interp, val, args),
         None => Err(not_native(format!("filter \"{name}\""))),
     }
 }
 
-pub(super) use sequences::attribute;
+pub(crate) use sequences::attribute;
 
 impl Interp<'_> {
     /// `load_yaml` and its like, for a tag.
-    pub(super) fn load_filter(&mut self, name: &str, val: &Val) -> Res<Val> {
+    pub(crate) fn load_filter(&mut self, name: &str, val: &Val) -> Res<Val> {
         call(self, name, val.clone(), Args::default())
     }
 }
@@ -68,16 +70,16 @@ fn text_arg(val: Option<Val>, default: &str) -> Res<Text> {
     match val {
         None => Ok(Text::from(default)),
         Some(Val::Str(text) | Val::Markup(text)) => Ok(text),
-        Some(other) => super::method_text::want_str(&other, "filter").map(Text::from),
+        Some(other) => text::want_str(&other, "filter").map(Text::from),
     }
 }
 
 /// Truth out of an argument, or a default.
 fn flag(val: Option<&Val>, default: bool) -> Res<bool> {
-    val.map_or(Ok(default), super::ops::truth)
+    val.map_or(Ok(default), ops::truth)
 }
 
 /// A number out of an argument, or a default.
 fn int_arg(val: Option<&Val>, default: i64) -> Res<i64> {
-    val.map_or(Ok(default), super::method_text::want_int)
+    val.map_or(Ok(default), text::want_int)
 }

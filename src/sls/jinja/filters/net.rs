@@ -1,17 +1,21 @@
 //! Salt's filters about addresses.
 
-use super::super::args::Args;
-use super::super::budget;
-use super::super::exc::{Res, not_native, value_error};
-use super::super::hash;
-use super::super::interp::Interp;
-use super::super::ip::Ip;
-use super::super::object::Object;
-use super::super::ops;
-use super::super::repr;
-use super::super::text;
-use super::super::val::Val;
+use super::numbers;
+use super::sequences;
 use super::{Filter, text_arg};
+use crate::sls::jinja::budget;
+use crate::sls::jinja::eval::args::Args;
+use crate::sls::jinja::eval::interp::Interp;
+use crate::sls::jinja::exc::{Res, not_native, value_error};
+use crate::sls::jinja::library::hash;
+use crate::sls::jinja::library::ip::Ip;
+use crate::sls::jinja::methods::text::want_str;
+use crate::sls::jinja::syntax::ast;
+use crate::sls::jinja::values::object::Object;
+use crate::sls::jinja::values::ops;
+use crate::sls::jinja::values::repr;
+use crate::sls::jinja::values::val::Val;
+use crate::sls::python::text;
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("is_ip", is_ip),
@@ -70,7 +74,7 @@ fn address(val: &Val) -> Res<Option<Ip>> {
 fn version(val: &Val, v6: bool, options: &Val) -> Res<Option<String>> {
     let Some(ip) = address(val)?.filter(|ip| ip.v6 == v6) else { return Ok(None) };
     if ops::truth(options)? {
-        let options = super::super::method_text::want_str(options, "split")?;
+        let options = want_str(options, "split")?;
         let wanted: Vec<&str> =
             options.split(',').map(|option| option.trim_matches(text::is_space)).collect();
         if OPTIONS.iter().any(|(name, is)| wanted.contains(name) && !is(ip)) {
@@ -146,7 +150,7 @@ fn of_any(interp: &mut Interp<'_>, val: &Val, options: &Val) -> Res<Val> {
     if matches!(four, Val::None) || matches!(six, Val::None) {
         return Ok(if ops::truth(&four)? { four } else { six });
     }
-    ops::binary(super::super::ast::BinOp::Add, &four, &six)
+    ops::binary(ast::BinOp::Add, &four, &six)
 }
 
 fn ipaddr(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
@@ -248,7 +252,7 @@ fn filter_by_networks(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val>
     }
     let mut known = Vec::new();
     for network in interp.collect(&networks)? {
-        let text = super::super::method_text::want_str(&network, "ip_network")?;
+        let text = want_str(&network, "ip_network")?;
         let wrong = || value_error(format!("'{text}' does not appear to be an IPv4 or IPv6 network"));
         let ip = Ip::parse(text, true).ok_or_else(wrong)?;
         if ip.bits != ip.first() {
@@ -261,7 +265,7 @@ fn filter_by_networks(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val>
         for ip in interp.collect(ips)? {
             for network in &known {
                 budget::step()?;
-                let text = super::super::method_text::want_str(&ip, "ip_address")?;
+                let text = want_str(&ip, "ip_address")?;
                 let parsed = Ip::parse(text, false).ok_or_else(|| {
                     value_error(format!("'{text}' does not appear to be an IPv4 or IPv6 address"))
                 })?;
@@ -278,7 +282,7 @@ fn filter_by_networks(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val>
             for (name, ips) in dict.pairs() {
                 pairs.push((name, filtered(interp, &ips)?));
             }
-            super::sequences::dict_of(pairs)
+            sequences::dict_of(pairs)
         }
         Val::List(_) | Val::Tuple(_) | Val::Str(_) | Val::Markup(_) => filtered(interp, &val),
         other => Err(value_error(format!("Do not know how to filter a <class '{}'>", other.type_name()))),
@@ -308,7 +312,7 @@ fn mac_str_to_bytes(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     let mut bytes = Vec::new();
     for pair in digits.chunks(2).take(6) {
         let pair: String = pair.iter().collect();
-        let number = super::numbers::parse_int(&pair, 16)?;
+        let number = numbers::parse_int(&pair, 16)?;
         bytes.push(u8::try_from(number).map_err(|_| value_error("bytes must be in range(0, 256)"))?);
     }
     if bytes.len() < 6 {

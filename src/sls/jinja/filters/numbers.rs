@@ -3,17 +3,21 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::super::args::Args;
-use super::super::ast::BinOp;
-use super::super::exc::{Exc, Kind, Res, not_native, overflow_error, type_error, value_error};
-use super::super::hash;
-use super::super::interp::Interp;
-use super::super::num;
-use super::super::ops;
-use super::super::repr;
-use super::super::text::{self, is_space};
-use super::super::val::Val;
 use super::{Filter, flag, int_arg, text_arg};
+use crate::sls::jinja::budget;
+use crate::sls::jinja::eval::args::Args;
+use crate::sls::jinja::eval::interp::Interp;
+use crate::sls::jinja::exc::{self, Kind, Res, not_native, overflow_error, type_error, value_error};
+use crate::sls::jinja::library::hash;
+use crate::sls::jinja::methods::text::want_int;
+use crate::sls::jinja::syntax::ast::BinOp;
+use crate::sls::jinja::values::num;
+use crate::sls::jinja::values::object;
+use crate::sls::jinja::values::ops;
+use crate::sls::jinja::values::repr;
+use crate::sls::jinja::values::val::Val;
+use crate::sls::python;
+use crate::sls::python::text::{self, is_space};
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("int", int),
@@ -41,7 +45,7 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
 ];
 
 /// `int(text, base)`
-pub(in super::super) fn parse_int(text: &str, base: u32) -> Res<i128> {
+pub(crate) fn parse_int(text: &str, base: u32) -> Res<i128> {
     let bad = || value_error(format!("invalid literal for int() with base {base}: '{text}'"));
     if base == 1 || base > 36 {
         return Err(value_error("int() base must be >= 2 and <= 36, or 0"));
@@ -79,7 +83,7 @@ pub(in super::super) fn parse_int(text: &str, base: u32) -> Res<i128> {
 }
 
 /// `float(text)`
-pub(in super::super) fn parse_float(text: &str) -> Res<f64> {
+pub(crate) fn parse_float(text: &str) -> Res<f64> {
     let bad = || value_error(format!("could not convert string to float: '{text}'"));
     let trimmed = text.trim_matches(is_space);
     let plain: String = trimmed
@@ -205,7 +209,7 @@ fn round(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     let [precision, method] = args.bind("do_round", ["precision", "method"], 0)?;
     let method = text_arg(method, "common")?;
     if !["common", "ceil", "floor"].contains(&&*method) {
-        return Err(super::super::exc::runtime_error("method must be common, ceil or floor"));
+        return Err(exc::runtime_error("method must be common, ceil or floor"));
     }
     let precision = precision.unwrap_or(Val::Int(0));
     if let Val::Undef(undef) = &val {
@@ -256,9 +260,7 @@ fn to_bool(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
         Val::Int(i) => *i > 0,
         Val::Big(i) => **i > 0,
         Val::List(_) | Val::Dict(_) | Val::Set(_) => ops::len(&val)? > 0,
-        Val::Object(object) if matches!(&**object, super::super::object::Object::View(..)) => {
-            ops::len(&val)? > 0
-        }
+        Val::Object(object) if matches!(&**object, object::Object::View(..)) => ops::len(&val)? > 0,
         _ => false,
     }))
 }
@@ -380,49 +382,9 @@ fn base64_encode(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     Ok(Val::str(STANDARD.encode(bytes_of(&val)?)))
 }
 
-/// `base64.b64decode`: what is no digit is passed over.
 fn base64_decode(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     args.none("base64_b64decode")?;
-    let (mut out, mut held, mut bits, mut digits, mut pads) = (Vec::new(), 0_u32, 0, 0_usize, 0);
-    for b in bytes_of(&val)? {
-        let digit = match b {
-            b'A'..=b'Z' => b - b'A',
-            b'a'..=b'z' => b - b'a' + 26,
-            b'0'..=b'9' => b - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            b'=' => {
-                pads += 1;
-                if digits % 4 >= 2 && digits % 4 + pads >= 4 {
-                    break;
-                }
-                continue;
-            }
-            _ => continue,
-        };
-        pads = 0;
-        digits += 1;
-        held = held << 6 | u32::from(digit);
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            out.push(u8::try_from(held >> bits & 0xff).unwrap_or(0));
-        }
-    }
-    match digits % 4 {
-        0 => {}
-        1 => {
-            return Err(Exc::new(
-                Kind::Value,
-                format!(
-                    "Invalid base64-encoded string: number of data characters ({digits}) cannot be 1 more than a multiple of 4"
-                ),
-            ));
-        }
-        rest if rest + pads < 4 => return Err(value_error("Incorrect padding")),
-        _ => {}
-    }
-    Ok(match String::from_utf8(out) {
+    Ok(match String::from_utf8(python::base64::decode(bytes_of(&val)?).map_err(value_error)?) {
         Ok(text) => Val::str(text),
         Err(error) => Val::bytes(error.into_bytes()),
     })
@@ -448,7 +410,7 @@ fn random_hash(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
         None | Some(Val::None) => text_arg(None, "md5")?,
         other => text_arg(other, "md5")?,
     };
-    let size = super::super::method_text::want_int(&val)?;
+    let size = want_int(&val)?;
     if size < 0 {
         return Err(value_error("empty range for randrange()"));
     }
@@ -461,12 +423,12 @@ fn random_hash(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
 
 fn random_str(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     args.none("random")?;
-    let size = super::super::method_text::want_int(&val)?;
+    let size = want_int(&val)?;
     if size < 0 {
         return Err(value_error("negative argument not allowed"));
     }
     let size = num::size(size);
-    super::super::budget::room(size.saturating_mul(3))?;
+    budget::room(size.saturating_mul(3))?;
     let mut text = STANDARD.encode(hash::random_bytes(size)?);
     text.truncate(size);
     Ok(Val::str(text))

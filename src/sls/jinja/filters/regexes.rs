@@ -1,11 +1,11 @@
 //! Salt's filters about regular expressions.
 
-use super::super::args::Args;
-use super::super::exc::{Res, type_error};
-use super::super::interp::Interp;
-use super::super::re::{self, At};
-use super::super::val::Val;
 use super::{Filter, flag};
+use crate::sls::jinja::eval::args::Args;
+use crate::sls::jinja::eval::interp::Interp;
+use crate::sls::jinja::exc::{Res, type_error};
+use crate::sls::jinja::library::re::{self, At};
+use crate::sls::jinja::values::val::Val;
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("regex_match", regex_match),

@@ -2,20 +2,21 @@
 
 use std::rc::Rc;
 
-use indexmap::IndexMap;
-
-use super::super::args::Args;
-use super::super::budget;
-use super::super::exc::{Res, not_native, runtime_error, type_error};
-use super::super::interp::Interp;
-use super::super::num;
-use super::super::object::{Each, Object};
-use super::super::ops;
-use super::super::repr;
-use super::super::text;
-use super::super::val::{Text, Tuple, Val};
-use super::super::walk::{Walk, iterator, walk};
 use super::{Filter, flag, int_arg, text_arg};
+use crate::sls::jinja::budget;
+use crate::sls::jinja::eval::args::Args;
+use crate::sls::jinja::eval::interp::Interp;
+use crate::sls::jinja::exc::{self, Res, not_native, runtime_error, type_error};
+use crate::sls::jinja::library::hash;
+use crate::sls::jinja::syntax::ast;
+use crate::sls::jinja::values::num;
+use crate::sls::jinja::values::object::{self, Each, Object};
+use crate::sls::jinja::values::ops;
+use crate::sls::jinja::values::repr;
+use crate::sls::jinja::values::val::{Text, Tuple, Val};
+use crate::sls::jinja::values::walk::{Walk, iterator, walk};
+use crate::sls::map::OrderedMap;
+use crate::sls::python::text;
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("attr", attr),
@@ -61,12 +62,7 @@ fn parts(attribute: &Val) -> Vec<Val> {
 }
 
 /// The attribute of a value, part by part.
-pub(in super::super) fn attribute(
-    interp: &mut Interp<'_>,
-    val: Val,
-    path: &[Val],
-    default: Option<&Val>,
-) -> Res<Val> {
+pub(crate) fn attribute(interp: &mut Interp<'_>, val: Val, path: &[Val], default: Option<&Val>) -> Res<Val> {
     let mut val = val;
     for part in path {
         val = interp.item(&val, part)?;
@@ -123,10 +119,7 @@ fn slice(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     let slices = int_arg(slices.as_ref(), 0)?;
     let items = interp.collect(&val)?;
     if slices == 0 {
-        return Err(super::super::exc::Exc::new(
-            super::super::exc::Kind::Other,
-            "integer division or modulo by zero",
-        ));
+        return Err(exc::Exc::new(exc::Kind::Other, "integer division or modulo by zero"));
     }
     let slices = num::size(slices);
     if slices > items.len() {
@@ -204,7 +197,7 @@ fn reversed(interp: &mut Interp<'_>, val: &Val) -> Res<Vec<Val>> {
         }
         Val::Set(_) => return Err(type_error("'set' object is not reversible")),
         other => match interp.collect(other) {
-            Err(error) if error.kind() == super::super::exc::Kind::Type => {
+            Err(error) if error.kind() == exc::Kind::Type => {
                 return Err(type_error(format!("'{}' object is not reversible", val.type_name())));
             }
             items => items?,
@@ -251,9 +244,7 @@ fn reverse(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
                 };
                 Ok(iterator(name, Walk::Items(items.into_iter())))
             }
-            Err(error) if error.kind() == super::super::exc::Kind::Type => {
-                Err(runtime_error("argument must be iterable"))
-            }
+            Err(error) if error.kind() == exc::Kind::Type => Err(runtime_error("argument must be iterable")),
             Err(error) => Err(error),
         },
     }
@@ -298,7 +289,7 @@ fn items(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
         Val::Undef(_) => Vec::new(),
         Val::Dict(dict) => {
             let (dict, len) = (Rc::clone(dict), dict.len());
-            let walk = Walk::Dict { dict, view: super::super::object::View::Items, place: 0, len };
+            let walk = Walk::Dict { dict, view: object::View::Items, place: 0, len };
             return Ok(iterator("generator", walk));
         }
         _ => return Err(type_error("Can only get item pairs from a mapping.")),
@@ -412,7 +403,7 @@ fn extreme(interp: &mut Interp<'_>, val: &Val, args: Args, largest: bool) -> Res
             best = Some(item);
         }
     }
-    best.ok_or_else(|| super::super::exc::value_error(format!("{name}() arg is an empty sequence")))
+    best.ok_or_else(|| exc::value_error(format!("{name}() arg is an empty sequence")))
 }
 
 fn max(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
@@ -429,7 +420,7 @@ fn random(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     if len == 0 {
         return Ok(interp.undefined("No random item, sequence was empty."));
     }
-    let place = super::super::hash::random(len)?;
+    let place = hash::random(len)?;
     match interp.python_item(&val, &Val::len(place))? {
         Some(item) => Ok(item),
         None => Err(type_error(format!("'{}' object is not subscriptable", val.type_name()))),
@@ -472,14 +463,14 @@ fn sum(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     let mut walk = walk(&val)?;
     while let Some(item) = walk.next(interp)? {
         let item = if path.is_empty() { item } else { attribute(interp, item, &path, None)? };
-        total = ops::binary(super::super::ast::BinOp::Add, &total, &item)?;
+        total = ops::binary(ast::BinOp::Add, &total, &item)?;
     }
     Ok(total)
 }
 
 /// A mapping out of what a filter made.
 pub(super) fn dict_of(pairs: Vec<(Val, Val)>) -> Res<Val> {
-    let mut map = IndexMap::with_capacity(pairs.len());
+    let mut map = OrderedMap::with_capacity(pairs.len());
     for (key, val) in pairs {
         map.insert(key.key()?, val);
     }

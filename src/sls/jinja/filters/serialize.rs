@@ -2,22 +2,23 @@
 
 use std::rc::Rc;
 
-use indexmap::IndexMap;
-
-use super::super::args::Args;
-use super::super::budget;
-use super::super::exc::{Exc, Kind, Res, not_native, runtime_error, type_error, value_error};
-use super::super::interp::Interp;
-use super::super::json;
-use super::super::num;
-use super::super::object::Object;
-use super::super::ops;
-use super::super::repr;
-use super::super::text::is_space;
-use super::super::val::{Hashed, Val};
-use super::super::walk::{Walk, iterator};
-use super::super::yaml_dump;
 use super::{Filter, flag};
+use crate::sls::jinja::budget;
+use crate::sls::jinja::eval::args::Args;
+use crate::sls::jinja::eval::interp::Interp;
+use crate::sls::jinja::exc::{Exc, Kind, Res, not_native, runtime_error, type_error, value_error};
+use crate::sls::jinja::library::json;
+use crate::sls::jinja::methods::text::want_int;
+use crate::sls::jinja::values::num;
+use crate::sls::jinja::values::object::Object;
+use crate::sls::jinja::values::ops;
+use crate::sls::jinja::values::repr;
+use crate::sls::jinja::values::val::{self, Hashed, Val};
+use crate::sls::jinja::values::walk::{Walk, iterator};
+use crate::sls::jinja::yaml;
+use crate::sls::jinja::yaml::load;
+use crate::sls::map::OrderedMap;
+use crate::sls::python::text::is_space;
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("json", json_filter),
@@ -83,7 +84,7 @@ fn indent_of(val: Option<&Val>) -> Res<Option<String>> {
         None | Some(Val::None) => None,
         Some(Val::Str(text) | Val::Markup(text)) => Some(text.to_string()),
         Some(other) => {
-            let width = num::size(super::super::method_text::want_int(other)?);
+            let width = num::size(want_int(other)?);
             budget::room(width)?;
             Some(" ".repeat(width))
         }
@@ -134,14 +135,14 @@ fn tojson(_: &mut Interp<'_>, val: Val, mut args: Args) -> Res<Val> {
     Ok(Val::str(safe))
 }
 
-fn style_of(val: Option<&Val>, default: bool) -> Res<yaml_dump::Style> {
+fn style_of(val: Option<&Val>, default: bool) -> Res<yaml::dump::Style> {
     Ok(match val {
-        Some(Val::None) => yaml_dump::Style::Leaves,
+        Some(Val::None) => yaml::dump::Style::Leaves,
         other => {
             if flag(other, default)? {
-                yaml_dump::Style::Flow
+                yaml::dump::Style::Flow
             } else {
-                yaml_dump::Style::Block
+                yaml::dump::Style::Block
             }
         }
     })
@@ -150,7 +151,7 @@ fn style_of(val: Option<&Val>, default: bool) -> Res<yaml_dump::Style> {
 fn yaml(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     defined!(&val);
     let [flow] = args.bind("format_yaml", ["flow_style"], 0)?;
-    Ok(Val::markup(yaml_dump::dump(&val, style_of(flow.as_ref(), true)?)?))
+    Ok(Val::markup(yaml::dump::dump(&val, style_of(flow.as_ref(), true)?)?))
 }
 
 fn dict_to_sls_yaml_params(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
@@ -160,11 +161,11 @@ fn dict_to_sls_yaml_params(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val>
         return Err(type_error(format!("'{}' object has no attribute 'items'", val.type_name())));
     };
     let rows = dict.pairs().into_iter().map(|(key, value)| {
-        let mut map = IndexMap::new();
+        let mut map = OrderedMap::new();
         map.insert(Hashed(key), value);
         Val::dict(map)
     });
-    Ok(Val::markup(yaml_dump::dump(&Val::list(rows.collect()), style_of(flow.as_ref(), false)?)?))
+    Ok(Val::markup(yaml::dump::dump(&Val::list(rows.collect()), style_of(flow.as_ref(), false)?)?))
 }
 
 /// The text of what is loaded: also that of an imported template.
@@ -184,7 +185,7 @@ fn load_yaml(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     defined!(&val);
     args.none("load_yaml")?;
     match source(&val)? {
-        Some(text) => super::super::yaml_load::load(&text),
+        Some(text) => load::load(&text),
         None => Err(runtime_error(format!("Unable to load yaml from {}", repr::str(&val)?))),
     }
 }
@@ -210,7 +211,7 @@ fn load_text(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     if let Val::Object(object) = &val
         && let Object::Module(module) = &**object
     {
-        return Ok(Val::Str(super::super::val::Text::clone(&module.text)));
+        return Ok(Val::Str(val::Text::clone(&module.text)));
     }
     Ok(val)
 }
@@ -333,7 +334,7 @@ fn permutations(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
 }
 
 fn count_of(r: &Val) -> Res<usize> {
-    let r = super::super::method_text::want_int(r)?;
+    let r = want_int(r)?;
     if r < 0 { Err(value_error("r must be non-negative")) } else { Ok(num::size(r)) }
 }
 

@@ -2,19 +2,24 @@
 
 use std::fmt::Write as _;
 
-use super::super::args::Args;
-use super::super::exc::{Res, other_error, type_error, value_error};
-use super::super::html;
-use super::super::interp::Interp;
-use super::super::method_text::{center, replace, want_int, want_str};
-use super::super::num;
-use super::super::object::Object;
-use super::super::ops;
-use super::super::percent;
-use super::super::repr;
-use super::super::text::{self, is_space};
-use super::super::val::Val;
 use super::{Filter, flag, int_arg, text_arg};
+use crate::sls::jinja::budget;
+use crate::sls::jinja::eval::args::Args;
+use crate::sls::jinja::eval::interp::Interp;
+use crate::sls::jinja::eval::load;
+use crate::sls::jinja::exc::{self, Res, other_error, type_error, value_error};
+use crate::sls::jinja::format::percent;
+use crate::sls::jinja::library::html;
+use crate::sls::jinja::methods::text::{center, replace, want_int, want_str};
+use crate::sls::jinja::values::access;
+use crate::sls::jinja::values::num;
+use crate::sls::jinja::values::object::Object;
+use crate::sls::jinja::values::ops;
+use crate::sls::jinja::values::repr;
+use crate::sls::jinja::values::val;
+use crate::sls::jinja::values::val::Val;
+use crate::sls::jinja::yaml::scalar;
+use crate::sls::python::text::{self, is_space};
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("upper", upper),
@@ -117,8 +122,7 @@ fn replace_filter(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
 }
 
 fn format(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
-    let kw =
-        args.kw.into_iter().map(|(name, val)| (super::super::val::Hashed(Val::Str(name)), val)).collect();
+    let kw = args.kw.into_iter().map(|(name, val)| (val::Hashed(Val::Str(name)), val)).collect();
     percent::filter(&val, args.pos, Val::dict(kw))
 }
 
@@ -281,7 +285,7 @@ fn indent(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
         Some(Val::Str(text) | Val::Markup(text)) => text.to_string(),
         width => {
             let width = num::size(int_arg(width.as_ref(), 4)?);
-            super::super::budget::room(width)?;
+            budget::room(width)?;
             " ".repeat(width)
         }
     };
@@ -297,7 +301,7 @@ fn indent(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     };
     let whole = format!("{plain}\n");
     let lines = text::lines(&whole, false);
-    super::super::budget::room(plain.len().saturating_add(lines.len().saturating_mul(by.len())))?;
+    budget::room(plain.len().saturating_add(lines.len().saturating_mul(by.len())))?;
     let mut out = String::new();
     if first {
         out.push_str(&by);
@@ -358,7 +362,7 @@ fn to_snake_case(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     let chars: Vec<char> = want_str(&val, "camel_to_snake_case")?.chars().collect();
     let lower = |i: usize| chars.get(i).is_some_and(|c| c.is_lowercase());
     let Some(first) = chars.first() else {
-        return Err(super::super::exc::lookup_error("string index out of range"));
+        return Err(exc::lookup_error("string index out of range"));
     };
     let mut out: String = first.to_lowercase().collect();
     for (i, c) in chars.iter().enumerate().skip(1) {
@@ -384,7 +388,7 @@ fn contains_whitespace(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val
 }
 
 fn path_join(_: &mut Interp<'_>, val: Val, mut args: Args) -> Res<Val> {
-    let normalized = super::super::load::normalized;
+    let normalized = load::normalized;
     args.take("use_posixpath");
     if let Some((name, _)) = args.kw.first() {
         return Err(type_error(format!("The following keyword arguments are not valid: {name}")));
@@ -404,17 +408,17 @@ fn path_join(_: &mut Interp<'_>, val: Val, mut args: Args) -> Res<Val> {
 
 fn yaml_dquote(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     args.none("yaml_dquote")?;
-    Ok(Val::str(super::super::yaml_scalar::dquote(&repr::str(&val)?)))
+    Ok(Val::str(scalar::dquote(&repr::str(&val)?)))
 }
 
 fn yaml_squote(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     args.none("yaml_squote")?;
-    Ok(Val::str(super::super::yaml_scalar::squote(&repr::str(&val)?)))
+    Ok(Val::str(scalar::squote(&repr::str(&val)?)))
 }
 
 fn yaml_encode(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     args.none("yaml_encode")?;
-    super::super::yaml_scalar::encode(&val).map(Val::str)
+    scalar::encode(&val).map(Val::str)
 }
 
 /// Any method, by its name; none gives nothing.
@@ -430,12 +434,12 @@ fn method_call(interp: &mut Interp<'_>, val: Val, mut args: Args) -> Res<Val> {
         return Err(undef.fail());
     }
     let name = want_str(&name, "getattr")?;
-    match super::super::access::method_name(&val, name) {
+    match access::method_name(&val, name) {
         Some(method) => interp.call_method(&val, method, args),
-        None if name.starts_with('_') => Err(super::super::exc::not_native(format!("method_call of {name}"))),
+        None if name.starts_with('_') => Err(exc::not_native(format!("method_call of {name}"))),
         None => match &val {
             Val::Object(object) if matches!(&**object, Object::Iter(_)) => {
-                Err(super::super::exc::not_native("method_call of an iterator"))
+                Err(exc::not_native("method_call of an iterator"))
             }
             _ => Ok(Val::None),
         },

@@ -1,14 +1,19 @@
 //! Filters that lay text out.
 
-use super::super::args::Args;
-use super::super::exc::{Res, not_native, type_error, value_error};
-use super::super::interp::Interp;
-use super::super::method_text::want_str;
-use super::super::num;
-use super::super::repr;
-use super::super::text::{self, is_space};
-use super::super::val::Val;
+use super::numbers;
+use super::serialize;
 use super::{Filter, flag, int_arg, text_arg};
+use crate::sls::jinja::budget;
+use crate::sls::jinja::eval::args::Args;
+use crate::sls::jinja::eval::interp::Interp;
+use crate::sls::jinja::exc::{Res, not_native, type_error, value_error};
+use crate::sls::jinja::methods::text::want_str;
+use crate::sls::jinja::values::num;
+use crate::sls::jinja::values::ops;
+use crate::sls::jinja::values::repr;
+use crate::sls::jinja::values::val;
+use crate::sls::jinja::values::val::Val;
+use crate::sls::python::text::{self, is_space};
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("wordwrap", wordwrap),
@@ -87,7 +92,7 @@ fn wrapped(line: &str, width: usize, break_long_words: bool, break_on_hyphens: b
     let mut lines: Vec<String> = Vec::new();
     let is_blank = |chunk: &str| chunk.chars().all(is_space);
     while !chunks.is_empty() {
-        super::super::budget::step()?;
+        budget::step()?;
         let mut current: Vec<String> = Vec::new();
         let mut len = 0;
         if !lines.is_empty() && chunks.last().is_some_and(|chunk| is_blank(chunk)) {
@@ -105,7 +110,7 @@ fn wrapped(line: &str, width: usize, break_long_words: bool, break_on_hyphens: b
             let space_left = width.saturating_sub(len);
             if break_long_words {
                 if let Some(chunk) = chunks.pop() {
-                    super::super::budget::steps((chunk.len() / 64) as u64)?;
+                    budget::steps((chunk.len() / 64) as u64)?;
                     let mut end = text::byte_of(&chunk, space_left);
                     if break_on_hyphens && text::len(&chunk) > space_left {
                         let hyphen = chunk.get(..end).and_then(|head| head.rfind('-'));
@@ -152,14 +157,14 @@ fn wordwrap(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
         paragraphs.push(wrapped(line, width, long, hyphens)?.join(&between));
     }
     let out = paragraphs.join(&between);
-    super::super::budget::room(out.len())?;
+    budget::room(out.len())?;
     Ok(Val::str(out))
 }
 
 fn filesizeformat(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     let [binary] = args.bind("do_filesizeformat", ["binary"], 0)?;
     let binary = flag(binary.as_ref(), false)?;
-    let bytes = super::numbers::to_float(interp, &val)?;
+    let bytes = numbers::to_float(interp, &val)?;
     let base: f64 = if binary { 1024.0 } else { 1000.0 };
     if (bytes - 1.0).abs() < f64::EPSILON {
         return Ok(Val::from("1 Byte"));
@@ -185,7 +190,7 @@ fn filesizeformat(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
 
 /// A value on one line, its mappings sorted.
 fn sorted_repr(val: &Val) -> Res<String> {
-    let _level = super::super::budget::deeper()?;
+    let _level = budget::deeper()?;
     let joined = |items: &[Val]| -> Res<String> {
         Ok(items.iter().map(sorted_repr).collect::<Res<Vec<_>>>()?.join(", "))
     };
@@ -204,13 +209,13 @@ fn sorted_repr(val: &Val) -> Res<String> {
     })
 }
 
-fn sorted_pairs(dict: &super::super::val::Dict) -> Res<Vec<(Val, Val)>> {
+fn sorted_pairs(dict: &val::Dict) -> Res<Vec<(Val, Val)>> {
     let pairs = dict.pairs();
     let keyed = pairs
         .iter()
         .map(|(key, value)| (key.clone(), Val::tuple(vec![key.clone(), value.clone()])))
         .collect();
-    let Ok(sorted) = super::super::ops::sort(keyed, false) else {
+    let Ok(sorted) = ops::sort(keyed, false) else {
         return Err(not_native("pprint of a mapping with keys of several types"));
     };
     Ok(sorted
@@ -224,7 +229,7 @@ fn sorted_pairs(dict: &super::super::val::Dict) -> Res<Vec<(Val, Val)>> {
 
 /// A value over as many lines as it needs for 80 columns.
 fn pretty(val: &Val, indent: usize, allowance: usize, out: &mut String) -> Res<()> {
-    let _level = super::super::budget::deeper()?;
+    let _level = budget::deeper()?;
     let line = sorted_repr(val)?;
     if text::len(&line) <= 80_usize.saturating_sub(indent).saturating_sub(allowance) {
         out.push_str(&line);
@@ -284,7 +289,7 @@ fn pprint(_: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
 
 fn python(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
     args.none("format_python")?;
-    if let Some(undefined) = super::serialize::undefined_within(&val)? {
+    if let Some(undefined) = serialize::undefined_within(&val)? {
         return Ok(undefined);
     }
     let text = pprint(interp, val, Args::default())?;

@@ -1,0 +1,7 @@
+//! cargo-fuzz's door to `fuzz/targets/fnmatch.rs`.
+#![no_main]
+
+#[path = "../targets/fnmatch.rs"]
+mod target;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| target::fnmatch(data));

@@ -1,0 +1,85 @@
+//! Patterns and names at random, and what Python's `fnmatch.fnmatchcase` says of them.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use saltcellar::model::Glob;
+use saltcellar::reactor::Matcher;
+
+const PAIRS: usize = 40_000;
+
+const PROGRAM: &str = "\
+import fnmatch, json, sys
+pairs = json.load(sys.stdin)
+print(''.join('01'[fnmatch.fnmatchcase(name, pattern)] for pattern, name in pairs))
+";
+
+/// Numbers that follow from a seed (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        usize::try_from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33).unwrap() % n
+    }
+
+    fn text(&mut self, letters: &[&str], most: usize) -> String {
+        (0..self.below(most + 1)).map(|_| letters[self.below(letters.len())]).collect()
+    }
+}
+
+#[test]
+fn patterns_match_what_python_s_fnmatch_matches() {
+    let mut random = Random(0x5a17_ce11);
+    // Few letters, so that much matches; all that means something in a pattern, in Python's regular expressions, or to a splitter.
+    let names = ["a", "b", "c", "/", "-", "]", "[", "!", "^", ".", "\u{e9}", "\n"];
+    let mut patterns = names.to_vec();
+    patterns.extend([
+        "*", "*", "*", "?", "[", "[", "]", "[a", "-", "a-c", "c-a", "!", "\\", "[!", "[]", "[!]", "--", "&&",
+        "||", "~~", "[a-c]", "[^a]", "[!-b]",
+    ]);
+    let mut pairs: Vec<(String, String)> = (0..PAIRS)
+        .map(|_| {
+            let name = random.text(&names, 7);
+            // Half of the patterns are made of the name, so that half of the answers are yes.
+            let pattern = if random.below(2) == 0 {
+                random.text(&patterns, 7)
+            } else {
+                let bent = |c: char| match random.below(8) {
+                    0 => "*".to_owned(),
+                    1 => "?".to_owned(),
+                    2 => format!("[{c}]"),
+                    3 => format!("[!{c}]"),
+                    4 => format!("[{c}-c]"),
+                    5 => String::from("**"),
+                    _ => c.to_string(),
+                };
+                name.chars().map(bent).collect()
+            };
+            (pattern, name)
+        })
+        .collect();
+    pairs.push((String::new(), String::new()));
+
+    let mut python = Command::new("python3")
+        .args(["-c", PROGRAM])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the tests need a python3");
+    let mut input = python.stdin.take().unwrap();
+    input.write_all(serde_json::to_string(&pairs).unwrap().as_bytes()).unwrap();
+    drop(input);
+    let output = python.wait_with_output().unwrap();
+    let said: Vec<bool> = output.stdout.trim_ascii().iter().map(|digit| *digit == b'1').collect();
+    assert_eq!(said.len(), pairs.len(), "Python has answered");
+
+    let yes = said.iter().filter(|said| **said).count();
+    assert!(yes > PAIRS / 10 && yes < PAIRS * 9 / 10, "{yes} of {PAIRS} match: the test says little");
+    for ((pattern, name), said) in pairs.iter().zip(said) {
+        assert_eq!(Glob::new(pattern).matches(name), said, "{pattern:?} on {name:?}");
+        assert_eq!(Matcher::new([pattern.as_str()]).matches(name), said, "the tree: {pattern:?} on {name:?}");
+    }
+}
