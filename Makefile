@@ -12,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test test-rust test-python test-integration check matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak fuzz clean
+.PHONY: help run test test-rust test-python test-integration check matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor fuzz clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -73,6 +73,7 @@ bench-bus: ## what archiving its events costs a real master: Salt's own EventRet
 bench-reactor: ## the reactor's pipeline: Salt's own and ours on the same rules and files, in one run
 	$(CARGO) build --release
 	@SALTCELLAR_BIN="$(abspath $(TARGET))/release/saltcellar" $(LAB) in-venv -- python tests/lab/bench_reactor.py
+	@$(TARGET)/release/saltcellar bench reactor --wire $(BENCH_ARGS)
 
 bench-extension: ## the Salt extension measured: event_return in batches, returner with 1 and 8 workers
 	@$(CARGO) build --release
@@ -94,6 +95,11 @@ soak: ## memory over a hundred million entries (SOAK_ENTRIES)
 	@$(CARGO) build --release
 	@$(TARGET)/release/saltcellar bench ingest --load small --no-yardstick --entries $(SOAK_ENTRIES) --output json $(BENCH_ARGS)
 
+SOAK_EVENTS ?= 10000000
+soak-reactor: ## the reactor's memory over ten million events (SOAK_EVENTS); fails if it grows
+	@$(CARGO) build --release
+	@$(TARGET)/release/saltcellar bench reactor --soak $(SOAK_EVENTS) $(BENCH_ARGS)
+
 matrix: ## the Python and integration tests on every pinned Salt release
 	@for r in 3008.3 3007.15 3006.28; do $(MAKE) --no-print-directory test-python test-integration SALT_RELEASE=$$r; done
 
@@ -112,7 +118,7 @@ extension-docs: ## the extension's pages as HTML, in salt/dist/docs (fetches Sph
 bench-store: ## the store alone, in this process, against the yardstick
 	$(CARGO) bench --bench ingest
 
-FUZZ_TARGETS ?= frame salt_event call signed_batch block pages zmtp spill redact sls_yaml sls_jinja
+FUZZ_TARGETS ?= frame salt_event call signed_batch block pages zmtp spill redact sls_yaml sls_jinja fnmatch
 fuzz: ## the fuzz targets with coverage, each for FUZZ_SECONDS (60); needs cargo-fuzz (FUZZ_TARGETS: only these)
 	@$(CARGO) test --test it fuzz_short::write_corpus -- --exact --ignored
 	@for t in $(FUZZ_TARGETS); do RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$t fuzz/corpus/$$t fuzz/regressions/$$t -- \

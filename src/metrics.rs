@@ -247,6 +247,36 @@ counters! {
     reactor_records_failed,
     /// Times that the reactor's place in the log could not be written down.
     reactor_keeps_failed,
+    /// In shadow, calls that Salt's own reactor made, too.
+    shadow_same,
+    /// In shadow, calls that Salt's own reactor made otherwise.
+    shadow_differs,
+    /// In shadow, calls that Salt's own reactor did not make.
+    shadow_only_ours,
+    /// In shadow, calls that Salt's own reactor alone made.
+    shadow_only_salts,
+    /// In shadow, calls of which it cannot be seen whether Salt's own reactor made them.
+    shadow_unseen,
+    /// In shadow, jobs that Salt's own reactor or somebody else published; nothing shows who.
+    shadow_unattributed,
+    /// In shadow, calls that were judged before the end of their window, because too many were waiting.
+    shadow_hurried,
+    /// Times that the reactor's configuration was read again and took effect.
+    reactor_reloads,
+    /// Times that it could not be used, and the reactor went on as it was.
+    reactor_reloads_refused,
+    /// Processes of Salt's own renderer that were started; more than one means that one ended or was killed.
+    helper_starts,
+    /// Requests to it: files to render, functions of Salt to call, questions whether there is one.
+    helper_requests,
+    /// Of those, the files that it was asked to render.
+    helper_renders,
+    /// Of those, the ones that took too long; their process was killed.
+    helper_requests_too_long,
+    /// Of those, the ones whose process died or answered nonsense.
+    helper_requests_broken,
+    /// Times that Salt's own renderer could not be started.
+    helper_starts_failed,
 }
 
 #[cfg(test)]

@@ -76,6 +76,7 @@ class FakeDaemon:
         self.connections = 0
         self.greetings = []
         self._open = []
+        self._coming = threading.Lock()
         self._listener = None
 
     def start(self):
@@ -91,7 +92,8 @@ class FakeDaemon:
         """As if killed: nothing listens, and what was open is closed."""
         if self._listener is None:
             return
-        listener, self._listener = self._listener, None
+        with self._coming:
+            listener, self._listener = self._listener, None
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
@@ -101,11 +103,13 @@ class FakeDaemon:
 
     def drop(self):
         """Close every open connection, and go on listening."""
-        for one in self._open:
+        # Whoever is cut off may come again at once: that one stays, and is there to be closed next time.
+        with self._coming:
+            gone, self._open = self._open, []
+        for one in gone:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
-        self._open = []
 
     def named(self, *calls):
         return [args for call, args in self.calls if call in calls]
@@ -116,7 +120,12 @@ class FakeDaemon:
                 one, _ = listener.accept()
             except OSError:
                 return
-            self._open.append(one)
+            with self._coming:
+                if self._listener is not listener:
+                    # Stopped meanwhile.
+                    one.close()
+                    return
+                self._open.append(one)
             self.connections += 1
             threading.Thread(target=self._serve, args=(one,), daemon=True).start()
 

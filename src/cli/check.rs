@@ -7,7 +7,7 @@ use super::output::{Format, Output};
 use crate::config::{Config, Surroundings};
 
 pub(super) const EXAMPLES: &str = "\
-Reads flags, environment and file as `saltcellar serve` would, and starts nothing. The output is YAML that
+Reads flags, environment and file as `saltcellar serve` would, and starts nothing. The output is YAML that \
 can serve as a configuration file; each value says in a comment where it comes from.
 
 Examples:

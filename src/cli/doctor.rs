@@ -298,7 +298,7 @@ fn ask_daemon(found: &mut Findings, socket: &Path) -> Option<(Client, Json)> {
 /// The reactor of the daemon, if it has one; gives the connection back.
 fn look_at_reactor(found: &mut Findings, mut client: Client, config: &Config) -> Client {
     const CHECK: &str = "reactor";
-    if config.reactor.master.is_none() {
+    if config.reactor.of_whom().is_none() {
         return client;
     }
     let reactor = match ask::call(&mut client, "reactor_list", []) {
@@ -310,6 +310,10 @@ fn look_at_reactor(found: &mut Findings, mut client: Client, config: &Config) ->
     };
     let is = |key: &str| reactor.get(key).and_then(Json::as_bool).unwrap_or(false);
     let count = |key: &str| number(&reactor, key);
+    if let Some(refused) = reactor.get("refused") {
+        let words = format!("its configuration cannot be used, and is not: {}", text(refused, "why"));
+        found.say(CHECK, Verdict::Problem, words);
+    }
     if is("master_away") {
         found.say(
             CHECK,
@@ -317,8 +321,7 @@ fn look_at_reactor(found: &mut Findings, mut client: Client, config: &Config) ->
             "the master does not answer at its request port; reactions wait for it",
         );
     } else if is("shadow") && !config.reactor.settings.shadow {
-        let words =
-            "it only watches, for Salt's own reactor runs on this master: move the rules to reactor.rules";
+        let words = "it only watches, for Salt's own reactor runs on this master: `engines: [saltcellar-reactor]` there turns that off";
         found.say(CHECK, Verdict::Warning, words);
     } else {
         let words = format!(

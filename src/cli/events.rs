@@ -40,8 +40,8 @@ pub(super) struct Send {
 }
 
 const SEND_EXAMPLES: &str = "\
-The daemon fires it as `salt-run event.send` does, with the _stamp of the moment: reactors, engines and
-everybody on the bus see it, and so does the archive, once it comes back. Only root and the user that the
+The daemon fires it as `salt-run event.send` does, with the _stamp of the moment: reactors, engines and \
+everybody on the bus see it, and so does the archive, once it comes back. Only root and the user that the \
 master runs as may. Nobody answers: what is written to a master's socket was fired as far as anyone knows.
 
 Examples:

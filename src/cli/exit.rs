@@ -9,7 +9,7 @@ use super::events::BadData;
 use super::import::LeftOut;
 use super::jobs::Unfinished;
 use super::output::OutputError;
-use super::reactor::{Broken, NotAsSalt};
+use super::reactor::{Broken, NotAsSalt, Unlike};
 use crate::api::client::ClientError;
 use crate::config::ConfigError;
 use crate::door::SocketError;
@@ -71,7 +71,7 @@ impl Exit {
                 _ => Self::Failed,
             });
         }
-        if cause.is::<Broken>() || cause.is::<NotAsSalt>() {
+        if cause.is::<Broken>() || cause.is::<NotAsSalt>() || cause.is::<Unlike>() {
             return Some(Self::Failed);
         }
         if cause.is::<LeftOut>() {

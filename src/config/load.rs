@@ -59,7 +59,21 @@ pub(super) fn config(given: &Given, surroundings: &Surroundings) -> Result<Confi
     }
     default_socket(&mut config, surroundings)?;
     whole_https(&config)?;
+    one_reactor(&config)?;
     Ok(config)
+}
+
+/// A daemon reacts for a master, or for a minion.
+fn one_reactor(config: &Config) -> Result<(), ConfigError> {
+    if config.reactor.master.is_none() || config.reactor.minion.is_none() {
+        return Ok(());
+    }
+    Err(ConfigError {
+        origin: config.origin("reactor.minion").clone(),
+        key: "reactor.minion".to_owned(),
+        problem: "reactor.master is given, too".to_owned(),
+        accepted: "give one of them; the other's reactor is a daemon of its own".to_owned(),
+    })
 }
 
 /// An HTTPS door has a certificate and its key.
@@ -351,6 +365,13 @@ mod tests {
         let long = format!("socket: /{}\n", "x".repeat(120));
         assert!(problem(&long).contains("has 121 bytes, too long for a unix socket; give an absolute path"));
         assert!(problem(&"#".repeat(1024 * 1024 + 1)).contains("longer than"));
+    }
+
+    #[test]
+    fn a_daemon_reacts_for_one() {
+        let (dir, given) = with_file("reactor:\n  master: /m\n  minion: /n\n");
+        let error = Config::load(&given, &user(dir.path())).unwrap_err().to_string();
+        assert!(error.contains(":3: reactor.minion: reactor.master is given, too"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the configuration says about the reactor.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,15 +9,21 @@ use serde_json::{Map as JsonMap, Value as Json, json};
 use super::duration;
 use super::keys::{Bad, text};
 use super::raw::{Entry, Node, Value};
-use crate::limits::{REACTOR_OPTIONS_MAX, REACTOR_TRIES_MAX, REACTOR_WORKERS};
+use super::salt_master::Role;
+use crate::limits::{
+    REACTOR_OPTIONS_MAX, REACTOR_SHADOW_WINDOW_MAX, REACTOR_SHADOW_WINDOW_MIN, REACTOR_TRIES_MAX,
+    REACTOR_WORKERS,
+};
 use crate::model::{Allow, Glob, Rate, ReactorSettings, RuleOptions};
 use crate::sls;
 
-/// The reactor; there is none unless `master` is given.
+/// The reactor; there is none unless `master` or `minion` is given.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReactorConfig {
     /// The master's own configuration file.
     pub master: Option<PathBuf>,
+    /// A minion's.
+    pub minion: Option<PathBuf>,
     /// Rules in place of the master's: a list in Salt's form, or the path of a file with one.
     pub rules: Option<sls::Value>,
     /// Salt's Python, for what is not rendered natively.
@@ -27,6 +33,12 @@ pub struct ReactorConfig {
 }
 
 impl ReactorConfig {
+    /// Whose reactor it is, by which file, and the key that says so; none if there is no reactor.
+    pub fn of_whom(&self) -> Option<(Role, &Path, &'static str)> {
+        let master = self.master.as_deref().map(|path| (Role::Master, path, "reactor.master"));
+        master.or_else(|| self.minion.as_deref().map(|path| (Role::Minion, path, "reactor.minion")))
+    }
+
     /// The settings, with `allow` of all rules in each that has none of its own.
     pub fn effective(&self) -> ReactorSettings {
         let mut settings = self.settings.clone();
@@ -97,6 +109,13 @@ pub(super) fn truth(value: &Value) -> Result<bool, Bad> {
         "false" => Ok(false),
         other => Err(Bad::from(format!("{other:?} is not accepted"))),
     }
+}
+
+/// Reads `reactor.shadow_window`.
+pub(super) fn window(value: &Value) -> Result<Duration, Bad> {
+    let within = REACTOR_SHADOW_WINDOW_MIN..=REACTOR_SHADOW_WINDOW_MAX;
+    let window = duration::parse(text(value)?).filter(|window| within.contains(window));
+    window.ok_or_else(|| Bad::from(format!("{} is not accepted", value.noun())))
 }
 
 /// Reads `reactor.depth_max`.
@@ -317,6 +336,10 @@ mod tests {
             assert_eq!(read(yaml, read_options).unwrap_err(), expected, "{yaml}");
         }
         assert_eq!(read("\n- a: [x]\n- b\n", read_rules).unwrap_err(), "3[1]: \"b\"");
+        for window_of in ["0s", "2h", "soon", "10"] {
+            assert!(read(window_of, window).is_err(), "{window_of}");
+        }
+        assert_eq!(read("1h", window).unwrap(), Duration::from_secs(3600));
         assert!(read("relative", read_rules).is_err() && read("/a/b.yaml", read_rules).is_ok());
     }
 }

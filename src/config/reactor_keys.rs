@@ -17,12 +17,23 @@ pub(super) const MASTER: Key = Key {
     show: |config| config.reactor.master.as_deref().map_or(Json::Null, path_json),
 };
 
+pub(super) const MINION: Key = Key {
+    name: "reactor.minion",
+    takes: "an absolute path of a file",
+    default: "none: there is no reactor",
+    doc: REACTOR_MINION,
+    example: "/etc/salt/minion",
+    flag: None,
+    environment: None,
+    set: |config, value| put(&mut config.reactor.minion, path(value).map(Some)),
+    show: |config| config.reactor.minion.as_deref().map_or(Json::Null, path_json),
+};
+
 pub(super) const RULES: Key = Key {
     name: "reactor.rules",
     takes: "a list of rules, or an absolute path of a YAML file with one",
     default: "none: the master's own `reactor`",
-    doc: "The rules, in Salt's form, in place of the master's own. A master that has rules itself also runs Salt's reactor, \
-          so this is where they move.",
+    doc: "The rules, in Salt's form, in place of the master's own.",
     example: "[{'salt/minion/*/start': [/srv/reactor/start.sls, 'salt://reactor/sync.sls']}]",
     flag: None,
     environment: None,
@@ -34,12 +45,26 @@ pub(super) const SHADOW: Key = Key {
     name: "reactor.shadow",
     takes: "true or false",
     default: "false",
-    doc: "Render and write down what would be done, and do nothing: for a trial beside Salt's own reactor.",
+    doc: "Render and write down what would be done, and do nothing: for a trial beside Salt's own reactor. `saltcellar reactor shadow` \
+          tells in what the two differ.",
     example: "true",
     flag: None,
     environment: None,
     set: |config, value| put(&mut config.reactor.settings.shadow, reactor::truth(value)),
     show: |config| Json::from(config.reactor.settings.shadow),
+};
+
+pub(super) const SHADOW_WINDOW: Key = Key {
+    name: "reactor.shadow_window",
+    takes: "a time from 1s to 1h",
+    default: "1m",
+    doc: "In shadow: how long after an event Salt's own reactor may take to do what `saltcellar reactor shadow` then compares. It works \
+          one event after the other; give more if it lags behind.",
+    example: "5m",
+    flag: None,
+    environment: None,
+    set: |config, value| put(&mut config.reactor.settings.shadow_window, reactor::window(value)),
+    show: |config| Json::from(duration::show(config.reactor.settings.shadow_window)),
 };
 
 pub(super) const OPTIONS: Key = Key {
@@ -115,9 +140,20 @@ pub(super) const PYTHON: Key = Key {
 
 const REACTOR: &str = "The master's configuration file; with it, the daemon is that master's reactor. Out of it and the files that it \
 includes come `reactor`, `file_roots`, `user`, `cachedir`, `interface`, `ret_port` and all else that reactions need; they are read \
-again when they change. The daemon must read the master's bus (`bus`) and be able to read the key in its cache. While the master \
-runs Salt's own reactor, this one watches only, as with `reactor.shadow`. It sees events as they are stored: what \
-`ingest.filter` leaves out or `ingest.redact` replaces, it does not see.";
+again when they change; that another file is named here takes effect at the next start. The daemon must read the master's bus (`bus`) and be able to read the key in its cache. It sees events as \
+they are stored: what `ingest.filter` leaves out or `ingest.redact` replaces, it does not see. While the master runs Salt's own \
+reactor, this one watches only, as with `reactor.shadow`. One line hands over, with the rules left where they are: \
+`engines: [saltcellar-reactor]` in the master's configuration (one item more if there is a list already), and a restart of the \
+master. There is no such engine; its name keeps the master from adding its own, and lets `salt-run reactor.list`, `add`, `delete`, \
+`is_leader` and `set_leader` through, which are answered here. What they change lasts until the daemon is started again. `salt://` \
+is read from `file_roots` directly; what other backends of the file server have (`fileserver_backend`), Salt fetches \
+(`reactor.python`), and it is trusted for two seconds.";
+const REACTOR_MINION: &str = "In place of `reactor.master`: a minion's configuration file; with it, the daemon is that minion's \
+reactor, whether or not the minion has a master. `bus` is the minion's socket directory (`/var/run/salt/minion`), the rules are \
+`reactor` of the minion's files or `reactor.rules`. Reactions are `caller`: an execution function, run on this machine by Salt \
+(`reactor.python`) as `salt-call` would, one after the other; for the others a minion has no port to ask. What a function raises is \
+not tried again. With the daemon ending in the middle it runs again at the next start, unless its rule says `at_most_once`. While \
+the minion's `engines` name Salt's reactor, this one watches only.";
 const REACTOR_OPTIONS: &str = "How rules run; `rule` is a pattern as it stands in the list of rules, and such a rule is rendered \
 apart from others. `at_most_once`: no call is made a second time, even if nobody knows whether the first one reached the master (by \
 default it is made again, unless the job has been seen). `tries`: how often a call is tried that the master refuses (5), with \

@@ -113,7 +113,7 @@ impl Daemon {
             clock: clock.clone(),
             metrics: metrics.clone(),
             drain: drain.clone(),
-            gather: if config.reactor.master.is_some() { BUS_GATHER_TO_REACT } else { BUS_GATHER },
+            gather: if config.reactor.of_whom().is_some() { BUS_GATHER_TO_REACT } else { BUS_GATHER },
         };
         for (n, sock_dir) in config.bus.iter().enumerate() {
             let bus = Bus::new(n, sock_dir, fittings.clone());

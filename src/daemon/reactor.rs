@@ -1,9 +1,9 @@
-//! The reactor's place in the daemon: built out of the master's own configuration, and built anew when that changes.
+//! The reactor's place in the daemon: built out of the master's own configuration, or a minion's, and built anew when that changes.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime};
 
@@ -11,17 +11,17 @@ use anyhow::{Context as _, bail};
 
 use super::threads;
 use crate::clock::Clock;
-use crate::config::salt_master::SaltMaster;
+use crate::config::salt_master::{Role, SaltMaster};
 use crate::config::{Config, Origin, ReactorConfig, Surroundings};
 use crate::ingest::fire::Firer;
 use crate::limits::{MASTER_PATIENCE, REACTOR_RELOAD, REACTOR_SIGNATURES};
 use crate::master::{Answer, Call, Master, MasterError, Place, pack, read_signatures};
 use crate::metrics::Metrics;
-use crate::model::{Note, NoteLevel, ReactorSettings};
-use crate::reactor::run::Ask;
+use crate::model::{Glob, Note, NoteLevel, ReactorSettings};
 use crate::reactor::run::engine::{Handle, Parts, Reactor};
 use crate::reactor::run::native::Native;
-use crate::reactor::{Helper, HelperOptions, NoSalt, Pipeline, Salt, Signature, Signatures};
+use crate::reactor::run::{Ask, CallerError};
+use crate::reactor::{Helper, HelperOptions, NoSalt, Pipeline, Salt, SaltError, Signature, Signatures};
 use crate::shutdown::Drain;
 use crate::sls::Value;
 use crate::sls::value::Map;
@@ -39,29 +39,102 @@ pub(super) struct Running {
     again: Arc<AtomicBool>,
 }
 
+/// What a minion's reactor says of other reactions than `caller`.
+const NO_MASTER: &str = "this is a minion's reactor (reactor.minion): it has `caller` reactions only";
+
 /// What reactions are carried out with.
 struct Hands {
-    master: Master,
-    salt: Arc<dyn Salt>,
+    /// Another one once the configuration says so; what is under way ends with the one it began with. A minion has none.
+    seat: RwLock<Option<Seat>>,
+    /// What runs `caller` reactions, one after the other.
+    callers: RwLock<Arc<dyn Salt>>,
     firer: Arc<Firer>,
+    /// Where the sockets of the bus lie that is reacted to.
+    sock_dir: String,
     clock: Clock,
     metrics: Arc<Metrics>,
 }
 
-impl Ask for Hands {
-    fn ask(&self, call: &Call, jid: &str, patience: std::time::Duration) -> Result<Answer, MasterError> {
-        self.master.ask(call, jid, patience)
+/// A master, as its configuration has it.
+#[derive(Clone)]
+struct Seat {
+    master: Arc<Master>,
+    /// The keys that it accepted; none if it publishes jobs for nobody, too.
+    accepted: Option<PathBuf>,
+}
+
+impl Hands {
+    fn seat(&self) -> Option<Seat> {
+        self.seat.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn caller(&self, fun: &str, args: &[Value], kwargs: &Value) -> Result<Value, String> {
+    /// Takes up what the configuration says by now. The key is looked at for each request anyway.
+    fn take_up(&self, built: &Built) {
+        let (Some(place), Some(known)) = (&built.place, self.seat()) else { return };
+        let master = if known.master.place() == place {
+            known.master
+        } else {
+            tracing::info!(
+                master = %place, user = place.user, before = %known.master.place(),
+                "reactions go to the master at its new place"
+            );
+            Arc::new(Master::new(place.clone(), self.metrics.clone()))
+        };
+        let seat = Seat { master, accepted: built.accepted.clone() };
+        *self.seat.write().unwrap_or_else(PoisonError::into_inner) = Some(seat);
+    }
+}
+
+impl Ask for Hands {
+    fn ask(&self, call: &Call, jid: &str, patience: std::time::Duration) -> Result<Answer, MasterError> {
+        match self.seat() {
+            Some(seat) => seat.master.ask(call, jid, patience),
+            None => Err(MasterError::Refused { place: "no address".to_owned(), why: NO_MASTER.to_owned() }),
+        }
+    }
+
+    fn cannot(&self, client: &str) -> Option<String> {
+        (self.seat().is_none() && client != "caller").then(|| NO_MASTER.to_owned())
+    }
+
+    fn reaches_nobody(&self, tgt: &Value, tgt_type: &str) -> Option<String> {
+        let accepted = self.seat()?.accepted?;
+        let is_there = |name: &str| {
+            // A name with a slash is no minion's, and would lead elsewhere.
+            !name.contains('/') && accepted.join(name).symlink_metadata().is_ok()
+        };
+        let found = match (tgt_type, tgt) {
+            ("glob", Value::Str(glob)) if glob.contains(['*', '?', '[']) => {
+                let glob = Glob::new(glob);
+                let mut keys = std::fs::read_dir(&accepted).ok()?;
+                keys.any(|key| {
+                    key.is_ok_and(|key| key.file_name().to_str().is_some_and(|id| glob.matches(id)))
+                })
+            }
+            ("glob", Value::Str(name)) => accepted.is_dir().then(|| is_there(name))?,
+            ("list", Value::List(names)) => {
+                accepted.is_dir().then(|| names.iter().filter_map(Value::as_str).any(is_there))?
+            }
+            _ => return None,
+        };
+        (!found).then(|| "no minion with an accepted key matches the target".to_owned())
+    }
+
+    fn caller(&self, fun: &str, args: &[Value], kwargs: &Value) -> Result<Value, CallerError> {
         let kwargs: Map = kwargs.as_map().cloned().unwrap_or_default();
-        let answer = self.salt.call(fun, args, &kwargs).map_err(|error| error.to_string())?;
-        answer.result.map_err(|(kind, text)| format!("{kind}: {text}"))
+        let salt = self.callers.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let answer = salt.call(fun, args, &kwargs).map_err(|error| match error {
+            SaltError::Absent(why) => CallerError::NotBegun(why),
+            error @ SaltError::TooLong { .. } => CallerError::Failed(error.to_string()),
+            error @ SaltError::Broken(_) => CallerError::Lost(error.to_string()),
+        })?;
+        answer.result.map_err(|(kind, text)| CallerError::Failed(format!("{kind}: {text}")))
     }
 
     fn fire(&self, tag: &str, data: &Value) -> Result<(), String> {
         let said = |error: crate::ingest::fire::FireError| error.to_string();
-        let target = self.firer.target(None).map_err(said)?;
+        let ours = self.firer.target(Some(&self.sock_dir));
+        let target = ours.or_else(|_| self.firer.target(None)).map_err(said)?;
         let framing = self.firer.framing(&target).map_err(said)?;
         let stamp = self.clock.now().iso();
         let data = salt_event::stamped(&pack::packed(data), stamp.trim_end_matches('Z'));
@@ -75,33 +148,46 @@ impl Ask for Hands {
 struct Built {
     pipeline: Arc<Pipeline>,
     settings: ReactorSettings,
-    place: Place,
-    salt: Arc<dyn Salt>,
+    /// The master's; none for a minion.
+    place: Option<Place>,
+    accepted: Option<PathBuf>,
+    python: Option<PathBuf>,
+    sock_dir: PathBuf,
     /// The files that were read, and when they were changed.
     files: Vec<(PathBuf, Option<SystemTime>)>,
 }
 
-fn build(path: &Path, config: &ReactorConfig) -> anyhow::Result<Built> {
-    if !path.is_file() {
-        bail!("reactor.master: there is no file {}", path.display());
+/// Salt's Python as a process, or nothing.
+fn helper(python: Option<&PathBuf>, make: impl FnOnce(&PathBuf) -> HelperOptions) -> Arc<dyn Salt> {
+    match python {
+        Some(python) => Arc::new(Helper::new(make(python))),
+        None => Arc::new(NoSalt),
     }
-    let master = SaltMaster::read(path);
-    // The master starts its own reactor whatever else is said; two of them would do everything twice.
-    let salt_reacts = master.runs_reactor();
+}
+
+fn build(
+    role: Role,
+    path: &Path,
+    key: &str,
+    config: &ReactorConfig,
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<Built> {
+    if !path.is_file() {
+        bail!("{key}: there is no file {}", path.display());
+    }
+    let master = SaltMaster::read_as(path, role);
     let bad: Vec<&Note> = master.notes.iter().filter(|note| note.level == NoteLevel::Error).collect();
     if let Some(first) = bad.first() {
-        bail!("reactor.master: {first}");
+        bail!("{key}: {first}");
     }
     for note in &master.notes {
         tracing::warn!(file = %path.display(), "{note}");
     }
     let python =
         config.python.clone().or_else(|| Some(PathBuf::from(PACKAGED_PYTHON)).filter(|path| path.is_file()));
-    let salt: Arc<dyn Salt> = match python {
-        Some(python) => Arc::new(Helper::new(HelperOptions::new(python, path))),
-        None => Arc::new(NoSalt),
-    };
-    let pipeline = Pipeline::new(&master, salt.clone());
+    let counting = |python: &PathBuf| HelperOptions::new(python, path).of(role).counting(metrics.clone());
+    let salt = helper(python.as_ref(), counting);
+    let pipeline = Pipeline::new(&master, salt);
     if let Some(rules) = &config.rules {
         pipeline.set_rules(rules);
     }
@@ -109,30 +195,72 @@ fn build(path: &Path, config: &ReactorConfig) -> anyhow::Result<Built> {
     for note in &rules.notes {
         tracing::error!(file = %path.display(), "{note}");
     }
-    tracing::info!(rules = rules.len(), master = %path.display(), "the reactor's rules");
+    tracing::info!(rules = rules.len(), file = %path.display(), "the reactor's rules");
     let mut settings = config.effective();
-    if salt_reacts && !settings.shadow {
-        tracing::error!(
-            master = %path.display(),
-            "Salt's own reactor runs on this master, for its configuration has `reactor` (or names it under `engines`); \
-             saltcellar's only watches. Move the rules to reactor.rules and restart the master, or say reactor.shadow: true"
-        );
+    // Salt starts its own reactor whatever else is said; two of them would do everything twice.
+    if master.runs_reactor() && !settings.shadow {
+        match role {
+            Role::Master => tracing::error!(
+                master = %path.display(),
+                "Salt's own reactor runs on this master, for its configuration has `reactor` (or names it under `engines`); \
+                 saltcellar's only watches. To hand over, put `saltcellar-reactor` into the master's list `engines` and restart the \
+                 master, or say reactor.shadow: true"
+            ),
+            Role::Minion => tracing::error!(
+                minion = %path.display(),
+                "Salt's own reactor runs in this minion, for its `engines` name it; saltcellar's only watches. To hand over, take it \
+                 out there and restart the minion, or say reactor.shadow: true"
+            ),
+        }
         settings.shadow = true;
+    } else if role == Role::Master && !master.lets_ask_reactor() {
+        tracing::info!(
+            master = %path.display(),
+            "`salt-run reactor.list` and its kin will say that no reactor is running, until the master's list `engines` has \
+             `saltcellar-reactor`"
+        );
     }
-    let port = master.int("ret_port").and_then(|port| u16::try_from(port).ok()).unwrap_or(4506);
-    let place = Place {
+    let place = (role == Role::Master).then(|| Place {
         host: master.text("interface").unwrap_or("0.0.0.0").to_owned(),
-        port,
+        port: master.int("ret_port").and_then(|port| u16::try_from(port).ok()).unwrap_or(4506),
         cachedir: master.cachedir.clone(),
         user: master.user.clone(),
-    };
+    });
     let mut files = master.files.clone();
     if !files.contains(&master.conf_file) {
         files.push(master.conf_file.clone());
     }
-    let include = path.parent().map(|dir| dir.join("master.d"));
+    let includes = match role {
+        Role::Master => "master.d",
+        Role::Minion => "minion.d",
+    };
+    let include = path.parent().map(|dir| dir.join(includes));
     let files = files.into_iter().chain(include).map(|file| (file.clone(), changed(&file))).collect();
-    Ok(Built { pipeline: Arc::new(pipeline), settings, place, salt, files })
+    let sock_dir = master.sock_dir.clone();
+    let orders = master.option("order_masters").is_some_and(|value| *value != Value::Bool(false));
+    let accepted = (!orders).then(|| master.pki_dir.join("minions"));
+    Ok(Built { pipeline: Arc::new(pipeline), settings, place, accepted, python, sock_dir, files })
+}
+
+/// Says so if the events that are reacted to are not those of that one bus.
+fn look_at_buses(buses: &[PathBuf], sock_dir: &Path) {
+    let same = |dir: &PathBuf| dir == sock_dir || dir.canonicalize().ok() == sock_dir.canonicalize().ok();
+    match buses {
+        [] => tracing::warn!(
+            wanted = %sock_dir.display(),
+            "no bus is read (`bus`): nothing is reacted to"
+        ),
+        [one] if same(one) => {}
+        _ => tracing::warn!(
+            ?buses, wanted = %sock_dir.display(),
+            "events of every bus that is read are reacted to; Salt's reactor has that of its own daemon alone"
+        ),
+    }
+}
+
+fn callers(python: Option<&PathBuf>, role: Role, path: &Path, metrics: &Arc<Metrics>) -> Arc<dyn Salt> {
+    let options = |python: &PathBuf| HelperOptions::new(python, path).of(role).for_callers();
+    helper(python, |python| options(python).counting(metrics.clone()))
 }
 
 fn changed(path: &Path) -> Option<SystemTime> {
@@ -149,15 +277,26 @@ impl Running {
         clock: &Clock,
         metrics: &Arc<Metrics>,
     ) -> anyhow::Result<Option<Self>> {
-        let Some(path) = config.reactor.master.clone() else { return Ok(None) };
-        let Built { pipeline, settings, place, salt, files } = build(&path, &config.reactor)?;
+        let Some((role, path, key)) = config.reactor.of_whom() else { return Ok(None) };
+        let path = path.to_owned();
+        let Built { pipeline, settings, place, accepted, python, sock_dir, files } =
+            build(role, &path, key, &config.reactor, metrics)?;
         let shadow = settings.shadow;
-        tracing::info!(master = %place, user = place.user, shadow, "reacting to the master's events");
+        if let Some(place) = &place {
+            tracing::info!(master = %place, user = place.user, shadow, "reacting to the master's events");
+        } else {
+            tracing::info!(minion = %path.display(), shadow, "reacting to the minion's events");
+        }
+        look_at_buses(&config.bus, &sock_dir);
         let (clock, metrics) = (clock.clone(), metrics.clone());
         let hands = Arc::new(Hands {
-            master: Master::new(place, metrics.clone()),
-            salt,
+            seat: RwLock::new(place.map(|place| {
+                let master = Arc::new(Master::new(place, metrics.clone()));
+                Seat { master, accepted }
+            })),
+            callers: RwLock::new(callers(python.as_ref(), role, &path, &metrics)),
             firer: firer.clone(),
+            sock_dir: sock_dir.to_string_lossy().into_owned(),
             clock: clock.clone(),
             metrics: metrics.clone(),
         });
@@ -173,7 +312,7 @@ impl Running {
         };
         let reactor = Reactor::start(parts).context("start the reactor")?;
         let (drain, again) = (Drain::new(), Arc::new(AtomicBool::new(false)));
-        let own = match config.origin("reactor.master") {
+        let own = match config.origin(key) {
             Origin::File { path, .. } => Some(path.clone()),
             _ => None,
         };
@@ -183,7 +322,8 @@ impl Running {
             store: store.clone(),
             config: config.reactor.clone(),
             own: own.map(|path| (path.clone(), changed(&path))),
-            path,
+            whose: (role, path, key),
+            python,
             files,
             pipeline,
             runners: HashMap::new(),
@@ -219,7 +359,9 @@ struct Keeper {
     config: ReactorConfig,
     /// The daemon's own file, and when it was changed.
     own: Option<(PathBuf, Option<SystemTime>)>,
-    path: PathBuf,
+    whose: (Role, PathBuf, &'static str),
+    /// Salt's.
+    python: Option<PathBuf>,
     files: Vec<(PathBuf, Option<SystemTime>)>,
     pipeline: Arc<Pipeline>,
     /// The arguments of the master's runners, once it has told them.
@@ -257,26 +399,37 @@ impl Keeper {
 
     /// Reads everything again. What cannot be used leaves everything as it is.
     fn reload(&mut self) {
-        let read = self.own_config().and_then(|config| Ok((build(&self.path, &config)?, config)));
-        match read {
+        let config = self.own_config();
+        let (role, path, key) = &self.whose;
+        let metrics = &self.hands.metrics;
+        match config.and_then(|config| Ok((build(*role, path, key, &config, metrics)?, config))) {
             Ok((built, config)) => {
                 if !self.runners.is_empty() {
                     built.pipeline.set_signatures(Signatures::with_runners(self.runners.clone()));
                 }
+                built.pipeline.take_over(&self.pipeline);
+                self.hands.take_up(&built);
+                if built.python != self.python {
+                    let other = callers(built.python.as_ref(), *role, path, metrics);
+                    *self.hands.callers.write().unwrap_or_else(PoisonError::into_inner) = other;
+                    self.python = built.python;
+                }
                 (self.files, self.config) = (built.files, config);
                 self.pipeline = built.pipeline;
                 let rules = Arc::new(Native::new(self.pipeline.clone()));
-                self.handle.change(Some(rules), Some(built.settings));
+                self.handle.change(rules, built.settings);
                 tracing::info!("the reactor's configuration was read again");
             }
             Err(error) => {
                 for (file, known) in &mut self.files {
                     *known = changed(file);
                 }
+                let error = format!("{error:#}");
                 tracing::error!(
-                    error = format!("{error:#}"),
+                    error,
                     "the reactor's configuration has changed and cannot be used; it goes on as it was"
                 );
+                self.handle.refuse(error);
             }
         }
     }
@@ -287,8 +440,9 @@ impl Keeper {
         *known = changed(path);
         let given = crate::config::Given { config: Some(path.clone()), ..crate::config::Given::default() };
         let config = Config::load(&given, &Surroundings::of_process())?.reactor;
-        if config.master.as_deref() != Some(&self.path) {
-            bail!("reactor.master is another file; that takes effect at the next start");
+        let (role, path, key) = &self.whose;
+        if config.of_whom() != Some((*role, path, key)) {
+            bail!("{key} is another file; that takes effect at the next start");
         }
         Ok(config)
     }
@@ -296,7 +450,7 @@ impl Keeper {
     /// Asks the master what its runners take, custom ones among them; the jid under which the answer comes.
     fn ask_for_runners(&self) -> Option<String> {
         let call = Call::runner("salt.cmd", vec!["sys.runner_argspec".into(), "*".into()], Map::new());
-        match self.hands.master.ask(&call, "", MASTER_PATIENCE) {
+        match self.hands.seat()?.master.ask(&call, "", MASTER_PATIENCE) {
             Ok(Answer::Started { jid, .. }) => Some(jid),
             Ok(_) => None,
             Err(error) => {

@@ -99,4 +99,46 @@ pub const REACTOR_SIGNATURES: Duration = Duration::from_secs(3600);
 /// How often the files of the master's configuration are looked at.
 pub const REACTOR_RELOAD: Duration = Duration::from_secs(2);
 
+/// How long a function of a `caller` reaction may take: a state run may take long, and Salt itself has no bound.
+pub const REACTOR_CALLER_TIME: Duration = Duration::from_secs(3600);
+
+/// How long a file that Salt fetched from its file server is trusted. A fetch takes some 10 ms, and what is behind it (git, S3) is
+/// looked at by the master once a minute.
+pub const REACTOR_FETCHED_TRUSTED: Duration = Duration::from_secs(2);
+
+/// How many changes of `salt-run reactor.add` and `reactor.delete` outlive a configuration that is read again.
+pub const REACTOR_CHANGES_MAX: usize = 1_000;
+
+/// How long after an event Salt's own reactor may take over it, for a call of its to be held against one of ours. It works one event
+/// after the other, and a master under load lags.
+pub const REACTOR_SHADOW_WINDOW: Duration = Duration::from_secs(60);
+/// See [`REACTOR_SHADOW_WINDOW`].
+pub const REACTOR_SHADOW_WINDOW_MIN: Duration = Duration::from_secs(1);
+/// See [`REACTOR_SHADOW_WINDOW`].
+pub const REACTOR_SHADOW_WINDOW_MAX: Duration = Duration::from_secs(3600);
+
+/// How much earlier than its event a call may be seen: one comes by the bus, the other perhaps by another door.
+pub const REACTOR_SHADOW_EARLY: Duration = Duration::from_secs(1);
+
+/// How long after the window our own record, and the load of a job, may take to get into the log.
+pub const REACTOR_SHADOW_LATE: Duration = Duration::from_secs(2);
+
+/// Calls of either side that wait for the end of their window, and the bytes of their arguments; beyond them the oldest are judged
+/// before their time.
+pub const REACTOR_SHADOW_WAITING_MAX: usize = 100_000;
+/// See [`REACTOR_SHADOW_WAITING_MAX`].
+pub const REACTOR_SHADOW_WAITING_BYTES: usize = 64 * 1024 * 1024;
+
+/// Bytes of one value of a call that is compared; of a larger one it is said that it cannot be seen.
+pub const REACTOR_SHADOW_ACT_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of the log that are searched for one page of what is compared.
+pub const REACTOR_SHADOW_SEARCH_BYTES: usize = 64 * 1024 * 1024;
+
+/// How often the reactor writes into the log whether it is in shadow, beside each start and change.
+pub const REACTOR_MODE_TOLD: Duration = Duration::from_secs(3600);
+
 const _: () = assert!(REACTOR_TASKS_MAX > REACTOR_WORKERS as usize);
+
+/// Processes of Salt's Python that render at once. Each has some 70 MB, and starts when those before it are busy.
+pub const REACTOR_HELPERS: usize = 4;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::Glob;
 use crate::limits::{
-    REACTOR_BACKOFF, REACTOR_BACKOFF_MAX, REACTOR_DEPTH_MAX, REACTOR_EVENT_AGE_MAX, REACTOR_TRIES,
-    REACTOR_WORKERS,
+    REACTOR_BACKOFF, REACTOR_BACKOFF_MAX, REACTOR_DEPTH_MAX, REACTOR_EVENT_AGE_MAX, REACTOR_SHADOW_WINDOW,
+    REACTOR_TRIES, REACTOR_WORKERS,
 };
 
 /// How often something may happen: so many times in so much time.
@@ -94,6 +94,8 @@ impl RuleOptions {
 pub struct ReactorSettings {
     /// Nothing is dispatched; what would have been is compared with what Salt's own reactor did.
     pub shadow: bool,
+    /// How long after an event Salt's own reactor may do what is held against ours.
+    pub shadow_window: Duration,
     /// Events that are older when their turn comes are set aside.
     pub age_max: Duration,
     /// Reactions to events of reactions to events... beyond so many are set aside.
@@ -108,6 +110,7 @@ impl Default for ReactorSettings {
     fn default() -> Self {
         Self {
             shadow: false,
+            shadow_window: REACTOR_SHADOW_WINDOW,
             age_max: REACTOR_EVENT_AGE_MAX,
             depth_max: REACTOR_DEPTH_MAX,
             plain: Arc::default(),

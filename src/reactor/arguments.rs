@@ -22,23 +22,22 @@ const LOGGER: &str = "salt.utils.reactor";
 /// Keys that come from the compiler; nobody wrote them as an argument.
 const INTERNAL: [&str; 7] = ["__id__", "__sls__", "name", "order", "fun", "key", "state"];
 
-/// The present way: `args` stands in the chunk. Sets `arg` and `kwarg` of `kwargs`.
+/// The present way: `args` stood in the chunk. Sets `arg` and `kwarg` instead.
 pub(super) fn present(
     client: Client,
-    chunk: &Map,
-    kwargs: &mut Map,
+    chunk: &mut Map,
     args: Value,
     notes: &mut Vec<Note>,
 ) -> Result<(), Refusal> {
-    let id = text_of(chunk, "__id__");
     for name in ["arg", "kwarg"] {
         if let Some(given) = chunk.get(name) {
             notes.push(Note::new(
                 NoteLevel::Warning,
                 LOGGER,
                 format!(
-                    "Reactor '{id}' is ignoring '{name}' param {} due to presence of 'args' param. Check the Reactor \
+                    "Reactor '{}' is ignoring '{name}' param {} due to presence of 'args' param. Check the Reactor \
                      System documentation for the correct argument format.",
+                    text_of(chunk, "__id__"),
                     given.python_str()
                 ),
             ));
@@ -46,8 +45,8 @@ pub(super) fn present(
     }
     let positional = client == Client::Caller && matches!(&args, Value::List(items) if !is_dictlist(items));
     if positional {
-        kwargs.insert("arg".into(), args);
-        kwargs.insert("kwarg".into(), Value::Map(Map::new()));
+        chunk.insert("arg".into(), args);
+        chunk.insert("kwarg".into(), Value::Map(Map::new()));
         return Ok(());
     }
     let keywords = match args {
@@ -59,8 +58,9 @@ pub(super) fn present(
                     NoteLevel::Error,
                     LOGGER,
                     format!(
-                        "Reactor '{id}' failed to execute {} '{}': Incorrect argument format, check the Reactor System \
+                        "Reactor '{}' failed to execute {} '{}': Incorrect argument format, check the Reactor System \
                          documentation for the correct format.",
+                        text_of(chunk, "__id__"),
                         client.name(),
                         text_of(chunk, "fun"),
                     ),
@@ -70,8 +70,8 @@ pub(super) fn present(
             repacked
         }
     };
-    kwargs.insert("arg".into(), Value::Tuple(Vec::new()));
-    kwargs.insert("kwarg".into(), Value::Map(keywords));
+    chunk.insert("arg".into(), Value::Tuple(Vec::new()));
+    chunk.insert("kwarg".into(), Value::Map(keywords));
     Ok(())
 }
 

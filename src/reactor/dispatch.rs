@@ -57,71 +57,65 @@ pub(super) struct Dispatch<'a> {
 
 impl Dispatch<'_> {
     /// The call that a chunk asks for.
-    pub(super) fn call(&self, chunk: &Map, notes: &mut Vec<Note>) -> Option<Call> {
-        let state = chunk.get("state").cloned().unwrap_or(Value::Null);
-        let Some(client) = Client::named(&state) else {
-            notes.push(unknown_type(chunk, &state));
+    pub(super) fn call(&self, mut chunk: Map, notes: &mut Vec<Note>) -> Option<Call> {
+        let state = chunk.get("state").unwrap_or(&Value::Null);
+        let Some(client) = Client::named(state) else {
+            notes.push(unknown_type(&chunk, state));
             return None;
         };
-        silent_mistakes(client, chunk, notes);
-        match self.prepared(client, chunk, notes).and_then(|(arg, kwarg, kwargs)| match client {
-            Client::Local => Ok(self.local(chunk, &arg, &kwarg, kwargs, notes)),
-            Client::Runner | Client::Wheel => self.master(client, chunk, &arg, kwarg, kwargs, notes),
-            Client::Caller => caller(chunk, &arg, &kwarg),
+        silent_mistakes(client, &chunk, notes);
+        match self.prepare(client, &mut chunk, notes).and_then(|()| match client {
+            Client::Local => Ok(self.local(std::mem::take(&mut chunk), notes)),
+            Client::Runner | Client::Wheel => self.master(client, &mut chunk, notes),
+            Client::Caller => caller(&chunk),
         }) {
             Ok(call) => Some(call),
             Err(Refusal::Told) => None,
             Err(Refusal::Failed(cause)) => {
-                notes.push(failed(client, chunk, cause));
+                notes.push(failed(client, &chunk, &text_of(&chunk, "fun"), cause));
                 None
             }
         }
     }
 
-    /// `arg`, `kwarg`, and all keywords with these two in them.
-    fn prepared(
-        &self,
-        client: Client,
-        chunk: &Map,
-        notes: &mut Vec<Note>,
-    ) -> Result<(Value, Value, Map), Refusal> {
-        let mut kwargs = chunk.clone();
-        kwargs.shift_remove("fun");
-        if client == Client::Local && kwargs.shift_remove("tgt").is_none() {
+    /// Makes of a chunk the keywords that Salt hands to its client, but for `fun` and `tgt`, which are still among them.
+    fn prepare(&self, client: Client, chunk: &mut Map, notes: &mut Vec<Note>) -> Result<(), Refusal> {
+        if client == Client::Local && !chunk.contains_key("tgt") {
             return Err(Refusal::Failed("local takes at least 2 arguments (1 given): no `tgt`".to_owned()));
         }
-        if matches!(client, Client::Runner | Client::Wheel) {
-            kwargs.insert("__user__".into(), REACTOR_USER.into());
-            if let Some(state) = kwargs.shift_remove("state") {
-                kwargs.insert("__state__".into(), state);
+        let is_of_master = matches!(client, Client::Runner | Client::Wheel);
+        let has_args = chunk.contains_key("args");
+        let mut mapped = (Value::Tuple(Vec::new()), Value::Map(Map::new()));
+        if is_of_master && !has_args && !(chunk.contains_key("arg") && chunk.contains_key("kwarg")) {
+            let Some(signature) = self.signature(client, chunk) else {
+                notes.push(Note::new(
+                    NoteLevel::Error,
+                    LOGGER,
+                    format!(
+                        "Reactor '{}' failed to execute {} '{}': function not available",
+                        text_of(chunk, "__id__"),
+                        client.name(),
+                        text_of(chunk, "fun"),
+                    ),
+                ));
+                return Err(Refusal::Told);
+            };
+            let (positional, keywords) = arguments::mapped(chunk, signature)?;
+            mapped = (Value::List(positional), Value::Map(keywords));
+        }
+        if is_of_master {
+            chunk.insert("__user__".into(), REACTOR_USER.into());
+            if let Some(state) = chunk.shift_remove("state") {
+                chunk.insert("__state__".into(), state);
             }
         }
-        if let Some(args) = kwargs.shift_remove("args") {
-            arguments::present(client, chunk, &mut kwargs, args, notes)?;
+        if let Some(args) = chunk.shift_remove("args") {
+            arguments::present(client, chunk, args, notes)?;
         } else {
-            let (mut arg, mut kwarg) = (Value::Tuple(Vec::new()), Value::Map(Map::new()));
-            let mappable = matches!(client, Client::Runner | Client::Wheel);
-            if mappable && !(kwargs.contains_key("arg") && kwargs.contains_key("kwarg")) {
-                let Some(signature) = self.signature(client, chunk) else {
-                    notes.push(Note::new(
-                        NoteLevel::Error,
-                        LOGGER,
-                        format!(
-                            "Reactor '{}' failed to execute {} '{}': function not available",
-                            text_of(chunk, "__id__"),
-                            client.name(),
-                            text_of(chunk, "fun"),
-                        ),
-                    ));
-                    return Err(Refusal::Told);
-                };
-                let (positional, keywords) = arguments::mapped(chunk, signature)?;
-                (arg, kwarg) = (Value::List(positional), Value::Map(keywords));
-            }
-            kwargs.entry("arg".into()).or_insert(arg);
-            kwargs.entry("kwarg".into()).or_insert(kwarg);
+            chunk.entry("arg".into()).or_insert(mapped.0);
+            chunk.entry("kwarg".into()).or_insert(mapped.1);
         }
-        for key in kwargs.keys() {
+        for key in chunk.keys() {
             match key.as_str() {
                 Some("self") => {
                     return Err(Refusal::Failed(format!(
@@ -135,8 +129,7 @@ impl Dispatch<'_> {
                 }
             }
         }
-        let get = |name: &str| kwargs.get(name).cloned().unwrap_or(Value::Null);
-        Ok((get("arg"), get("kwarg"), kwargs))
+        Ok(())
     }
 
     fn signature(&self, client: Client, chunk: &Map) -> Option<&super::signatures::Signature> {
@@ -144,15 +137,7 @@ impl Dispatch<'_> {
         if client == Client::Runner { self.signatures.runner(fun) } else { self.signatures.wheel(fun) }
     }
 
-    fn master(
-        &self,
-        client: Client,
-        chunk: &Map,
-        arg: &Value,
-        kwarg: Value,
-        kwargs: Map,
-        notes: &mut Vec<Note>,
-    ) -> Result<Call, Refusal> {
+    fn master(&self, client: Client, chunk: &mut Map, notes: &mut Vec<Note>) -> Result<Call, Refusal> {
         if self.pool_full {
             notes.push(Note::new(
                 NoteLevel::Error,
@@ -167,21 +152,23 @@ impl Dispatch<'_> {
             ));
             return Err(Refusal::Told);
         }
-        let fun = chunk.get("fun").cloned().unwrap_or(Value::Null);
-        Ok(Call::Master(MasterCall { client, fun, args: unpacked(arg)?, kwargs: kwarg, low: kwargs }))
+        let args = unpacked(chunk.get("arg").unwrap_or(&Value::Null))?;
+        let kwargs = chunk.get("kwarg").cloned().unwrap_or(Value::Null);
+        let fun = chunk.shift_remove("fun").unwrap_or(Value::Null);
+        Ok(Call::Master(MasterCall { client, fun, args, kwargs, low: std::mem::take(chunk) }))
     }
 
-    fn local(&self, chunk: &Map, arg: &Value, kwarg: &Value, kwargs: Map, notes: &mut Vec<Note>) -> Call {
-        let tgt = chunk.get("tgt").cloned().unwrap_or(Value::Null);
-        let fun = chunk.get("fun").cloned().unwrap_or(Value::Null);
+    fn local(&self, mut kwargs: Map, notes: &mut Vec<Note>) -> Call {
+        let tgt = kwargs.shift_remove("tgt").unwrap_or(Value::Null);
+        let fun = kwargs.shift_remove("fun").unwrap_or(Value::Null);
         let timeout = match kwargs.get("timeout") {
             None | Some(Value::Null) => self.publish_timeout(),
             Some(given) => whole_seconds(given).unwrap_or_else(|| self.settings.timeout.clone()),
         };
-        let publish = match self.publish(&tgt, &fun, arg, kwarg, &kwargs, &timeout, notes) {
+        let publish = match self.publish(&tgt, &fun, &kwargs, &timeout, notes) {
             Ok(publish) => Some(publish),
             Err(cause) => {
-                notes.push(failed(Client::Local, chunk, cause));
+                notes.push(failed(Client::Local, &kwargs, &fun.python_str(), cause));
                 None
             }
         };
@@ -193,13 +180,10 @@ impl Dispatch<'_> {
     }
 
     /// The payload for the request port, but for the key.
-    #[expect(clippy::too_many_arguments, reason = "they are the arguments of Salt's function")]
     fn publish(
         &self,
         tgt: &Value,
         fun: &Value,
-        arg: &Value,
-        kwarg: &Value,
         kwargs: &Map,
         timeout: &Value,
         notes: &mut Vec<Note>,
@@ -207,7 +191,8 @@ impl Dispatch<'_> {
         if kwargs.contains_key("listen") {
             return Err("run_job() got multiple values for keyword argument 'listen'".to_owned());
         }
-        let arg = conditioned(arg, kwarg)?;
+        let given = |name: &str| kwargs.get(name).unwrap_or(&Value::Null);
+        let arg = conditioned(given("arg"), given("kwarg"))?;
         let get = |name: &str, otherwise: Value| kwargs.get(name).cloned().unwrap_or(otherwise);
         let tgt_type = get("tgt_type", "glob".into());
         let (tgt, tgt_type) =
@@ -251,8 +236,9 @@ impl Dispatch<'_> {
     }
 }
 
-fn caller(chunk: &Map, arg: &Value, kwarg: &Value) -> Result<Call, Refusal> {
-    let args = unpacked(arg)?;
+fn caller(chunk: &Map) -> Result<Call, Refusal> {
+    let args = unpacked(chunk.get("arg").unwrap_or(&Value::Null))?;
+    let kwarg = chunk.get("kwarg").unwrap_or(&Value::Null);
     let Value::Map(kwargs) = kwarg else {
         return Err(Refusal::Failed(format!("`kwarg` is no mapping: {}", kwarg.python_str())));
     };
@@ -311,18 +297,10 @@ fn whole_seconds(given: &Value) -> Option<Value> {
     }
 }
 
-fn failed(client: Client, chunk: &Map, cause: String) -> Note {
-    Note::new(
-        NoteLevel::Error,
-        LOGGER,
-        format!(
-            "Reactor '{}' failed to execute {} '{}'",
-            text_of(chunk, "__id__"),
-            client.name(),
-            text_of(chunk, "fun")
-        ),
-    )
-    .because(cause)
+fn failed(client: Client, chunk: &Map, fun: &str, cause: String) -> Note {
+    let id = text_of(chunk, "__id__");
+    Note::new(NoteLevel::Error, LOGGER, format!("Reactor '{id}' failed to execute {} '{fun}'", client.name()))
+        .because(cause)
 }
 
 /// Salt's process dies of these.

@@ -9,7 +9,7 @@ fn notes(chunk: &str) -> Vec<String> {
     let dispatch = Dispatch { settings: &settings, signatures: Signatures::built_in(), pool_full: false };
     let Value::Map(chunk) = yaml::load(chunk).unwrap() else { panic!("a chunk is a mapping") };
     let mut notes = Vec::new();
-    dispatch.call(&chunk, &mut notes);
+    dispatch.call(chunk, &mut notes);
     notes.iter().map(ToString::to_string).collect()
 }
 

@@ -1,5 +1,5 @@
-//! References to files: local paths and patterns, and `salt://` out of the master's `file_roots`; and the files' texts, read again only
-//! when they changed.
+//! References to files: local paths and patterns, and `salt://` out of the master's `file_roots`, or fetched by Salt where its file
+//! server has other backends; and the files' texts, read again only when they changed.
 //!
 //! # Invariant
 //!
@@ -17,12 +17,13 @@ use indexmap::IndexMap;
 
 use super::functions;
 use super::pipe::{self, RendererSettings, Stage};
+use super::salt::Salt;
 use crate::clock::Clock;
 use crate::config::python_glob::{glob, has_magic};
 use crate::config::salt_master::{Roots, SaltMaster};
 use crate::limits;
 use crate::model::{Glob, Note, NoteLevel};
-use crate::sls::jinja::{Engine, Loaded, Loader, Source};
+use crate::sls::jinja::{Engine, Loaded, Loader, Prepared, Source};
 
 const LOGGER: &str = "salt.utils.reactor";
 
@@ -84,6 +85,10 @@ pub struct Template {
     pub stages: Vec<Stage>,
     /// What is to be said each time: unknown or disallowed renderers.
     pub notes: Vec<Note>,
+    /// What the text was compiled to.
+    pub(super) prepared: OnceLock<Prepared>,
+    /// Grains may be spoken of in it, or in what it imports.
+    pub(super) wants_grains: bool,
     not_native: OnceLock<Vec<String>>,
     settled: bool,
 }
@@ -134,6 +139,15 @@ pub enum Unusable {
     Failed(String),
 }
 
+/// What of the file server Salt itself is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BeyondRoots {
+    /// The option that says so, and how.
+    pub what: String,
+    /// What `roots` has, no other backend has a say in.
+    pub roots_first: bool,
+}
+
 /// What the configuration says about files.
 #[derive(Debug, Clone)]
 pub struct FileSettings {
@@ -146,7 +160,7 @@ pub struct FileSettings {
     /// Names that the file server does not serve.
     pub ignored: Vec<Glob>,
     /// The file server has backends beside `roots`, or rules that only Salt can follow.
-    pub beyond_roots: Option<String>,
+    pub beyond_roots: Option<BeyondRoots>,
     /// Renderers.
     pub renderers: RendererSettings,
 }
@@ -155,15 +169,17 @@ impl FileSettings {
     /// Out of the master's configuration.
     pub fn of(master: &SaltMaster) -> Self {
         let owned = |name: &str| master.texts(name).into_iter().map(str::to_owned).collect::<Vec<_>>();
-        let other_backends: Vec<String> =
-            owned("fileserver_backend").into_iter().filter(|backend| backend != "roots").collect();
-        let beyond_roots = if !other_backends.is_empty() {
-            Some(format!("fileserver_backend {}", other_backends.join(", ")))
-        } else if !owned("file_ignore_regex").is_empty() {
-            Some("file_ignore_regex".to_owned())
-        } else {
-            None
-        };
+        let backends = owned("fileserver_backend");
+        let (other_backends, has_regex) =
+            (backends.iter().any(|backend| backend != "roots"), !owned("file_ignore_regex").is_empty());
+        let beyond_roots = (other_backends || has_regex).then(|| BeyondRoots {
+            what: if other_backends {
+                format!("fileserver_backend: [{}]", backends.join(", "))
+            } else {
+                "file_ignore_regex".to_owned()
+            },
+            roots_first: !has_regex && backends.first().is_some_and(|first| first == "roots"),
+        });
         Self {
             roots: master.file_roots.clone(),
             saltenv: master.text("saltenv").filter(|env| !env.is_empty()).unwrap_or("base").to_owned(),
@@ -176,6 +192,21 @@ impl FileSettings {
                 blacklist: owned("renderer_blacklist"),
             },
         }
+    }
+
+    /// The file of a path in an environment: below its directories, or where Salt puts it. The error says why Salt was asked.
+    fn look(&self, path: &str, saltenv: &str, salt: &dyn Salt) -> Result<Option<PathBuf>, String> {
+        let ours = match &self.beyond_roots {
+            Some(BeyondRoots { roots_first: false, .. }) => None,
+            _ => self.find(path, saltenv),
+        };
+        let (None, Some(beyond), Some(path)) = (&ours, &self.beyond_roots, normal(path)) else {
+            return Ok(ours);
+        };
+        // A bar in front says that a question mark belongs to the name.
+        let bar = if path.contains('?') { "|" } else { "" };
+        let reference = format!("salt://{bar}{path}?saltenv={saltenv}");
+        salt.fetch(&reference).map_err(|error| format!("with {} Salt is asked for it: {error}", beyond.what))
     }
 
     /// The file of a path below an environment's directories.
@@ -222,7 +253,13 @@ fn split_reference(rest: &str, saltenv: &str) -> (String, String) {
 }
 
 /// The files that a reference leads to, in order. None is an ERROR, which is noted.
-pub fn resolve(reference: &str, tag: &str, settings: &FileSettings, notes: &mut Vec<Note>) -> Vec<Found> {
+pub fn resolve(
+    reference: &str,
+    tag: &str,
+    settings: &FileSettings,
+    salt: &dyn Salt,
+    notes: &mut Vec<Note>,
+) -> Vec<Found> {
     let missing = |shown: &str| {
         Note::new(
             NoteLevel::Error,
@@ -241,14 +278,20 @@ pub fn resolve(reference: &str, tag: &str, settings: &FileSettings, notes: &mut 
             .collect();
     };
     let (path, saltenv) = split_reference(rest, &settings.saltenv);
-    let Some(source) = settings.find(&path, &saltenv) else {
-        notes.push(Note::new(
-            NoteLevel::Error,
-            "salt.loaded.int.module.cp",
-            format!("Unable to cache file 'salt://{path}' from saltenv '{saltenv}'."),
-        ));
-        notes.push(missing(""));
-        return Vec::new();
+    let unable = || {
+        let words = format!("Unable to cache file 'salt://{path}' from saltenv '{saltenv}'.");
+        Note::new(NoteLevel::Error, "salt.loaded.int.module.cp", words)
+    };
+    let source = match settings.look(&path, &saltenv, salt) {
+        Ok(Some(source)) => source,
+        Ok(None) => {
+            notes.extend([unable(), missing("")]);
+            return Vec::new();
+        }
+        Err(why) => {
+            notes.extend([unable().because(why), missing("")]);
+            return Vec::new();
+        }
     };
     let relative = normal(&path).unwrap_or(path);
     let shown = format!("{}/files/{saltenv}/{relative}", settings.cachedir.trim_end_matches('/'));
@@ -283,6 +326,7 @@ impl Templates {
         reference: &str,
         tag: &str,
         settings: &FileSettings,
+        salt: &dyn Salt,
         notes: &mut Vec<Note>,
     ) -> Opened {
         let now = Instant::now();
@@ -293,7 +337,7 @@ impl Templates {
             return Arc::clone(opened);
         }
         drop(trusted);
-        let found = resolve(reference, tag, settings, notes);
+        let found = resolve(reference, tag, settings, salt, notes);
         let opened: Vec<_> = found
             .into_iter()
             .map(|found| {
@@ -375,6 +419,8 @@ fn read(found: &Found, seen: &Fingerprint, settings: &RendererSettings) -> Resul
     let mut notes = Vec::new();
     let stages = pipe::stages(&text, settings, &mut notes);
     Ok(Arc::new(Template {
+        wants_grains: wants_grains(&text),
+        prepared: OnceLock::new(),
         text: text.into(),
         stages,
         notes,
@@ -383,14 +429,21 @@ fn read(found: &Found, seen: &Fingerprint, settings: &RendererSettings) -> Resul
     }))
 }
 
+/// Whether a text speaks of grains, or takes other files in, which may.
+pub(super) fn wants_grains(text: &str) -> bool {
+    ["grains", "import", "include", "extends"].iter().any(|word| text.contains(word))
+}
+
 /// Imports of templates: always of environment `base`, wherever the importing file lies.
 pub(super) struct BaseFiles<'a> {
     pub(super) settings: &'a FileSettings,
+    pub(super) salt: &'a dyn Salt,
 }
 
 impl Loader for BaseFiles<'_> {
     fn load(&self, name: &str) -> Result<Option<Loaded>, String> {
-        let Some(source) = self.settings.find(name, "base") else { return Ok(None) };
+        let found = self.settings.look(name, "base", self.salt);
+        let Some(source) = found.map_err(|why| format!("{name}: {why}"))? else { return Ok(None) };
         let text = fs::read_to_string(&source).map_err(|error| format!("{}: {error}", source.display()))?;
         Ok(Some(Loaded { path: source.to_string_lossy().into_owned(), text: text.into() }))
     }

@@ -1,6 +1,8 @@
 //! References and templates in temporary directories.
 
+use super::super::salt::{NoSalt, SaltAnswer, SaltError, SaltFile, SaltRendered};
 use super::*;
+use crate::sls::{Map, Value};
 
 fn settings(root: &Path) -> FileSettings {
     let mut roots = Roots::new();
@@ -34,7 +36,7 @@ fn salt_references_look_through_the_roots() {
     let settings = settings(root);
     let check = |reference: &str, expected: Option<(&str, &str)>| {
         let mut notes = Vec::new();
-        let found = resolve(reference, "t", &settings, &mut notes);
+        let found = resolve(reference, "t", &settings, &NoSalt, &mut notes);
         let found = found.first().map(|found| (found.path.clone(), found.source.clone()));
         let expected = expected.map(|(shown, source)| (shown.to_owned(), root.join(source)));
         assert_eq!(found, expected, "{reference}");
@@ -59,7 +61,7 @@ fn missing_files_are_told_in_salt_s_words() {
     let settings = settings(dir.path());
     let told = |reference: &str| {
         let mut notes = Vec::new();
-        assert!(resolve(reference, "a/tag", &settings, &mut notes).is_empty());
+        assert!(resolve(reference, "a/tag", &settings, &NoSalt, &mut notes).is_empty());
         notes.into_iter().map(|note| note.message).collect::<Vec<_>>()
     };
     assert_eq!(told("/no/x.sls"), ["Can not render SLS /no/x.sls for tag a/tag. File missing or not found."]);
@@ -114,7 +116,7 @@ fn an_edit_shows_when_the_moment_of_trust_is_over() {
     let reference = path.to_str().unwrap();
     let open = || {
         let mut notes = Vec::new();
-        let opened = templates.open(reference, "t", &settings, &mut notes);
+        let opened = templates.open(reference, "t", &settings, &NoSalt, &mut notes);
         (opened.first().map(|(_, template)| template.as_ref().unwrap().text.to_string()), notes.len())
     };
     let write = |text: &str| {
@@ -134,4 +136,72 @@ fn an_edit_shows_when_the_moment_of_trust_is_over() {
     while open() != (None, 1) {
         assert!(std::time::Instant::now() < deadline, "the removal never shows");
     }
+}
+
+/// A file server whose other backends have what lies in a directory, and which counts what it is asked.
+struct Fetching(PathBuf, Mutex<Vec<String>>);
+
+impl Salt for Fetching {
+    fn render(&self, _: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
+        NoSalt.render(&SaltFile {
+            path: "",
+            source: Path::new(""),
+            reference: None,
+            tag: "",
+            data: &Value::Null,
+        })
+    }
+
+    fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Result<SaltAnswer, SaltError> {
+        NoSalt.call(fun, args, kwargs)
+    }
+
+    fn has(&self, _: &str) -> Option<bool> {
+        None
+    }
+
+    fn grains(&self) -> Option<Value> {
+        None
+    }
+
+    fn fetch(&self, reference: &str) -> Result<Option<PathBuf>, SaltError> {
+        self.1.lock().unwrap().push(reference.to_owned());
+        let name = reference.trim_start_matches("salt://").split('?').next().unwrap();
+        Ok(Some(self.0.join(name)).filter(|path| path.is_file()))
+    }
+}
+
+#[test]
+fn what_other_backends_have_is_fetched_and_never_silently_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    for (name, text) in [("base/a.sls", "roots"), ("git/a.sls", "git"), ("git/d/b.sls", "git")] {
+        write(root, name, text);
+    }
+    let salt = Fetching(root.join("git"), Mutex::default());
+    let check = |reference: &str, roots_first: bool, expected: Option<&str>, asked: &[&str]| {
+        let beyond = BeyondRoots { what: "fileserver_backend: [roots, git]".to_owned(), roots_first };
+        let settings = FileSettings { beyond_roots: Some(beyond), ..settings(root) };
+        let mut notes = Vec::new();
+        let found = resolve(reference, "t", &settings, &salt, &mut notes);
+        let source = found.first().map(|found| found.source.clone());
+        assert_eq!(source, expected.map(|source| root.join(source)), "{reference}");
+        assert_eq!(std::mem::take(&mut *salt.1.lock().unwrap()), asked, "{reference}");
+        // Without Salt's Python there is no silence either.
+        let without = resolve(reference, "t", &settings, &NoSalt, &mut notes);
+        if !asked.is_empty() {
+            assert!(without.is_empty());
+            let why = notes.iter().find_map(|note| note.cause.clone()).unwrap();
+            assert!(why.contains("fileserver_backend") && why.contains("reactor.python"), "{why}");
+        }
+    };
+    check("salt://a.sls", true, Some("base/a.sls"), &[]);
+    check("salt://a.sls", false, Some("git/a.sls"), &["salt://a.sls?saltenv=base"]);
+    check("salt://d//b.sls?saltenv=dev", true, Some("git/d/b.sls"), &["salt://d/b.sls?saltenv=dev"]);
+    check("salt://none", true, None, &["salt://none?saltenv=base"]);
+    check("salt://../secret", true, None, &[]);
+    let beyond = BeyondRoots { what: "git".to_owned(), roots_first: true };
+    let settings = FileSettings { beyond_roots: Some(beyond), ..settings(root) };
+    let imported = BaseFiles { settings: &settings, salt: &salt }.load("d/b.sls").unwrap().unwrap();
+    assert_eq!(&*imported.text, "git");
 }

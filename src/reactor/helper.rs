@@ -3,13 +3,17 @@
 //! The program is `render_helper.py` of the extension, which is inside the binary too. One line of JSON is a request, one line its
 //! answer; values are written as in the parity cases. A process that takes too long or answers nonsense is killed, and the next
 //! request starts another.
+//!
+//! While one process is busy another is started, up to [`limits::REACTOR_HELPERS`], so that a slow file holds up no other one. Functions
+//! of `caller` have one process: they run one after the other, as in Salt.
 
+use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value as Json, json};
@@ -17,8 +21,9 @@ use serde_json::{Value as Json, json};
 use super::encode::{decode, encode, encode_map};
 use super::outcome::{Render, SaltCall};
 use super::salt::{Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
+use crate::config::salt_master::Role;
 use crate::limits;
-use crate::metrics::Counter;
+use crate::metrics::Metrics;
 use crate::model::{Note, NoteLevel};
 use crate::sls::{Map, Value};
 
@@ -30,43 +35,66 @@ const PROGRAM: &str = include_str!("../../salt/src/saltext/saltcellar/utils/rend
 pub struct HelperOptions {
     /// The Python that Salt is installed for; one without Salt still runs `#!py` files.
     pub python: PathBuf,
-    /// The master's configuration file.
+    /// The configuration file.
     pub config: PathBuf,
+    /// Whose that is.
+    pub role: Role,
+    /// It runs a minion's `caller` reactions, and nothing else.
+    pub caller: bool,
     /// Answers that functions of `salt` give without being called, as in the parity cases; an object.
     pub stubs: Json,
+    /// How many processes there may be at once.
+    pub processes: usize,
     /// How long one file or one call may take.
     pub time: Duration,
+    /// Where to count.
+    pub metrics: Arc<Metrics>,
 }
 
 impl HelperOptions {
-    /// The usual limits, no stubs.
+    /// For a master: the usual limits, no stubs.
     pub fn new(python: impl Into<PathBuf>, config: impl Into<PathBuf>) -> Self {
         let empty = Json::Object(serde_json::Map::new());
         let (python, config) = (python.into(), config.into());
-        Self { python, config, stubs: empty, time: limits::REACTOR_HELPER_TIME }
+        let time = limits::REACTOR_HELPER_TIME;
+        let (processes, metrics) = (limits::REACTOR_HELPERS, Arc::default());
+        Self { python, config, role: Role::Master, caller: false, stubs: empty, processes, time, metrics }
+    }
+
+    /// That counts there.
+    #[must_use]
+    pub fn counting(mut self, metrics: Arc<Metrics>) -> Self {
+        self.metrics = metrics;
+        self
+    }
+
+    /// For that role.
+    #[must_use]
+    pub fn of(mut self, role: Role) -> Self {
+        self.role = role;
+        self
+    }
+
+    /// For `caller` reactions, which may be as long as a state run.
+    #[must_use]
+    pub fn for_callers(mut self) -> Self {
+        // A master has no functions of a minion; its renderer's have to do.
+        self.caller = self.role == Role::Minion;
+        self.time = limits::REACTOR_CALLER_TIME;
+        self.processes = 1;
+        self
     }
 }
 
-/// What has been asked of helpers, and what went wrong.
-#[derive(Debug, Default)]
-pub struct HelperCounts {
-    /// Requests answered.
-    pub answered: Counter,
-    /// Processes started.
-    pub started: Counter,
-    /// Requests whose process was killed for taking too long.
-    pub too_long: Counter,
-    /// Requests whose process died or answered nonsense.
-    pub broken: Counter,
-}
-
-/// A helper process, started when first needed.
+/// Helper processes, each started when it is needed.
 pub struct Helper {
     options: HelperOptions,
-    process: Mutex<Option<Process>>,
+    pool: Mutex<Pool>,
+    /// Told whenever a process has become idle, or has gone.
+    freed: Condvar,
+    /// Where Salt put what it fetched, and until when that is trusted.
+    fetched: Mutex<HashMap<String, (Instant, PathBuf)>>,
     greeting: OnceLock<Greeting>,
-    /// What has been asked, and what went wrong.
-    pub counts: HelperCounts,
 }
 
 /// What a process says about itself.
@@ -74,6 +102,13 @@ pub struct Helper {
 struct Greeting {
     /// Salt's release; none without Salt.
     salt: Option<String>,
+}
+
+#[derive(Default)]
+struct Pool {
+    idle: Vec<Process>,
+    /// Busy ones and idle ones.
+    count: usize,
 }
 
 struct Process {
@@ -94,12 +129,8 @@ impl Drop for Process {
 impl Helper {
     /// A helper; nothing is started yet.
     pub fn new(options: HelperOptions) -> Self {
-        Self {
-            options,
-            process: Mutex::new(None),
-            greeting: OnceLock::new(),
-            counts: HelperCounts::default(),
-        }
+        let (pool, freed, fetched, greeting) = Default::default();
+        Self { options, pool, freed, fetched, greeting }
     }
 
     /// The release of the Salt behind it; none if its Python has no Salt.
@@ -117,31 +148,55 @@ impl Helper {
     }
 
     fn ask(&self, request: &Json) -> Result<Json, SaltError> {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        if process.is_none() {
-            *process = Some(self.start()?);
-        }
-        let Some(running) = process.as_mut() else { return Err(SaltError::Broken("not started".to_owned())) };
-        match running.ask(request, self.options.time) {
-            Ok(answer) => {
-                self.counts.answered.add(1);
-                match answer.get("error").and_then(Json::as_str) {
-                    Some(error) => Err(SaltError::Absent(error.to_owned())),
-                    None => Ok(answer),
-                }
+        let metrics = &self.options.metrics;
+        let mut process = self.take_process()?;
+        metrics.helper_requests.add(1);
+        let answer = process.ask(request, self.options.time);
+        let counter = match &answer {
+            Ok(_) => {
+                self.with_pool(|pool| pool.idle.push(process));
+                None
             }
             Err(error) => {
-                let counter = if matches!(error, SaltError::TooLong { .. }) {
-                    &self.counts.too_long
-                } else {
-                    &self.counts.broken
-                };
-                counter.add(1);
                 // Killed; the next request starts another.
-                *process = None;
-                Err(error)
+                drop(process);
+                self.with_pool(|pool| pool.count -= 1);
+                Some(match error {
+                    SaltError::TooLong { .. } => &metrics.helper_requests_too_long,
+                    _ => &metrics.helper_requests_broken,
+                })
             }
+        };
+        if let Some(counter) = counter {
+            counter.add(1);
         }
+        let answer = answer?;
+        match answer.get("error").and_then(Json::as_str) {
+            Some(error) => Err(SaltError::Absent(error.to_owned())),
+            None => Ok(answer),
+        }
+    }
+
+    /// An idle process, or a new one; waits if there are as many as there may be.
+    fn take_process(&self) -> Result<Process, SaltError> {
+        let most = self.options.processes;
+        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = |pool: &mut Pool| pool.idle.is_empty() && pool.count >= most;
+        let mut pool = self.freed.wait_while(pool, full).unwrap_or_else(PoisonError::into_inner);
+        if let Some(idle) = pool.idle.pop() {
+            return Ok(idle);
+        }
+        pool.count += 1;
+        drop(pool);
+        self.start().inspect_err(|_| {
+            self.options.metrics.helper_starts_failed.add(1);
+            self.with_pool(|pool| pool.count -= 1);
+        })
+    }
+
+    fn with_pool(&self, change: impl FnOnce(&mut Pool)) {
+        change(&mut self.pool.lock().unwrap_or_else(PoisonError::into_inner));
+        self.freed.notify_one();
     }
 
     fn start(&self) -> Result<Process, SaltError> {
@@ -149,21 +204,31 @@ impl Helper {
         let absent = |what: String| SaltError::Absent(format!("{python}: {what}"));
         let (ours, theirs) = UnixStream::pair().map_err(|error| absent(error.to_string()))?;
         let output = theirs.try_clone().map_err(|error| absent(error.to_string()))?;
-        let child = Command::new(&self.options.python)
+        let mut command = Command::new(&self.options.python);
+        command
             .args(["-u", "-c", PROGRAM])
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::from(OwnedFd::from(output)))
-            .stderr(Stdio::null())
-            .env("PYTHONHASHSEED", "0")
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .spawn()
-            .map_err(|error| absent(error.to_string()))?;
+            .stderr(Stdio::null());
+        // What functions of `caller` start has nothing to do with these.
+        if !self.options.caller {
+            command.env("PYTHONHASHSEED", "0").env("PYTHONDONTWRITEBYTECODE", "1");
+        }
+        let child = command.spawn().map_err(|error| absent(error.to_string()))?;
+        // It holds the other end of the socket; without it the end of the child shows.
+        drop(command);
         let mut process = Process { child, stream: ours, rest: Vec::new() };
-        self.counts.started.add(1);
+        self.options.metrics.helper_starts.add(1);
         let hello = json!({
             "op": "hello",
             "config": self.options.config.to_string_lossy(),
             "stubs": self.options.stubs,
+            "loggers": LOGGERS,
+            "role": match self.options.role {
+                Role::Master => "master",
+                Role::Minion => "minion",
+            },
+            "caller": self.options.caller,
         });
         let answer = process
             .ask(&hello, limits::REACTOR_HELPER_START_TIME)
@@ -223,6 +288,7 @@ impl Process {
 
 impl Salt for Helper {
     fn render(&self, file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
+        self.options.metrics.helper_renders.add(1);
         let answer = self.ask(&json!({
             "op": "render",
             "path": file.path,
@@ -274,6 +340,27 @@ impl Salt for Helper {
         let answer = self.ask(&json!({"op": "grains"})).ok()?;
         answer.get("grains").filter(|grains| !grains.is_null()).map(decode)
     }
+
+    fn fetch(&self, reference: &str) -> Result<Option<PathBuf>, SaltError> {
+        let now = Instant::now();
+        let fetched = || self.fetched.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((until, path)) = fetched().get(reference)
+            && now < *until
+        {
+            return Ok(Some(path.clone()));
+        }
+        let answer = self.ask(&json!({"op": "fetch", "reference": reference}))?;
+        let Some(path) = answer.get("path").and_then(Json::as_str).map(PathBuf::from) else {
+            return Ok(None);
+        };
+        let mut fetched = fetched();
+        if fetched.len() >= limits::REACTOR_TEMPLATES_MAX {
+            fetched.clear();
+        }
+        let until = Instant::now() + limits::REACTOR_FETCHED_TRUSTED;
+        fetched.insert(reference.to_owned(), (until, path.clone()));
+        Ok(Some(path))
+    }
 }
 
 fn answered(row: &Json) -> Result<Value, (String, String)> {
@@ -311,7 +398,7 @@ fn notes(answer: &Json) -> Vec<Note> {
     })
 }
 
-/// The loggers of Salt whose records tell of the reactor.
+/// The loggers of Salt whose records tell of the reactor. The helper is told of them when it is greeted.
 pub(super) const LOGGERS: [&str; 14] = [
     "salt.utils.reactor",
     "salt.template",

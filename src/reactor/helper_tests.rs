@@ -67,7 +67,43 @@ fn a_file_that_never_ends_is_killed_and_the_next_one_served() {
     assert_eq!(render(&helper, &path).unwrap_err(), SaltError::TooLong { seconds: 0 });
     let path = file(dir.path(), "#!py\ndef run():\n    return {}\n");
     assert!(render(&helper, &path).is_ok());
-    assert_eq!((helper.counts.too_long.get(), helper.counts.started.get()), (1, 2));
+    let metrics = &helper.options.metrics;
+    assert_eq!((metrics.helper_requests_too_long.get(), metrics.helper_starts.get()), (1, 2));
+}
+
+/// Renders a file that waits until another one has been rendered; how many processes there were.
+fn one_waits_for_the_other(processes: usize, seconds: u64) -> (Result<SaltRendered, SaltError>, u64) {
+    let Some(mut helper) = python(Duration::from_secs(seconds)) else { panic!("no python3") };
+    helper.options.processes = processes;
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (begun, done) = (at("begun"), at("done"));
+    let waits = format!(
+        "#!py\nimport os, time\ndef run():\n    open({begun:?}, 'w').close()\n    \
+         while not os.path.exists({done:?}):\n        time.sleep(0.01)\n    return {{}}\n"
+    );
+    std::fs::write(at("slow.sls"), waits).unwrap();
+    let quick = format!("#!py\ndef run():\n    open({done:?}, 'w').close()\n    return {{}}\n");
+    std::fs::write(at("quick.sls"), quick).unwrap();
+    let rendered = std::thread::scope(|scope| {
+        let waiting =
+            std::thread::Builder::new().spawn_scoped(scope, || render(&helper, &at("slow.sls"))).unwrap();
+        while !begun.exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        render(&helper, &at("quick.sls")).unwrap();
+        waiting.join().unwrap()
+    });
+    (rendered, helper.options.metrics.helper_starts.get())
+}
+
+#[test]
+fn a_slow_file_holds_up_no_other_one() {
+    let (rendered, processes) = one_waits_for_the_other(2, 30);
+    assert_eq!((rendered.unwrap().result, processes), (Some(Ok(Value::Map(Map::default()))), 2));
+    // With one process the other file has its turn only once the slow one was ended.
+    let (rendered, processes) = one_waits_for_the_other(1, 1);
+    assert_eq!((rendered.unwrap_err(), processes), (SaltError::TooLong { seconds: 1 }, 2));
 }
 
 #[test]
@@ -81,6 +117,7 @@ fn programs_that_are_no_helper_are_told_apart() {
     };
     let none = Helper::new(HelperOptions::new("/no/such/python", "/x"));
     assert!(matches!(none.salt_version(), Err(SaltError::Absent(why)) if why.contains("/no/such/python")));
+    assert_eq!(none.options.metrics.helper_starts_failed.get(), 1);
     assert!(program("#!/bin/sh\nexit 0\n").salt_version().is_err());
     assert!(program("#!/bin/sh\necho nonsense; cat\n").salt_version().is_err());
 }

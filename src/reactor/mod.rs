@@ -30,6 +30,7 @@ mod render;
 mod rules;
 pub mod run;
 mod salt;
+pub mod shadow;
 mod signatures;
 
 pub use call::{Call, CallerCall, Client, LocalCall, MasterCall};

@@ -19,6 +19,7 @@ use super::rules::{Rules, RulesFile};
 use super::salt::Salt;
 use super::signatures::Signatures;
 use crate::config::salt_master::SaltMaster;
+use crate::limits::REACTOR_CHANGES_MAX;
 use crate::model::{Note, NoteLevel};
 use crate::sls::jinja::{Data, Engine, EngineOptions};
 use crate::sls::{Map, Value, compile};
@@ -34,6 +35,8 @@ pub struct Pipeline {
     signatures: RwLock<Arc<Signatures>>,
     rules: RwLock<Source>,
     leader: Mutex<Value>,
+    /// What `salt-run reactor.add` (references) and `reactor.delete` (none) did, by pattern, the latest of each.
+    changes: Mutex<Vec<(Value, Option<Value>)>>,
     id: String,
     key_file: PathBuf,
     salt: Arc<dyn Salt>,
@@ -78,6 +81,7 @@ impl Pipeline {
             signatures: RwLock::default(),
             rules: RwLock::new(Source::new(&reactor)),
             leader: Mutex::new(Value::Bool(true)),
+            changes: Mutex::default(),
             id: master.id.clone(),
             key_file: master.key_file(),
             salt,
@@ -137,6 +141,35 @@ impl Pipeline {
             Ok(rules) => rules.matching(tag).map(|(pattern, _)| Arc::clone(pattern)).collect(),
             Err(_) => Vec::new(),
         }
+    }
+
+    /// Goes on where another one was, for it takes that one's place: who leads, and what `salt-run` added and deleted.
+    pub fn take_over(&self, from: &Self) {
+        let of = |leader: &Mutex<Value>| leader.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let leader = of(&from.leader);
+        *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = leader;
+        let changes = from.changes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (pattern, references) in changes {
+            // A file that says the same by now, or is a file of rules, leaves nothing to change.
+            drop(self.change(pattern, references, &mut Vec::new()));
+        }
+    }
+
+    /// Adds a rule, or takes one away; whether there was something to do.
+    fn change(&self, pattern: Value, references: Option<Value>, notes: &mut Vec<Note>) -> Result<bool, Note> {
+        let changed = self.change_rules(|rules| match &references {
+            Some(references) => rules.with(pattern.clone(), references.clone(), notes),
+            None => rules.without(&pattern, notes),
+        })?;
+        if changed {
+            let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+            changes.retain(|(known, _)| !known.python_eq(&pattern));
+            if changes.len() >= REACTOR_CHANGES_MAX {
+                changes.remove(0);
+            }
+            changes.push((pattern, references));
+        }
+        Ok(changed)
     }
 
     fn change_rules(&self, change: impl FnOnce(&Rules) -> Option<Rules>) -> Result<bool, Note> {
@@ -274,10 +307,7 @@ impl Worker {
         let result = match request {
             Request::Add => match (data.get("event"), data.get("reactors")) {
                 (Some(event), Some(reactors)) => {
-                    let notes = &mut out.notes;
-                    let added = self
-                        .pipeline
-                        .change_rules(|rules| rules.with(event.clone(), reactors.clone(), notes));
+                    let added = self.pipeline.change(event.clone(), Some(reactors.clone()), &mut out.notes);
                     Some(told(added, "Reactor added.", "Reactor already exists.", out))
                 }
                 (None, _) => return refused(manage::lacks("event"), out),
@@ -285,8 +315,7 @@ impl Worker {
             },
             Request::Delete => match data.get("event") {
                 Some(event) => {
-                    let notes = &mut out.notes;
-                    let deleted = self.pipeline.change_rules(|rules| rules.without(event, notes));
+                    let deleted = self.pipeline.change(event.clone(), None, &mut out.notes);
                     Some(told(deleted, "Reactor deleted.", "Reactor does not exists.", out))
                 }
                 None => return refused(manage::lacks("event"), out),
@@ -333,18 +362,20 @@ impl Worker {
             everything: detail == Detail::Everything,
         };
         let mut highs = Vec::new();
-        let mut names = Vec::new();
-        for reference in &out.matched.clone() {
+        let matched = std::mem::take(&mut out.matched);
+        let mut is_text = true;
+        for reference in &matched {
             let Some(text) = reference.as_str() else {
                 out.notes.push(
                     Note::new(NoteLevel::Error, LOGGER, "Exception encountered while compiling reactions")
                         .because(format!("a reference is no text: {}", reference.python_repr())),
                 );
-                return None;
+                is_text = false;
+                break;
             };
-            names.push(text.to_owned());
             let mut of_reference = Map::new();
-            for (found, template) in &*pipeline.templates.open(text, tag, &pipeline.files, &mut out.notes) {
+            let (files, salt) = (&pipeline.files, &*pipeline.salt);
+            for (found, template) in &*pipeline.templates.open(text, tag, files, salt, &mut out.notes) {
                 tracing::debug!(target: "reactor", "compile template: {}", found.path);
                 if let Some(high) = rendering.file(found, template.clone(), out) {
                     if rendering.everything {
@@ -357,12 +388,15 @@ impl Worker {
                 out.high.push(of_reference);
             }
         }
-        if highs.is_empty() {
+        out.matched = matched;
+        if !is_text || highs.is_empty() {
             return None;
         }
         match compile::low(highs) {
             Ok(chunks) => Some(chunks),
             Err(refused) => {
+                let names: Vec<String> =
+                    out.matched.iter().filter_map(Value::as_str).map(str::to_owned).collect();
                 let record = refused.record(tag, &names);
                 out.notes.push(Note::new(NoteLevel::Error, record.logger, record.message));
                 None
@@ -381,7 +415,7 @@ impl Worker {
             out.low.clone_from(&chunks);
         }
         for chunk in chunks {
-            out.calls.extend(dispatch.call(&chunk, &mut out.notes));
+            out.calls.extend(dispatch.call(chunk, &mut out.notes));
         }
     }
 }
@@ -452,5 +486,48 @@ impl Opened<'_> {
             Opened::Value(value) => Ok(Data::from_value(value)),
             Opened::Msgpack(bytes, _) => Data::from_msgpack(bytes),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reactor::salt::NoSalt;
+    use crate::sls::yaml;
+
+    fn patterns(pipeline: &Pipeline) -> String {
+        let rules = pipeline.rules().unwrap();
+        rules.all().map(|(pattern, _)| &**pattern).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_configuration_that_is_read_again_keeps_what_salt_run_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("master");
+        let read = |rules: &str| {
+            std::fs::write(&file, format!("id: m\ncachedir: {}\nreactor: {rules}\n", dir.path().display()))
+                .unwrap();
+            Arc::new(Pipeline::new(&SaltMaster::read(&file), Arc::new(NoSalt)))
+        };
+        std::fs::write(dir.path().join(".root_key"), "the key").unwrap();
+        let old = read("[{a: [/a]}, {b: [/b]}]");
+        let ask = |tag: &str, data: &str| {
+            let data = yaml::load(&format!("{{key: the key, {data}}}")).unwrap();
+            let tag = format!("salt/run/1/salt/reactors/manage/{tag}");
+            let out = Worker::new(old.clone()).react(&tag, Body::Value(&data), Detail::Everything);
+            assert!(out.notes.is_empty() && out.fired.len() == 1, "{:?}", out.notes);
+        };
+        ask("add", "event: c, reactors: [/c]");
+        ask("delete", "event: a");
+        ask("add", "event: d, reactors: [/d]");
+        ask("delete", "event: d");
+        ask("set_leader", "id: m, value: false");
+        assert_eq!(patterns(&old), "b c");
+        let new = read("[{a: [/a]}, {b: [/b]}, {e: [/e]}]");
+        new.take_over(&old);
+        assert_eq!((patterns(&new).as_str(), new.is_leader()), ("b e c", false));
+        let newer = read("[{c: [/c]}, {b: [/b]}]");
+        newer.take_over(&new);
+        assert_eq!((patterns(&newer).as_str(), newer.is_leader()), ("c b", false));
     }
 }

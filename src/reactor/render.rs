@@ -1,8 +1,9 @@
 //! One file to high data, through its renderers: natively where that is possible, by Salt's own renderers where not.
 
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
 
-use super::files::{BaseFiles, FileSettings, Found, Template, Unusable};
+use super::files::{BaseFiles, FileSettings, Found, Template, Unusable, wants_grains};
 use super::functions::Functions;
 use super::outcome::{NotNative, Outcome, Render};
 use super::salt::{Native, Recorded, Salt, SaltFile};
@@ -41,8 +42,7 @@ impl Ambients {
     }
 
     /// What a template needs. Grains may cost a start of Salt, so only those get them that may want them.
-    fn of(&mut self, text: &str, salt: &dyn Salt) -> (&Arc<Value>, &Ambient) {
-        let wants = ["grains", "import", "include", "extends"].iter().any(|word| text.contains(word));
+    fn of(&mut self, wants: bool, salt: &dyn Salt) -> (&Arc<Value>, &Ambient) {
         if wants && self.full.is_none() {
             self.full = salt.grains().map(|grains| {
                 let grains = Arc::new(grains);
@@ -55,8 +55,8 @@ impl Ambients {
 }
 
 /// Where a file stands between two renderers.
-enum Between {
-    Text(Arc<str>),
+enum Between<'a> {
+    Text(Cow<'a, str>),
     /// Text that no template made: what the file holds.
     Values(Value),
 }
@@ -133,14 +133,16 @@ impl Rendering<'_> {
         template: &Template,
         out: &mut Outcome,
     ) -> Result<Option<Map>, Failure> {
-        let mut now = Between::Text(Arc::clone(&template.text));
+        let mut now = Between::Text(Cow::Borrowed(&template.text));
         for (number, stage) in template.stages.iter().enumerate() {
             let last = number + 1 == template.stages.len();
             now = match (stage.name.as_str(), now) {
                 ("jinja", _) if !stage.options.is_empty() && stage.options != "-s" => {
                     return Err(Failure::Failed(format!("Unknown renderer option: {}", stage.options)));
                 }
-                ("jinja", Between::Text(text)) => Between::Text(self.jinja(found, &text, out)?),
+                ("jinja", Between::Text(text)) => {
+                    Between::Text(self.jinja(found, template, &text, out)?.into())
+                }
                 // Whoever asks for a rendering of data gets a failed one.
                 ("jinja", Between::Values(_)) => {
                     self.remember(out, &found.path, None);
@@ -172,14 +174,25 @@ impl Rendering<'_> {
         }
     }
 
-    fn jinja(&mut self, found: &Found, text: &str, out: &mut Outcome) -> Result<Arc<str>, Failure> {
+    fn jinja(
+        &mut self,
+        found: &Found,
+        template: &Template,
+        text: &str,
+        out: &mut Outcome,
+    ) -> Result<String, Failure> {
+        // Behind another renderer in the pipe the text is another one each time.
+        let is_own = std::ptr::eq(text, &raw const *template.text);
+        let wants = if is_own { template.wants_grains } else { wants_grains(text) };
+        let (own, other) = (&template.prepared, OnceLock::new());
         out.notes.extend(bad_header(text));
-        let loader = BaseFiles { settings: self.files };
+        let loader = BaseFiles { settings: self.files, salt: self.salt };
         let opts = Arc::clone(&self.ambients.opts);
-        let (grains, ambient) = self.ambients.of(text, self.salt);
+        let (grains, ambient) = self.ambients.of(wants, self.salt);
         let salt = Recorded::new(self.salt, Native { functions: self.functions, opts: &opts, grains });
         let context = Context::new(self.tag, self.data, ambient, &loader, &salt);
-        match self.engine.render(&Source { path: &found.path, text }, &context) {
+        let kept = if is_own { own } else { &other };
+        match self.engine.render_kept(&Source { path: &found.path, text }, kept, &context) {
             Ok(rendered) => {
                 salt.into_outcome(out);
                 if tracing::enabled!(tracing::Level::DEBUG) {
@@ -188,7 +201,7 @@ impl Rendering<'_> {
                 if self.everything {
                     self.remember(out, &found.path, Some(rendered.text.clone()));
                 }
-                Ok(rendered.text.into())
+                Ok(rendered.text)
             }
             Err(error) if error.not_native() => Err(Failure::NotNative(error.message)),
             Err(error) => {

@@ -1,6 +1,7 @@
 //! Salt itself, asked for what is not done natively: whole files in other renderers, and the functions behind `salt` in templates.
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 
 use super::functions::Functions;
 use super::outcome::{Outcome, Render, SaltCall};
@@ -79,6 +80,11 @@ pub trait Salt: Send + Sync {
     /// The master's grains; none if they cannot be had.
     fn grains(&self) -> Option<Value>;
 
+    /// The local copy of a `salt://` reference, from whichever backend of the file server has it; none if none has.
+    fn fetch(&self, _reference: &str) -> Result<Option<PathBuf>, SaltError> {
+        Err(SaltError::Absent(WANTED.to_owned()))
+    }
+
     /// Whether this function must be asked here, though it could be done natively.
     fn insists(&self, _fun: &str) -> bool {
         false
@@ -90,7 +96,7 @@ pub trait Salt: Send + Sync {
 pub struct NoSalt;
 
 /// What is wanted where there is no Salt.
-const WANTED: &str = "this needs Salt's own Python, and none is configured";
+const WANTED: &str = "this needs Salt's own Python, and none is configured (reactor.python)";
 
 impl Salt for NoSalt {
     fn render(&self, _file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {

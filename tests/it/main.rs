@@ -85,5 +85,8 @@ mod fuzz_short;
 /// The reactor against what Salt made of the same configurations, files and events.
 mod reactor_parity;
 
+/// The reactor when its configuration changes, who reacts, shadow.
+mod reactor_changes;
+
 /// `saltcellar reactor test`, `check`, `parity`.
 mod reactor_verbs;

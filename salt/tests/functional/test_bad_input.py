@@ -56,12 +56,33 @@ def test_a_return_larger_than_the_daemon_takes(make_cellar, at, store, returners
     goes_on(store, returners)
 
 
+def test_a_return_larger_than_any_request(cellar, at, store, returners, spool, caplog):
+    """Beyond what the socket takes nothing is sent, so that the connection goes on."""
+    at(cellar)
+    store(dict(RETURN, **{"return": "x" * wire.REQUEST_BYTES_MAX}), event=Bus(), job_cache_store_endtime=True)
+    assert returners["saltcellar.get_jid"](JID) == {}
+    assert spool.counters() == {"too_large": 1}
+    assert f"returner for job {JID} was not stored" in caplog.text
+    assert [cellar.counter(name) for name in ("entries_too_large", "peers_dropped")] == [0, 0]
+    goes_on(store, returners)
+
+
 def test_a_publish_larger_than_the_daemon_takes(make_cellar, at, store, returners, spool):
     at(make_cellar(SMALL))
     load = {"cmd": "publish", "tgt": ["x" * LIMIT], "fun": "test.ping", "arg": [], "tgt_type": "list", "jid": JID, "ret": ""}
     returners["saltcellar.save_load"](JID, load, ["web1"])
     assert spool.counters() == {"too_large": 1}
     assert returners["saltcellar.get_load"](JID) == {}, "salt says that there is no such job, and goes on"
+    goes_on(store, returners)
+
+
+def test_a_publish_that_cannot_be_packed(cellar, at, store, returners, spool):
+    at(cellar)
+    load = {"cmd": "publish", "tgt": {"web1"}, "fun": "test.arg", "arg": [Unpackable()], "tgt_type": "list", "jid": JID, "ret": ""}
+    returners["saltcellar.save_load"](JID, load, {"web1"})
+    got = returners["saltcellar.get_load"](JID)
+    assert (got["arg"], got["tgt"], got["Minions"]) == (["<Unpackable without a text form>"], ["web1"], ["web1"])
+    assert spool.counters() == {}, "nothing of it is lost"
     goes_on(store, returners)
 
 
@@ -78,7 +99,9 @@ def test_values_that_cannot_be_packed(cellar, at, store, returners):
         deep = [deep]
     load = dict(RETURN, **{"return": {"cycle": cycle, "deep": deep, "object": Unpackable(), "huge": 2**200, b"k": {1, 2}}})
     store(load, event=Bus())
-    got = returners["saltcellar.get_jid"](JID)["web1"]["return"]
+    answer = returners["saltcellar.get_jid"](JID)["web1"]
+    got = answer["return"]
+    assert answer["retcode"] == 0
     assert got["cycle"] == ["<recursion>"]
     assert got["object"] == "<Unpackable without a text form>"
     assert got["huge"] == str(2**200)
@@ -122,6 +145,22 @@ def test_the_daemon_dies_between_the_load_and_the_return(cellar, at, store, retu
     assert not spool.pending() and spool.counters() == {}
 
 
+def test_the_daemon_dies_between_the_publish_and_the_return(cellar, at, store, returners, spool):
+    at(cellar)
+    publish = {"cmd": "publish", "tgt": "*", "fun": "test.ping", "arg": [], "tgt_type": "glob", "jid": JID, "ret": ""}
+    returners["saltcellar.save_load"](JID, publish, ["web1", "web2"])
+    cellar.kill()
+    store(event=Bus(), job_cache_store_endtime=True)
+    assert spool.pending()
+    cellar.start()
+    goes_on(store, returners)
+    load = returners["saltcellar.get_load"](JID)
+    assert (load["cmd"], load["tgt"]) == ("publish", "*")
+    assert {"web1", "web2"} <= set(load["Minions"])
+    assert returners["saltcellar.get_jid"](JID)["web1"] == {"return": True, "retcode": 0}
+    assert not spool.pending() and spool.counters() == {}
+
+
 def test_the_daemon_dies_between_taking_a_return_and_answering(cellar, at, store, returners, spool, monkeypatch):
     at(cellar)
     store(event=Bus())
@@ -154,3 +193,23 @@ def test_a_full_disk_lets_returns_wait_in_the_spool_until_there_is_room(make_cel
     goes_on(store, returners)
     assert returners["saltcellar.get_jid"](load["jid"]) == {"web1": {"return": True, "retcode": 0}}
     assert not spool.pending() and spool.counters() == {}
+
+
+def test_a_job_of_ten_thousand_minions(cellar, at, store, returners, spool):
+    at(cellar)
+    minions = [f"web{n:05}" for n in range(10_000)]
+    publish = {"cmd": "publish", "tgt": "*", "fun": "test.ping", "arg": [], "tgt_type": "glob", "jid": JID, "ret": ""}
+    returners["saltcellar.save_load"](JID, publish, minions)
+    for first in range(0, len(minions), 1000):
+        events = [
+            {"tag": f"salt/job/{JID}/ret/{minion}", "data": dict(RETURN, id=minion)}
+            for minion in minions[first : first + 1000]
+        ]
+        returners["saltcellar.event_return"](events)
+    assert returners["saltcellar.get_load"](JID)["Minions"] == minions
+    got = returners["saltcellar.get_jid"](JID)
+    assert sorted(got) == minions and all(answer["return"] is True for answer in got.values())
+    assert returners["saltcellar.get_fun"]("test.ping") == dict.fromkeys(minions, JID)
+    assert returners["saltcellar.get_minions"]() == minions
+    assert not spool.pending() and spool.counters() == {}
+    goes_on(store, returners)

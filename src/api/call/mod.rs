@@ -8,6 +8,7 @@ mod jobs;
 mod lists;
 mod reactor;
 mod send;
+mod shadow;
 mod store;
 mod writes;
 
@@ -148,6 +149,7 @@ pub const CALLS: &[Call] = &[
     read("reactor_history", "what the reactor did, the latest first", reactor::history),
     read("reactor_show", "one reaction, with what became of it", reactor::show),
     read("reactor_why", "which rules take a tag, and what was done about it", reactor::why),
+    read("reactor_shadow", "calls of our reactor and of Salt's, to compare them", shadow::shadow),
     act("reactor_replay", "do again what was set aside", reactor::replay),
     read("job_show", "one job with its returns", jobs::job_show),
     read("job_states", "the states that a job ran, a row each", jobs::job_states),

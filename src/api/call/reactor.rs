@@ -14,8 +14,10 @@ use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
 use crate::wire::salt_event::job_tag;
 
 fn reactor(ctx: &Ctx) -> Result<&Handle, CallError> {
-    let none =
-        || CallError::Refused("there is no reactor: give reactor.master in the configuration".to_owned());
+    let none = || {
+        let words = "there is no reactor: give reactor.master, or reactor.minion, in the configuration";
+        CallError::Refused(words.to_owned())
+    };
     ctx.reactor.as_ref().ok_or_else(none)
 }
 
@@ -30,6 +32,9 @@ pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     map.key("open").uint(status.open as u64);
     map.key("master_away").bool(status.master_away);
     map.key("shadow").bool(status.shadow);
+    if let Some((at, why)) = status.refused {
+        map.key("refused").map(2).str("time").int(at.0).str("why").str(&why);
+    }
     let rules = handle.rules();
     let w = map.key("rules").array(rules.len());
     for (pattern, references) in rules {

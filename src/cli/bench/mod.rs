@@ -15,7 +15,10 @@ mod measure;
 mod query;
 mod reactor;
 mod returner;
+mod soak;
+mod stage;
 mod template;
+mod wire;
 mod yardstick;
 
 use std::io::{IsTerminal as _, Write as _};
@@ -34,7 +37,7 @@ pub(super) enum Bench {
     Query(query::Args),
     /// Durable `returner` calls, one at a time on each connection
     Returner(returner::Args),
-    /// The reactor's pipeline in one thread: events per second from tag to calls
+    /// The reactor: its pipeline in one thread from tag to calls; its whole way at a rate; its memory over many events
     Reactor(reactor::Args),
     /// Each door with senders outside the daemon, beside the physical yardstick
     #[command(after_long_help = doors::EXAMPLES)]

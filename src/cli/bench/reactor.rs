@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
@@ -40,9 +40,21 @@ pub(in crate::cli) struct Args {
     /// How long each configuration is measured
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     seconds: f64,
+    /// Only the situations whose name has this in it
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// The whole way instead: events into the log at --rate, and the requests at a master that is played
+    #[arg(long, conflicts_with = "only")]
+    wire: bool,
+    /// Events per second, for --wire
+    #[arg(long, value_name = "EVENTS", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
+    /// Memory over so many events instead; fails if it grows
+    #[arg(long, value_name = "EVENTS", conflicts_with_all = ["only", "wire"])]
+    soak: Option<u64>,
     /// Make the temporary files in this directory
     #[arg(long, value_name = "DIR")]
-    dir: Option<std::path::PathBuf>,
+    dir: Option<PathBuf>,
 }
 
 /// One configuration.
@@ -67,12 +79,25 @@ struct Row {
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let scratch = Scratch::new(args.dir.as_deref(), false)?;
+    let time = Duration::from_secs_f64(args.seconds.clamp(0.01, 60.0));
     let root = scratch.path();
-    let mut rows = Vec::new();
-    for situation in situations(root)? {
-        rows.push(measure(root, &situation, Duration::from_secs_f64(args.seconds.clamp(0.01, 60.0)))?);
-    }
     let mut out = Output::new(global.output);
+    if args.wire {
+        super::wire::run(&mut out, root, args.rate, time)?;
+        return Ok(out.flush()?);
+    }
+    if let Some(events) = args.soak {
+        super::soak::run(&mut out, root, events)?;
+        return Ok(out.flush()?);
+    }
+    let mut rows = Vec::new();
+    let wanted = |situation: &Situation| {
+        let name = format!("{} {}", situation.name, situation.entries);
+        args.only.as_ref().is_none_or(|text| name.contains(text.as_str()))
+    };
+    for situation in situations(root)?.into_iter().filter(wanted) {
+        rows.push(measure(root, &situation, time)?);
+    }
     match out.format {
         Format::Table => {
             let mut table = Table::new([
@@ -113,18 +138,22 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
+/// A file as old as those of a master: one that was changed a moment ago is read for each event.
+pub(super) fn old_file(dir: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+    let make = || -> std::io::Result<PathBuf> {
+        fs::create_dir_all(dir)?;
+        let path = dir.join(name);
+        fs::write(&path, text)?;
+        let old = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        File::options().write(true).open(&path)?.set_modified(old)?;
+        Ok(path)
+    };
+    make().context("make the files to render")
+}
+
 fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {
     for dir in ["srv/salt/reactor", "srv/reactor"] {
-        fs::create_dir_all(root.join(dir)).context("make the files to render")?;
-        let file = root.join(dir).join("r.sls");
-        fs::write(&file, SLS).context("make the files to render")?;
-        // A file that was changed a moment ago is read for each event; those of a master are old.
-        let old = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-        File::options()
-            .write(true)
-            .open(&file)
-            .and_then(|file| file.set_modified(old))
-            .context("make the files old")?;
+        old_file(&root.join(dir), "r.sls", SLS)?;
     }
     let local = format!("{}/srv/reactor/r.sls", root.display());
     let one = |entries: usize, reference: &str| {

@@ -344,9 +344,9 @@ fn reactor(found: &mut Findings, beside: &Beside<'_>) {
             Verdict::Problem,
             format!("Salt's own reactor is on ({}), and saltcellar's too", said_at(master, CHECK)),
             Advice {
-                why: "every reaction is carried out twice".to_owned(),
-                write: "move the rules into the daemon's configuration (reactor.rules) and take `reactor` out of the master's; or \
-                        reactor.shadow: true, to look on only"
+                why: "so that nothing is done twice, saltcellar's only watches".to_owned(),
+                write: "`engines: [saltcellar-reactor]` into the master's configuration, which keeps Salt's own from starting, and \
+                        restart the master; or reactor.shadow: true into the daemon's, to look on only"
                     .to_owned(),
             },
         );

@@ -13,8 +13,8 @@ use super::{arg, field, fun, list_of, returned, tgt};
 use crate::wire::json::to_json;
 
 const EXAMPLES: &str = "\
-With one JID it is compared with the run before it: the same function, arguments and target by the same user.
-Durations and times of day do not count. In front of a state stands + if only the later run has it, - if only the earlier,
+With one JID it is compared with the run before it: the same function, arguments and target by the same user. \
+Durations and times of day do not count. In front of a state stands + if only the later run has it, - if only the earlier, \
 ! if its result is another, ~ if it changed something else.
 
 Examples:

@@ -13,7 +13,7 @@ use super::{arg, field, fun, list_of, tgt, unknown};
 use crate::wire::json::to_json;
 
 const EXAMPLES: &str = "\
-With --output json the job is one object; with jsonl each minion's return is a line. nested and highstate show the
+With --output json the job is one object; with jsonl each minion's return is a line. nested and highstate show the \
 returns as Salt itself does, and so does json with --returns: {minion: return}.
 
 Examples:

@@ -12,7 +12,7 @@ use super::{field, list_of, unknown};
 use crate::wire::json::to_json;
 
 const EXAMPLES: &str = "\
-A row for each state of each minion: state.apply, state.highstate, state.sls and the like, also within orchestrations.
+A row for each state of each minion: state.apply, state.highstate, state.sls and the like, also within orchestrations. \
 JSON has the whole changes and comments; docs/WIRE.md names the fields.
 
 Examples:

@@ -16,8 +16,8 @@ use super::super::{Global, ask};
 use super::{field, list_of, tgt, unknown};
 
 const EXAMPLES: &str = "\
-Ends once everybody has answered whom the master expected, or a runner has ended. On a terminal one line tells how far it
-is, and those that failed stay above it; elsewhere each answer is a line. With state_events in the master's
+Ends once everybody has answered whom the master expected, or a runner has ended. On a terminal one line tells how far it \
+is, and those that failed stay above it; elsewhere each answer is a line. With state_events in the master's \
 configuration, states are told as they run.
 
 Exit codes: 0 all answered and nobody failed, 1 somebody failed, 75 not all had answered when the time was over.

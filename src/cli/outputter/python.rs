@@ -1,6 +1,8 @@
-//! Values as Python writes them: `str()` and `repr()`.
+//! The values of msgpack as Python writes them: `str()` and `repr()`.
 
 use rmpv::Value;
+
+use crate::sls::python;
 
 /// The ext type in which Salt packs dates.
 const EXT_DATETIME: i8 = 78;
@@ -35,73 +37,38 @@ pub(super) fn repr(value: &Value) -> String {
         Value::F32(x) => float(f64::from(*x)),
         Value::F64(x) => float(*x),
         Value::String(text) => quoted(&String::from_utf8_lossy(text.as_bytes())),
-        Value::Binary(bytes) => format!("b'{}'", bytes.escape_ascii()),
+        Value::Binary(bytes) => quoted_bytes(bytes),
         Value::Array(items) => format!("[{}]", items.iter().map(repr).collect::<Vec<_>>().join(", ")),
         Value::Map(pairs) => {
             let pairs = pairs.iter().map(|(key, value)| format!("{}: {}", repr(key), repr(value)));
             format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
         }
         Value::Ext(EXT_DATETIME, _) => quoted(&text(value)),
-        Value::Ext(code, bytes) => format!("ExtType(code={code}, data=b'{}')", bytes.escape_ascii()),
+        Value::Ext(code, bytes) => format!("ExtType(code={code}, data={})", quoted_bytes(bytes)),
     }
 }
 
 fn quoted(text: &str) -> String {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    let mut out = String::from(quote);
-    for c in text.chars() {
-        match c {
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            c if c == quote => out.extend(['\\', c]),
-            c if c.is_control() && u32::from(c) < 0x100 => out.extend(['\\', 'x', hex(c, 4), hex(c, 0)]),
-            c => out.push(c),
-        }
-    }
-    out.push(quote);
+    let mut out = String::new();
+    python::text::repr(text, &mut out);
     out
 }
 
-/// A digit of a character's number.
-fn hex(c: char, shift: u32) -> char {
-    char::from_digit(u32::from(c) >> shift & 0xf, 16).unwrap_or('0')
+fn quoted_bytes(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    python::text::repr_bytes(bytes, &mut out);
+    out
 }
 
-/// The shortest digits that read back as the number, with an exponent from 1e16 on and below 1e-4.
 pub(super) fn float(x: f64) -> String {
-    if x.is_nan() {
-        return "nan".to_owned();
-    }
-    if x.is_infinite() {
-        return if x > 0.0 { "inf" } else { "-inf" }.to_owned();
-    }
-    if x != 0.0 && !(1e-4..1e16).contains(&x.abs()) {
-        let text = format!("{x:e}");
-        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-        let (sign, exponent) = exponent.strip_prefix('-').map_or(("+", exponent), |rest| ("-", rest));
-        return format!("{digits}e{sign}{exponent:0>2}");
-    }
-    let text = format!("{x}");
-    if text.contains('.') { text } else { format!("{text}.0") }
+    let mut out = String::new();
+    python::write_float(x, &mut out);
+    out
 }
 
 /// `str.splitlines()`
 pub(super) fn lines(text: &str) -> Vec<&str> {
-    let ends =
-        |c| matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
-    let mut lines = Vec::new();
-    let mut rest = text;
-    while let Some(at) = rest.find(ends) {
-        let (line, from_end) = rest.split_at(at);
-        lines.push(line);
-        let end =
-            if from_end.starts_with("\r\n") { 2 } else { from_end.chars().next().map_or(1, char::len_utf8) };
-        rest = from_end.get(end..).unwrap_or_default();
-    }
-    lines.extend((!rest.is_empty()).then_some(rest));
-    lines
+    python::text::lines(text, false)
 }
 
 #[cfg(test)]

@@ -6,11 +6,11 @@ use super::super::Global;
 use super::super::output::{Format, Output, plain};
 use super::SaltArgs;
 use crate::model::{Note, NoteLevel};
-use crate::reactor::{Pipeline, Rules, Unusable, resolve};
+use crate::reactor::{Pipeline, Rules, Salt, Unusable, resolve};
 use crate::sls::Value;
 
 pub(super) const EXAMPLES: &str = "\
-Reads the master's configuration as Salt does, finds the files that the rules refer to, and compiles each. What only an
+Reads the master's configuration as Salt does, finds the files that the rules refer to, and compiles each. What only an \
 event can show (an undefined variable, a target that is no YAML) is shown by `reactor test`.
 
 Examples:
@@ -65,7 +65,8 @@ impl State {
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let master = args.salt.master();
-    let pipeline = Pipeline::new(&master, args.salt.salt());
+    let salt = args.salt.salt();
+    let pipeline = Pipeline::new(&master, salt.clone());
     let mut notes = master.notes.clone();
     if !master.files.contains(&master.conf_file) {
         let path = master.conf_file.display();
@@ -81,16 +82,15 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Ok(rules) => {
             notes.extend(rules.notes.iter().cloned());
             rules_count = rules.len();
-            rows = look(&pipeline, &rules);
+            rows = look(&pipeline, &rules, &*salt);
         }
         Err(note) => notes.push(note),
     }
-    if let Some(beyond) = pipeline.files().0.beyond_roots.as_deref() {
-        notes.push(Note::new(
-            NoteLevel::Warning,
-            "saltcellar",
-            format!("{beyond}: `salt://` is looked for in file_roots only"),
-        ));
+    if let Some(beyond) = &pipeline.files().0.beyond_roots {
+        let which =
+            if beyond.roots_first { "what file_roots does not have of `salt://`" } else { "`salt://`" };
+        let words = format!("{}: {which} is fetched by Salt's own Python", beyond.what);
+        notes.push(Note::new(NoteLevel::Info, "saltcellar", words));
     }
     let faults = notes.iter().filter(|note| note.level == NoteLevel::Error).count()
         + rows.iter().filter(|row| matches!(row.state, State::Broken(_))).count();
@@ -127,7 +127,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if faults > 0 { Err(Broken(faults).into()) } else { Ok(()) }
 }
 
-fn look(pipeline: &Pipeline, rules: &Rules) -> Vec<Row> {
+fn look(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<Row> {
     let (settings, templates, engine) = pipeline.files();
     let mut rows = Vec::new();
     for (rule, references) in rules.all() {
@@ -145,9 +145,12 @@ fn look(pipeline: &Pipeline, rules: &Rules) -> Vec<Row> {
                 continue;
             };
             let mut notes = Vec::new();
-            let found = resolve(text, "TAG", settings, &mut notes);
+            let found = resolve(text, "TAG", settings, salt, &mut notes);
             if found.is_empty() {
-                rows.push(row(text, text, State::Broken("file missing or not found".to_owned())));
+                let why = notes.iter().find_map(|note| note.cause.clone());
+                let words = "file missing or not found";
+                let why = why.map_or_else(|| words.to_owned(), |why| format!("{words}: {why}"));
+                rows.push(row(text, text, State::Broken(why)));
             }
             for file in found {
                 let state = match templates.get(&file, &settings.renderers) {

@@ -38,7 +38,7 @@ pub(in crate::cli) struct Args {
 }
 
 pub(super) const EXAMPLES: &str = "\
-`done`: every call was made. `dead`: a call was set aside, and `reactor replay` makes it. `left`: nothing was
+`done`: every call was made. `dead`: a call was set aside, and `reactor replay` makes it. `left`: nothing was \
 done, for the reason shown.
 
 Examples:

@@ -4,13 +4,17 @@ use anyhow::Context as _;
 use serde_json::Value as Json;
 
 use super::super::nested::leaf;
-use super::super::output::{Format, Output};
+use super::super::output::{Format, Output, plain};
 use super::super::table::{Column, Table};
+use super::super::when::iso_in;
 use super::super::{Global, ask};
 
 pub(super) fn run(global: &Global) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
-    let answer = ask::call(&mut client, "reactor_list", []).context("list the rules")?;
+    let mut answer = ask::call(&mut client, "reactor_list", []).context("list the rules")?;
+    if let Some(refused) = answer.get_mut("refused") {
+        iso_in(refused);
+    }
     let mut out = Output::new(global.output);
     if out.format != Format::Table {
         out.json(&answer)?;
@@ -29,6 +33,12 @@ pub(super) fn run(global: &Global) -> anyhow::Result<()> {
         field("waiting"),
         field("open")
     ))?;
+    if let Some(refused) = answer.get("refused") {
+        let of = |name: &str| refused.get(name).map(leaf).unwrap_or_default();
+        let words =
+            format!("since {} its configuration cannot be used, and is not: {}", of("time"), of("why"));
+        out.line(&plain(&words))?;
+    }
     let row = |rule: &Json| {
         let files = rule.get("files").and_then(Json::as_array);
         let files: Vec<_> = files.into_iter().flatten().map(leaf).collect();

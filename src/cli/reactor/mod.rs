@@ -5,19 +5,21 @@ mod history;
 mod list;
 mod parity;
 mod replay;
+mod shadow;
 mod show;
 mod test;
 mod why;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Global;
-use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
+use crate::config::salt_master::{Role, SALT_MASTER_FILE, SaltMaster};
 use crate::reactor::{Helper, HelperOptions, NoSalt, Salt};
 
 pub(super) use self::check::Broken;
 pub(super) use self::parity::NotAsSalt;
+pub(super) use self::shadow::Unlike;
 
 /// Verbs under `reactor`.
 #[derive(clap::Subcommand)]
@@ -36,6 +38,9 @@ pub(super) enum Reactor {
     /// Do again what was set aside
     #[command(after_long_help = replay::EXAMPLES)]
     Replay(replay::Args),
+    /// In what our reactor, in shadow, and Salt's own differ
+    #[command(after_long_help = shadow::EXAMPLES)]
+    Shadow(shadow::Args),
     /// Render one file for one event, and show the calls that come of it; nothing is sent
     #[command(after_long_help = test::EXAMPLES)]
     Test(test::Args),
@@ -53,6 +58,9 @@ struct SaltArgs {
     /// The Salt master's configuration file
     #[arg(long, value_name = "FILE", default_value = SALT_MASTER_FILE)]
     master_config: PathBuf,
+    /// A minion's configuration file instead, for a minion's reactor (`reactor.minion`)
+    #[arg(long, value_name = "FILE", conflicts_with = "master_config")]
+    minion_config: Option<PathBuf>,
     #[command(flatten)]
     python: PythonArgs,
 }
@@ -76,13 +84,20 @@ impl PythonArgs {
 }
 
 impl SaltArgs {
+    fn whose(&self) -> (Role, &Path) {
+        let minion = self.minion_config.as_deref().map(|path| (Role::Minion, path));
+        minion.unwrap_or((Role::Master, &self.master_config))
+    }
+
     fn master(&self) -> SaltMaster {
-        SaltMaster::read(&self.master_config)
+        let (role, path) = self.whose();
+        SaltMaster::read_as(path, role)
     }
 
     fn salt(&self) -> Arc<dyn Salt> {
+        let (role, path) = self.whose();
         match self.python.python() {
-            Some(python) => Arc::new(Helper::new(HelperOptions::new(python, &self.master_config))),
+            Some(python) => Arc::new(Helper::new(HelperOptions::new(python, path).of(role))),
             None => Arc::new(NoSalt),
         }
     }
@@ -95,6 +110,7 @@ pub(super) fn run(global: &Global, reactor: Reactor) -> anyhow::Result<()> {
         Reactor::Show(args) => show::run(global, &args),
         Reactor::Why(args) => why::run(global, &args),
         Reactor::Replay(args) => replay::run(global, &args),
+        Reactor::Shadow(args) => shadow::run(global, &args),
         Reactor::Test(args) => test::run(global, &args),
         Reactor::Check(args) => check::run(global, &args),
         Reactor::Parity(args) => parity::run(global, &args),

@@ -10,8 +10,8 @@ use super::PythonArgs;
 use crate::reactor::parity::{ParityOptions, run as judge_all};
 
 pub(super) const EXAMPLES: &str = "\
-Each DIR holds cases, one JSON file each: a master's configuration, files, events, and what Salt made of them. The
-program tests/lab/reactor_oracle.py of the source writes what a case expects, with a real Salt; so a shop can prove
+Each DIR holds cases, one JSON file each: a master's configuration, files, events, and what Salt made of them. The \
+program tests/lab/reactor_oracle.py of the source writes what a case expects, with a real Salt; so a shop can prove \
 its own files the same way. No master is needed. Cases with `#!py` files or functions of Salt need --salt-python.
 
 Examples:

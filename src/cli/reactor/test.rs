@@ -12,7 +12,7 @@ use crate::sls::value::Key;
 use crate::sls::{Map, Value};
 
 pub(super) const EXAMPLES: &str = "\
-The file is rendered with the event as the reactor would, compiled to low chunks, and these to calls. Nothing is sent
+The file is rendered with the event as the reactor would, compiled to low chunks, and these to calls. Nothing is sent \
 and no master is needed; its configuration is read if it is there, for `salt://`, `jinja_env`, nodegroups and the like.
 
 Examples:

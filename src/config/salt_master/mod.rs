@@ -1,5 +1,5 @@
 //! The configuration of a Salt master, read as Salt reads it: who needs to know where the master keeps its keys, on
-//! which port it answers or what its `reactor` says asks here.
+//! which port it answers or what its `reactor` says asks here. That of a minion is read the same way, over other defaults.
 //!
 //! [`SaltMaster::read`] follows `default_include` and `include`, lays the result over Salt's defaults
 //! (`options.json`, made by `tests/lab/salt_options.py`), and puts `root_dir` before the paths. It never fails: what
@@ -71,9 +71,29 @@ fn from_json(value: serde_json::Value) -> Value {
 /// A directory list per environment of Salt's file server.
 pub type Roots = indexmap::IndexMap<String, Vec<PathBuf>>;
 
-/// A master's configuration.
+/// What is otherwise in a minion's defaults, of what both have.
+const MINION: [(&str, &str); 5] = [
+    ("default_include", "minion.d/*.conf"),
+    ("pki_dir", "/etc/salt/pki/minion"),
+    ("cachedir", "/var/cache/salt/minion"),
+    ("sock_dir", "/var/run/salt/minion"),
+    ("file_client", "remote"),
+];
+
+/// Whose configuration it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// A master's.
+    Master,
+    /// A minion's.
+    Minion,
+}
+
+/// A master's configuration, or a minion's.
 #[derive(Debug, Clone)]
 pub struct SaltMaster {
+    /// Whose it is.
+    pub role: Role,
     /// The main file, there or not.
     pub conf_file: PathBuf,
     /// The files that were read, in order.
@@ -96,21 +116,38 @@ pub struct SaltMaster {
 }
 
 impl SaltMaster {
-    /// Reads the main file and all that it includes.
+    /// Reads a master's main file and all that it includes.
     pub fn read(conf_file: &Path) -> Self {
+        Self::read_as(conf_file, Role::Master)
+    }
+
+    /// Reads a minion's.
+    pub fn read_minion(conf_file: &Path) -> Self {
+        Self::read_as(conf_file, Role::Minion)
+    }
+
+    /// Reads the main file of either.
+    pub fn read_as(conf_file: &Path, role: Role) -> Self {
         let mut reader = Reader::default();
-        let default_include =
-            OPTIONS.master.get("default_include").and_then(Value::as_str).unwrap_or_default();
-        let given = reader.main_file(conf_file, default_include);
-        Self::checked(conf_file, given, reader)
+        let mut options = OPTIONS.master.clone();
+        if role == Role::Minion {
+            options.extend(OPTIONS.minion.clone());
+            options.extend(MINION.map(|(name, value)| (Key::from(name), value.into())));
+        }
+        let default_include = text_of(&options, "default_include", "");
+        let given = reader.main_file(conf_file, &default_include);
+        options.extend(given);
+        Self::checked(conf_file, options, reader, role)
     }
 
     /// What the files say, over Salt's defaults.
-    fn checked(conf_file: &Path, mut given: Map, mut reader: Reader) -> Self {
-        given.insert("conf_file".into(), path_value(conf_file));
-        let mut options = OPTIONS.master.clone();
-        options.extend(given);
-        options.insert("__role".into(), "master".into());
+    fn checked(conf_file: &Path, mut options: Map, mut reader: Reader, role: Role) -> Self {
+        options.insert("conf_file".into(), path_value(conf_file));
+        let (word, id_ends) = match role {
+            Role::Master => ("master", "_master"),
+            Role::Minion => ("minion", ""),
+        };
+        options.insert("__role".into(), word.into());
         if options.get("user").and_then(Value::as_str).is_none() {
             options.insert("user".into(), "root".into());
         }
@@ -118,7 +155,7 @@ impl SaltMaster {
         shorten_sock_dir(&mut options);
         let root = text_of(&options, "root_dir", "/");
         if !options.get("id").is_some_and(Value::truthy) {
-            let id = format!("{}_master", machine_id(&root));
+            let id = format!("{}{id_ends}", machine_id(&root));
             options.insert("id".into(), id.into());
         }
         for name in ["pki_dir", "cachedir", "sock_dir", "extension_modules", "token_dir", "log_file"] {
@@ -149,6 +186,7 @@ impl SaltMaster {
         let nodegroups = options.get("nodegroups").and_then(repack).unwrap_or_default();
         options.insert("nodegroups".into(), Value::Map(nodegroups));
         Self {
+            role,
             conf_file: conf_file.to_owned(),
             files: reader.files,
             notes: reader.notes,
@@ -212,10 +250,42 @@ impl SaltMaster {
         self.cachedir.join(format!(".{}_key", self.user))
     }
 
-    /// Does the master start its own reactor?
+    /// Does Salt start its own reactor?
+    ///
+    /// A master adds that engine by itself where `reactor` says something, unless `engines` names it. It looks for the name
+    /// with Python's `in`, so that in a list also a longer one counts, such as `saltcellar-reactor`; and engines that do not
+    /// exist are passed over. A minion starts what `engines` names.
     pub fn runs_reactor(&self) -> bool {
-        // Salt looks at `reactor` unless `engines` says something, and adds the engine by itself.
-        self.flag("reactor") || self.engines().iter().any(|name| name == "reactor")
+        let own = |name: &str, options: &Value| {
+            let module = options.as_map().and_then(|options| options.get("engine_module"));
+            module.map_or(name, |module| module.as_str().unwrap_or_default()) == "reactor"
+        };
+        let started = |map: &Map| map.iter().any(|(name, options)| own(&key_text(name), options));
+        let adds = self.role == Role::Master && self.flag("reactor");
+        match self.option("engines") {
+            Some(Value::List(items)) => {
+                let named = items.iter().any(names_reactor);
+                let is_own = |item: &Value| match item {
+                    Value::Str(name) => name == "reactor",
+                    Value::Map(map) => started(map),
+                    _ => false,
+                };
+                items.iter().any(is_own) || (adds && !named)
+            }
+            Some(Value::Map(map)) => started(map) || (adds && !map.contains_key("reactor")),
+            _ => adds,
+        }
+    }
+
+    /// Does `salt-run reactor.list` ask, instead of saying that no reactor is running? It looks for the name as above.
+    pub fn lets_ask_reactor(&self) -> bool {
+        match self.option("engines") {
+            Some(Value::List(items)) if !items.is_empty() => items.iter().any(names_reactor),
+            Some(Value::Map(map)) if !map.is_empty() => {
+                map.keys().any(|name| key_text(name).contains("reactor"))
+            }
+            _ => self.flag("reactor"),
+        }
     }
 
     /// The names of the engines that the master starts.
@@ -235,6 +305,15 @@ impl SaltMaster {
             _ => {}
         }
         names
+    }
+}
+
+/// `"reactor" in item`
+fn names_reactor(item: &Value) -> bool {
+    match item {
+        Value::Str(name) => name.contains("reactor"),
+        Value::Map(map) => map.contains_key("reactor"),
+        _ => false,
     }
 }
 

@@ -129,3 +129,41 @@ fn engines_name_the_reactor_too() {
     assert_eq!(master.engines(), ["logstash", "reactor"]);
     assert!(master.runs_reactor());
 }
+
+#[test]
+fn a_longer_name_keeps_salt_s_reactor_off_and_lets_salt_run_ask() {
+    let check = |text: &str, runs: bool, asks: bool| {
+        let (_dir, master) = read(&[("master", text)]);
+        assert_eq!((master.runs_reactor(), master.lets_ask_reactor()), (runs, asks), "{text}");
+    };
+    check("id: m\n", false, false);
+    check("reactor: [{a: [/a]}]\n", true, true);
+    check("reactor: [{a: [/a]}]\nengines: [logstash]\n", true, false);
+    check("reactor: [{a: [/a]}]\nengines: [saltcellar-reactor]\n", false, true);
+    check("engines: [{logstash: {}}, saltcellar-reactor]\n", false, true);
+    check("engines: [saltcellar-reactor, reactor]\n", true, true);
+    check("engines: {saltcellar-reactor: {}}\n", false, true);
+    // In a mapping the master looks for the very name.
+    check("reactor: [{a: [/a]}]\nengines: {saltcellar-reactor: {}}\n", true, true);
+    check("engines: [{mine: {engine_module: reactor}}]\n", true, false);
+    check("engines: [{reactor: {engine_module: other}}]\n", false, true);
+}
+
+#[test]
+fn a_minion_has_defaults_of_its_own_and_starts_what_engines_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("minion");
+    std::fs::create_dir(dir.path().join("minion.d")).unwrap();
+    std::fs::write(&file, "id: web1\nfile_client: local\n").unwrap();
+    std::fs::write(dir.path().join("minion.d/r.conf"), "reactor: [{a: [/a]}]\n").unwrap();
+    let minion = SaltMaster::read_minion(&file);
+    assert_eq!((minion.role, minion.id.as_str(), minion.files.len()), (Role::Minion, "web1", 2));
+    assert_eq!(minion.sock_dir, Path::new("/var/run/salt/minion"));
+    assert_eq!(minion.cachedir, Path::new("/var/cache/salt/minion"));
+    assert!(minion.flag("reactor") && !minion.runs_reactor());
+    std::fs::write(dir.path().join("minion.d/e.conf"), "engines: [reactor]\n").unwrap();
+    assert!(SaltMaster::read_minion(&file).runs_reactor());
+    let bare = SaltMaster::read_minion(&dir.path().join("none"));
+    assert!(!bare.id.ends_with("_master"));
+    assert_eq!(bare.text("file_client"), Some("remote"));
+}

@@ -1,5 +1,6 @@
 //! Plays one case through the pipeline and compares.
 
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value as Json, json};
@@ -423,6 +424,10 @@ impl Salt for CaseSalt {
 
     fn grains(&self) -> Option<Value> {
         self.helper.as_ref()?.grains()
+    }
+
+    fn fetch(&self, reference: &str) -> Result<Option<PathBuf>, SaltError> {
+        self.helper()?.fetch(reference)
     }
 
     fn insists(&self, fun: &str) -> bool {

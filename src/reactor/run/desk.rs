@@ -154,13 +154,16 @@ impl Desk {
         !self.ready.is_empty()
     }
 
+    /// An event of a minion was the first that counts for a rule, before the daemon was started.
+    pub fn note_first(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
+        self.throttles.note(options, minion, at);
+    }
+
     /// Puts a task on the desk; what is left out therefore, and why.
     pub fn offer(&mut self, task: Task, now: Micros) -> Option<(Task, &'static str)> {
         let options = task.options.clone();
-        if task.replay.is_none()
-            && !task.resumed
-            && !self.throttles.is_first(&options, &task.event.minion, now)
-        {
+        // By the time of the event, so that it does not matter when it is looked at: also after a start.
+        if task.replay.is_none() && !self.throttles.is_first(&options, &task.event.minion, task.event.at) {
             return Some((task, "once"));
         }
         self.waiting += 1;

@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 use super::desk::{Desk, Task};
 use super::ledger::Ledger;
 use super::origins::Origins;
-use super::record::Record;
+use super::record::{self, Record};
 use super::recorder::Recorder;
 use super::{Ask, Event, React, lock};
 use crate::clock::{Clock, Micros};
 use crate::limits::{
-    REACTOR_KEEP, REACTOR_RUNNER_PATIENCE, REACTOR_RUNNERS_MAX, REACTOR_STOP_PATIENCE, REACTOR_WORKERS,
-    STOP_CHECK,
+    LIST_ROWS_MAX, REACTOR_KEEP, REACTOR_MODE_TOLD, REACTOR_RUNNER_PATIENCE, REACTOR_RUNNERS_MAX,
+    REACTOR_SEARCH_BYTES, REACTOR_STOP_PATIENCE, REACTOR_WORKERS, STOP_CHECK,
 };
 use crate::metrics::Metrics;
-use crate::model::{ReactorSettings, SeqNo};
+use crate::model::{EventFilter, Glob, REACTION_TAG, ReactorSettings, SeqNo};
+use crate::reactor::shadow::{self, Comparer};
 use crate::shutdown::Drain;
 use crate::store::{Intake, Store, StoreError};
 
@@ -59,6 +60,15 @@ pub struct Status {
     pub master_away: bool,
     /// Nothing is dispatched.
     pub shadow: bool,
+    /// Since when the configuration as it stands cannot be used, and why.
+    pub refused: Option<(Micros, String)>,
+}
+
+/// What rules there are, and how they run: one thing, so that nobody sees the one without the other.
+#[derive(Clone)]
+pub(super) struct Ruled {
+    pub(super) rules: Arc<dyn React>,
+    pub(super) settings: Arc<ReactorSettings>,
 }
 
 /// What the threads share.
@@ -66,8 +76,10 @@ pub(super) struct Shared {
     pub(super) store: Store,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
-    rules: RwLock<Arc<dyn React>>,
-    settings: RwLock<Arc<ReactorSettings>>,
+    ruled: RwLock<Ruled>,
+    refused: Mutex<Option<(Micros, String)>>,
+    /// In shadow, what waits to be compared.
+    pub(super) comparer: Mutex<Option<Comparer>>,
     pub(super) ask: Arc<dyn Ask>,
     pub(super) desk: Mutex<Desk>,
     /// There is work for a worker.
@@ -111,8 +123,9 @@ impl Reactor {
             clock,
             recorder: Recorder::new(intake, metrics.clone()),
             metrics,
-            rules: RwLock::new(rules),
-            settings: RwLock::new(Arc::new(settings)),
+            ruled: RwLock::new(Ruled { rules, settings: Arc::new(settings) }),
+            refused: Mutex::default(),
+            comparer: Mutex::default(),
             ask,
             desk: Mutex::default(),
             change: Condvar::new(),
@@ -126,6 +139,8 @@ impl Reactor {
         });
         // Kept before anything is done: a first event that is open when the daemon is killed must be known.
         shared.keep();
+        shared.remember_once()?;
+        shared.tell_mode(true);
         let mut threads = Vec::new();
         let mut spawn = |name: String, work: fn(&Arc<Shared>)| {
             let shared = shared.clone();
@@ -178,12 +193,22 @@ impl Reactor {
 }
 
 impl Shared {
+    pub(super) fn ruled(&self) -> Ruled {
+        self.ruled.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(super) fn rules(&self) -> Arc<dyn React> {
-        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.ruled().rules
     }
 
     pub(super) fn settings(&self) -> Arc<ReactorSettings> {
-        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.ruled().settings
+    }
+
+    /// Writes into the log whether we are in shadow: whoever compares later must know.
+    fn tell_mode(&self, started: bool) {
+        let now = self.clock.now();
+        self.recorder.write(shadow::mode(self.settings().shadow, started, now));
     }
 
     /// Puts a task on the desk.
@@ -247,11 +272,46 @@ impl Shared {
         }
     }
 
+    /// Rules with `once_per` know whose events they took before the start: the log tells.
+    fn remember_once(&self) -> Result<(), StoreError> {
+        let (settings, now) = (self.settings(), self.clock.now());
+        for options in &settings.rules {
+            let Some(window) = options.once_per else { continue };
+            let window = i64::try_from(window.as_micros()).unwrap_or(i64::MAX);
+            let filter = EventFilter {
+                tag: Some(Glob::new(&format!("{REACTION_TAG}{}", options.rule))),
+                since: Some(Micros(now.0.saturating_sub(window))),
+                reactions: true,
+                ..EventFilter::default()
+            };
+            let (mut before, mut bytes) = (self.store.durable(), 0);
+            while bytes < REACTOR_SEARCH_BYTES {
+                let rows =
+                    self.store.events_before(&filter, before, LIST_ROWS_MAX, REACTOR_SEARCH_BYTES / 16)?;
+                let Some(last) = rows.last() else { break };
+                before = last.seq;
+                bytes += rows.iter().map(|row| row.body.len()).sum::<usize>();
+                let mut desk = lock(&self.desk);
+                for row in &rows {
+                    if let Some(at) = record::counted_once(&row.body, &options.rule) {
+                        desk.note_first(options, &row.minion, at);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn housekeeping(&self) {
+        let mut told = Instant::now();
         while !self.drain.wait(REACTOR_KEEP) {
             self.recorder.offer_again();
             self.keep();
             self.look_after_runners();
+            if told.elapsed() >= REACTOR_MODE_TOLD {
+                self.tell_mode(false);
+                told = Instant::now();
+            }
         }
     }
 
@@ -333,17 +393,35 @@ impl Handle {
             open,
             master_away: shared.master_away.load(Ordering::Relaxed),
             shadow: shared.settings().shadow,
+            refused: lock(&shared.refused).clone(),
         }
     }
 
-    /// Lets other rules, or settings, take the place of those that are.
-    pub fn change(&self, rules: Option<Arc<dyn React>>, settings: Option<ReactorSettings>) {
-        if let Some(rules) = rules {
-            *self.0.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+    /// Lets other rules and settings take the place of those that are, both at once. What is under way ends as it began.
+    pub fn change(&self, rules: Arc<dyn React>, settings: ReactorSettings) {
+        let shared = &self.0;
+        let changes = {
+            let mut ruled = shared.ruled.write().unwrap_or_else(PoisonError::into_inner);
+            let changes = ruled.settings.shadow != settings.shadow;
+            *ruled = Ruled { rules, settings: Arc::new(settings) };
+            changes
+        };
+        if changes {
+            shared.tell_mode(false);
         }
-        if let Some(settings) = settings {
-            *self.0.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
-        }
+        *lock(&shared.refused) = None;
+        shared.metrics.reactor_reloads.add(1);
+    }
+
+    /// The configuration has changed and cannot be used, for that reason; everything goes on as it was.
+    pub fn refuse(&self, why: String) {
+        *lock(&self.0.refused) = Some((self.0.clock.now(), why));
+        self.0.metrics.reactor_reloads_refused.add(1);
+    }
+
+    /// How long after an event Salt's own reactor may do what is held against ours.
+    pub fn shadow_window(&self) -> Duration {
+        self.0.settings().shadow_window
     }
 
     /// When something is tried again, or has waited long enough, at the earliest.

@@ -8,7 +8,8 @@ use super::origins::says_reactor;
 use super::record::{Record, told};
 use super::{Event, lock};
 use crate::limits::{REACTOR_WAVE_BYTES, STOP_CHECK};
-use crate::model::{Flags, Kind, SeqNo, Source};
+use crate::model::{Flags, Kind, ReactorSettings, SeqNo, Source};
+use crate::reactor::shadow;
 use crate::store::{Followed, StoreError};
 
 /// The entries that the reactor looks at.
@@ -93,8 +94,21 @@ fn wait_for_room(shared: &Shared) -> bool {
 /// Reads on a little; up to `fold` nothing is put on the desk. Returns the new place.
 fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> {
     let from = lock(&shared.ledger).cursor;
-    let rules = shared.rules();
-    let after = shared.store.follow_those(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
+    let ruled = shared.ruled();
+    // What was before the start was counted before it.
+    let compares = ruled.settings.shadow && fold.is_none();
+    if compares {
+        shared.begin_comparing(ruled.settings.shadow_window);
+    }
+    let debug = tracing::enabled!(tracing::Level::DEBUG);
+    let wanted =
+        |kind, flags| is_of_interest(kind, flags) || (compares && shadow::is_of_interest(kind, flags));
+    let mut seen = None;
+    let after = shared.store.follow_those(wanted, from, REACTOR_WAVE_BYTES, |row| {
+        if compares {
+            shared.compare(&row);
+            seen = seen.max(Some(row.at).filter(|_| shadow::is_timely(row.source)));
+        }
         if row.kind == Kind::Reaction {
             if let Some(told) = told(row.body) {
                 lock(&shared.ledger).told(&told);
@@ -105,7 +119,11 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
             return;
         }
         let tag = String::from_utf8_lossy(row.tag);
-        let matched = rules.matching(&tag);
+        if debug && fold.is_none() && !says_reactor(row.body) {
+            // As Salt says it, for each event that is not its own.
+            tracing::debug!("Gathering reactors for tag {tag}");
+        }
+        let matched = ruled.rules.matching(&tag);
         if matched.is_empty() {
             return;
         }
@@ -120,16 +138,23 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
         shared.metrics.reactor_events.add(1);
         let depth = lock(&shared.origins).depth(row.jid);
         let event = Event { body: Arc::default(), ..event_of(&Followed { body: &[], ..row }) };
-        admit(shared, &event, row.body, matched, depth, false);
+        admit(shared, &ruled.settings, &event, row.body, matched, depth, false);
     })?;
-    let mut ledger = lock(&shared.ledger);
-    ledger.cursor = after;
+    lock(&shared.ledger).cursor = after;
+    if compares {
+        // At the end of the log time goes on without entries.
+        let now = if after >= shared.store.durable() { Some(shared.clock.now()) } else { seen };
+        shared.judge(now);
+    } else {
+        drop(lock(&shared.comparer).take());
+    }
     Ok(after)
 }
 
 /// Puts an event on the desk, a task for each group of its rules.
 fn admit(
     shared: &Arc<Shared>,
+    settings: &ReactorSettings,
     event: &Event,
     body: &[u8],
     matched: Vec<Arc<str>>,
@@ -137,7 +162,6 @@ fn admit(
     resumed: bool,
 ) {
     let of = matched.len();
-    let settings = shared.settings();
     let order = matched.clone();
     for (rules, options) in settings.groups(matched) {
         let (rules, begun) = {
@@ -189,7 +213,8 @@ fn resume(shared: &Arc<Shared>, seq: SeqNo) {
             return;
         }
     };
-    let matched = shared.rules().matching(&event.tag);
+    let ruled = shared.ruled();
+    let matched = ruled.rules.matching(&event.tag);
     let left: Vec<_> = {
         let ledger = lock(&shared.ledger);
         matched.iter().filter(|rule| !ledger.is_done(seq, rule)).cloned().collect()
@@ -201,5 +226,5 @@ fn resume(shared: &Arc<Shared>, seq: SeqNo) {
         shared.recorder.write(Record::left(event, Vec::new(), 0, "gone", now).batch(now));
         return;
     }
-    admit(shared, &event, &event.body, matched, 0, true);
+    admit(shared, &ruled.settings, &event, &event.body, matched, 0, true);
 }

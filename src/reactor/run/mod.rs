@@ -27,6 +27,7 @@ pub mod record;
 pub mod recorder;
 pub mod replay;
 pub mod throttle;
+mod watch;
 pub mod worker;
 
 use std::sync::Arc;
@@ -120,14 +121,35 @@ pub enum What {
     },
 }
 
+/// Why a function of a `caller` reaction gave no value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallerError {
+    /// It was not begun; it may be tried again.
+    NotBegun(String),
+    /// It raised, or took too long: it had its run.
+    Failed(String),
+    /// Nobody knows how far it came.
+    Lost(String),
+}
+
 /// Whoever carries out what reactions want: a master, or what a test puts in its place.
 pub trait Ask: Send + Sync {
     /// See [`Master::ask`].
     fn ask(&self, call: &Call, jid: &str, patience: Duration) -> Result<Answer, MasterError>;
 
+    /// Why nothing of this client (`local`, `runner`, `wheel`, `caller`) can ever be carried out here; none if it can.
+    fn cannot(&self, _client: &str) -> Option<String> {
+        None
+    }
+
+    /// Why a job with this target would reach nobody, if that is certain: a master publishes no such job.
+    fn reaches_nobody(&self, _tgt: &Value, _tgt_type: &str) -> Option<String> {
+        None
+    }
+
     /// Runs an execution function on this machine; what it returned.
-    fn caller(&self, fun: &str, _args: &[Value], _kwargs: &Value) -> Result<Value, String> {
-        Err(format!("`caller` reactions are not carried out here: {fun}"))
+    fn caller(&self, fun: &str, _args: &[Value], _kwargs: &Value) -> Result<Value, CallerError> {
+        Err(CallerError::NotBegun(format!("`caller` reactions are not carried out here: {fun}")))
     }
 
     /// Fires an event onto the master's bus.

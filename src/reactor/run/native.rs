@@ -116,7 +116,7 @@ fn wanted(call: &Call) -> Option<Wanted> {
         }
         Call::Caller(call) => {
             let kwargs = Value::Map(call.kwargs.clone());
-            (String::new(), What::Caller { fun, args: call.args.clone(), kwargs })
+            (text(Some(&call.sls)), What::Caller { fun, args: call.args.clone(), kwargs })
         }
     };
     Some(Wanted { id: text(call.id()), sls, what })

@@ -12,7 +12,8 @@
 //!        notes     list of [level, text]                       replay   of what it is a replay: the number of a record
 //! ```
 //!
-//! One that is `begun` says that a call is about to be made which must not be made twice; it names it under `keys`. It is no part of
+//! An entry of this kind whose state is `mode` is about no event: it says whether the reactor is in shadow (`shadow`), and whether it has
+//! just been started (`started`); see `reactor/shadow`. One that is `begun` says that a call is about to be made which must not be made twice; it names it under `keys`. It is no part of
 //! the history (its entry has not the flag). All others are, one for each event and group of rules.
 
 use super::{Event, Reacted, Wanted, What};
@@ -322,6 +323,16 @@ fn cut(text: &str, room: usize) -> (&str, bool) {
         end -= 1;
     }
     (text.get(..end).unwrap_or_default(), false)
+}
+
+/// When the event of a record came, if it was the one of its minion that counted for a rule with `once_per`.
+pub fn counted_once(body: &[u8], rule: &str) -> Option<Micros> {
+    let is_of =
+        |rule: &str| elements(get(body, "rules").unwrap_or_default()).any(|of| as_text(of) == Some(rule));
+    // These did not get as far as to be counted.
+    let never_came = matches!(get(body, "why").and_then(as_text), Some("once" | "depth" | "gone"));
+    let counts = is_of(rule) && !never_came && get(body, "replay").is_none();
+    counts.then(|| get(body, "at").and_then(as_int).map(Micros)).flatten()
 }
 
 /// What the fold over the log needs of a record.

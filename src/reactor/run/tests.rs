@@ -16,6 +16,9 @@ use crate::store::{Intake, Opened, Options, Store, medium};
 use crate::wire::msgpack::{Writer, as_text, elements, get};
 use crate::wire::salt_event::event_entry;
 
+#[path = "caller_tests.rs"]
+mod callers;
+mod changes;
 const NOW: i64 = 1_795_000_000_000_000;
 const SECOND: i64 = 1_000_000;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -36,9 +39,10 @@ impl Gate {
     }
 }
 
-/// Rules by exact patterns; each wants one job, named after its rule, on the minion. `slow/*` waits at a gate.
+/// Rules by exact patterns; each wants one job on the minion, or a `caller`, named after its rule. `slow/*` waits at a gate.
 #[derive(Default)]
 struct Rules {
+    caller: bool,
     patterns: Vec<&'static str>,
     slow: Arc<Gate>,
     cmd: Option<Cmd>,
@@ -57,9 +61,11 @@ impl React for Rules {
             let arg = vec![event.tag.as_str().into()];
             let call = match self.cmd {
                 Some(Cmd::Runner) => Call::runner("test.arg", arg, crate::sls::value::Map::new()),
+                Some(Cmd::Wheel) => Call::wheel("test.arg", arg, crate::sls::value::Map::new()),
                 _ => Call::publish(event.minion.as_str(), "glob", "test.arg", arg),
             };
-            Wanted { id: rule.to_string(), sls: format!("/srv/{rule}.sls"), what: What::Ask(call) }
+            let what = if self.caller { callers::wanted(event) } else { What::Ask(call) };
+            Wanted { id: rule.to_string(), sls: format!("/srv/{rule}.sls"), what }
         };
         Reacted {
             files: vec![("/srv/a.sls".to_owned(), "rendered".to_owned())],
@@ -100,6 +106,14 @@ impl Ask for FakeMaster {
             }
             other => other,
         })
+    }
+
+    fn cannot(&self, client: &str) -> Option<String> {
+        (client == "wheel").then(|| "there are no wheels".to_owned())
+    }
+
+    fn caller(&self, fun: &str, _args: &[Value], _kwargs: &Value) -> Result<Value, CallerError> {
+        callers::told(self.ask(&Call::publish("", "glob", fun, vec![fun.into()]), "", PATIENCE))
     }
 }
 
@@ -311,7 +325,7 @@ fn what_a_reactor_caused_is_passed_over_and_a_chain_of_reactions_ends() {
     rig.wait_until_through();
     assert_eq!(rig.metrics.reactor_events_own.get(), 1);
     assert_eq!(rig.metrics.reactions_left_depth.get(), 1);
-    assert_eq!(rig.history().last().unwrap().1, "depth");
+    assert_eq!(rig.history().iter().filter(|(_, state, _)| state == "depth").count(), 1);
     jids.dedup();
     assert_eq!(jids.len(), 4);
     assert_eq!(rig.stop().1, [""; 0]);

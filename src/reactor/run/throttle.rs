@@ -31,8 +31,8 @@ impl Spread {
 struct OfRule {
     rate: Spread,
     budget: Spread,
-    /// Minions whose first event has come, and until when no other counts.
-    once: HashMap<String, Micros>,
+    /// Minions whose first event has come: when, and until when no other counts.
+    once: HashMap<String, (Micros, Micros)>,
 }
 
 /// What has happened, by rule.
@@ -51,23 +51,35 @@ pub enum Start {
 }
 
 impl Throttles {
-    /// Is this the first event of a minion in the rule's window? Remembers it if so.
-    pub fn is_first(&mut self, options: &RuleOptions, minion: &str, now: Micros) -> bool {
-        let Some(window) = options.once_per else { return true };
+    /// Is an event that came `at` then the first of its minion in the rule's window? Remembers it if so.
+    pub fn is_first(&mut self, options: &RuleOptions, minion: &str, at: Micros) -> bool {
+        if options.once_per.is_none() {
+            return true;
+        }
         let once = &mut self.0.entry(options.rule.clone()).or_default().once;
-        if once.get(minion).is_some_and(|until| now < *until) {
+        if once.get(minion).is_some_and(|(from, until)| *from <= at && at < *until) {
             return false;
         }
         if once.len() >= REACTOR_ONCE_MAX {
-            once.retain(|_, until| now < *until);
+            once.retain(|_, (_, until)| at < *until);
         }
         if once.len() >= REACTOR_ONCE_MAX {
             // Forgetting means reacting once too often, which is better than never.
             once.clear();
         }
-        let until = now.0.saturating_add(i64::try_from(window.as_micros()).unwrap_or(i64::MAX));
-        once.insert(minion.to_owned(), Micros(until));
+        self.note(options, minion, at);
         true
+    }
+
+    /// An event that came `at` then was the first of its minion.
+    pub fn note(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
+        let Some(window) = options.once_per else { return };
+        let once = &mut self.0.entry(options.rule.clone()).or_default().once;
+        let until = Micros(at.0.saturating_add(i64::try_from(window.as_micros()).unwrap_or(i64::MAX)));
+        // What is done late is no reason to forget what came later.
+        if once.len() < REACTOR_ONCE_MAX && once.get(minion).is_none_or(|(from, _)| *from < at) {
+            once.insert(minion.to_owned(), (at, until));
+        }
     }
 
     /// Lets a reaction begin, or says why not.

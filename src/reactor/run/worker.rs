@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::desk::{Progress, Task, Turn};
-use super::engine::Shared;
+use super::engine::{Ruled, Shared};
 use super::record::{Made, Outcome, Record, State, begun, call_key, client, target};
-use super::{Event, Reacted, Wanted, What, lock};
+use super::{CallerError, Event, React, Reacted, Wanted, What, lock};
 use crate::clock::Micros;
 use crate::limits::{MASTER_PATIENCE, REACTOR_MASTER_AWAY};
 use crate::master::{Answer, Cmd, MasterError, pack};
 use crate::model::{NoteLevel, stamped_jid};
+use crate::sls::Value;
 
 /// Where a task is after a step.
 enum Step {
@@ -28,6 +29,39 @@ enum Step {
 enum Tried {
     Over(Made),
     Again(Micros),
+}
+
+/// Why a call was not carried out.
+enum Failure {
+    /// Nobody is there. It is waited for.
+    Away(String),
+    /// It was not done, and may be tried again.
+    NotDone(String),
+    /// It may have been done.
+    Perhaps(String),
+    /// It was done, or never can be; another try would change nothing.
+    Final(String),
+}
+
+impl From<MasterError> for Failure {
+    fn from(error: MasterError) -> Self {
+        let words = error.to_string();
+        match error {
+            MasterError::Unreachable { .. } => Self::Away(words),
+            error if error.was_not_done() => Self::NotDone(words),
+            _ => Self::Perhaps(words),
+        }
+    }
+}
+
+impl From<CallerError> for Failure {
+    fn from(error: CallerError) -> Self {
+        match error {
+            CallerError::NotBegun(words) => Self::NotDone(words),
+            CallerError::Failed(words) => Self::Final(words),
+            CallerError::Lost(words) => Self::Perhaps(words),
+        }
+    }
 }
 
 /// A thread.
@@ -70,7 +104,7 @@ fn micros(duration: std::time::Duration) -> i64 {
 
 impl Shared {
     fn step(&self, mut task: Task) -> Step {
-        let settings = self.settings();
+        let Ruled { rules, settings } = self.ruled();
         if !task.loaded {
             match self.load(task.event.seq) {
                 Ok(Some(event)) => (task.event, task.loaded) = (event, true),
@@ -89,7 +123,12 @@ impl Shared {
             if is_old && task.replay.is_none() {
                 return Step::Leave(task, "old");
             }
-            let mut reacted = self.react(&task.event, &task.rules);
+            // A rule that was taken out meanwhile reacts no more.
+            let still = rules.matching(&task.event.tag);
+            if task.replay.is_none() && !task.rules.iter().any(|rule| still.contains(rule)) {
+                return Step::Leave(task, "gone");
+            }
+            let mut reacted = self.react(&*rules, &task.event, &task.rules);
             for (tag, data) in std::mem::take(&mut reacted.fired) {
                 if let Err(why) = self.ask.fire(&tag, &data) {
                     tracing::error!(tag, why, "the reactor's answer could not be fired onto the bus");
@@ -114,9 +153,9 @@ impl Shared {
         Step::Done
     }
 
-    fn react(&self, event: &Event, rules: &[Arc<str>]) -> Reacted {
+    fn react(&self, by: &dyn React, event: &Event, rules: &[Arc<str>]) -> Reacted {
         tracing::debug!(tag = event.tag, "Compiling reactions for tag {}", event.tag);
-        let rendered = catch_unwind(AssertUnwindSafe(|| self.rules().react(event, rules)));
+        let rendered = catch_unwind(AssertUnwindSafe(|| by.react(event, rules)));
         let reacted = rendered.unwrap_or_else(|_| {
             let words = format!("rendering reactions for tag {} ended by panic, which is a bug", event.tag);
             Reacted { notes: vec![(NoteLevel::Error, words)], ..Reacted::default() }
@@ -149,12 +188,19 @@ impl Shared {
             took_us: 0,
             outcome: Outcome::Shadowed,
         };
-        if shadow {
-            return Tried::Over(made);
-        }
+        // In shadow, too: what is told to be done would be done.
         if let Some(why) = not_allowed(task, &made.wanted) {
             self.metrics.reactor_calls_not_allowed.add(1);
             return self.dead(task, made, why);
+        }
+        if let Some(why) = self.ask.cannot(client(&made.wanted.what)) {
+            return self.dead(task, made, why);
+        }
+        if shadow {
+            if let Some(why) = self.reaches_nobody(&made.wanted) {
+                made.outcome = Outcome::Answered(Answer::Nobody { why });
+            }
+            return Tried::Over(made);
         }
         let key = call_key(&made.wanted);
         if task.begun.contains(&key) {
@@ -182,44 +228,53 @@ impl Shared {
         if progress.tries > 0 {
             self.metrics.reactor_calls_again.add(1);
         }
-        let error = match outcome {
+        let failure = match outcome {
             Ok(outcome) => {
                 self.metrics.reactor_calls.add(1);
                 (made.outcome, made.tries) = (outcome, progress.tries + 1);
                 return Tried::Over(made);
             }
-            Err(error) => error,
+            Err(failure) => failure,
         };
         let now = self.clock.now();
-        if matches!(error, MasterError::Unreachable { .. }) {
+        if let Failure::Away(why) = &failure {
             // Nothing was sent. It is waited for, and this was no try.
-            self.master_is(true, &error.to_string());
+            self.master_is(true, why);
             progress.tries = progress.tries.max(1);
             return Tried::Again(Micros(now.0 + micros(REACTOR_MASTER_AWAY)));
         }
         progress.tries += 1;
         made.tries = progress.tries;
-        if !error.was_not_done() {
-            progress.unsure = true;
-            if task.options.at_most_once {
-                return self.unknown(task, made, error.to_string());
+        let why = match failure {
+            Failure::Perhaps(why) if task.options.at_most_once => return self.unknown(task, made, why),
+            Failure::Perhaps(why) => {
+                progress.unsure = true;
+                why
             }
-        }
+            Failure::Final(why) => return self.dead(task, made, why),
+            Failure::Away(why) | Failure::NotDone(why) => why,
+        };
         if progress.tries >= task.options.tries {
-            return self.dead(task, made, error.to_string());
+            return self.dead(task, made, why);
         }
         let pause = task.options.pause(progress.tries);
-        tracing::warn!(%error, event = task.event.seq.0, id = made.wanted.id, tries = progress.tries, again_in = ?pause, "a reaction's call failed");
+        tracing::warn!(error = why, event = task.event.seq.0, id = made.wanted.id, tries = progress.tries, again_in = ?pause, "a reaction's call failed");
         Tried::Again(Micros(now.0 + micros(pause)))
     }
 
-    fn carry_out(&self, made: &Made, depth: u32) -> Result<Outcome, MasterError> {
+    /// What the master would have said to a job for nobody. Salt's reactor then leaves nothing behind, either.
+    fn reaches_nobody(&self, wanted: &Wanted) -> Option<String> {
+        let What::Ask(call) = &wanted.what else { return None };
+        let tgt = call.load.get("tgt").filter(|_| call.cmd == Cmd::Publish)?;
+        let tgt_type = call.load.get("tgt_type").and_then(Value::as_str).unwrap_or("glob");
+        self.ask.reaches_nobody(tgt, tgt_type)
+    }
+
+    fn carry_out(&self, made: &Made, depth: u32) -> Result<Outcome, Failure> {
         let call = match &made.wanted.what {
             What::Ask(call) => call,
             What::Caller { fun, args, kwargs } => {
-                let refused = |why| MasterError::Refused { place: "this machine".to_owned(), why };
-                let result = self.ask.caller(fun, args, kwargs).map_err(refused)?;
-                return Ok(Outcome::Ran(pack::packed(&result)));
+                return Ok(Outcome::Ran(pack::packed(&self.ask.caller(fun, args, kwargs)?)));
             }
         };
         if call.cmd == Cmd::Publish {

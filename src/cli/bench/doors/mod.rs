@@ -16,7 +16,7 @@ use super::{Common, rounded, thousands};
 use streams::Stream;
 
 pub(super) const EXAMPLES: &str = "\
-Every door takes the same made-up events (the `mix` of `bench ingest`, 1.3 KB), but https, which takes returns of
+Every door takes the same made-up events (the `mix` of `bench ingest`, 1.3 KB), but https, which takes returns of \
 1.2 KB. This process sends; everything is durable at the end of the clock. The yardstick is that of `bench ingest`.
 
   bus      this process plays Salt's publisher and writes as fast as the door reads; no answers

@@ -2,8 +2,11 @@
 Render reactor files, and call execution functions, for the saltcellar daemon.
 
 The daemon renders Jinja, YAML and JSON by itself. What only Python can do (``#!py`` and the other renderers, functions of
-``salt`` in templates) is asked of this program, which the daemon starts with the Python that Salt is installed for. It reads
-one JSON object per line from standard input and answers each with one line on standard output.
+``salt`` in templates, files of other backends than ``roots``) is asked of this program, which the daemon starts with the Python
+that Salt is installed for. It reads one JSON object per line from standard input and answers each with one line on standard output.
+
+The first line says whose configuration it is, a master's or a minion's, and whether a minion's ``caller`` reactions are to be run:
+a second process does that, so that a state run does not hold up templates.
 
 Without Salt in reach it still runs ``#!py`` files, with a ``__salt__`` that has nothing in it.
 
@@ -18,24 +21,8 @@ import math
 import os
 import re
 import sys
+import time
 import traceback
-
-LOGGERS = (
-    "salt.utils.reactor",
-    "salt.template",
-    "salt.utils.templates",
-    "salt.utils.data",
-    "salt.state",
-    "salt.utils.requisite",
-    "salt.utils.jinja",
-    "salt.loaded.int.render",
-    "salt.renderers",
-    "salt.fileclient",
-    "salt.loaded.int.module.cp",
-    "salt.loaded.int.module.logmod",
-    "salt.client",
-    "salt.config",
-)
 
 
 def enc(value):
@@ -90,14 +77,14 @@ def dec(value):
 
 
 class Records(logging.Handler):
-    """Log records from WARNING on, of the loggers that tell about rendering."""
+    """Log records from WARNING on, of the loggers that `hello` names."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
-        self.rows = []
+        self.rows, self.loggers = [], ()
 
     def emit(self, record):
-        if not record.name.startswith(LOGGERS):
+        if not record.name.startswith(self.loggers):
             return
         row = {"level": record.levelname, "logger": record.name, "message": record.getMessage()}
         info = record.exc_info
@@ -184,6 +171,9 @@ class Plain:
     def grains(self):
         return None
 
+    def fetch(self, reference):
+        raise LookupError(f"this Python has no Salt, which fetches {reference}")
+
     def render(self, request, data):
         with open(request["source"], encoding="utf-8") as file:
             text = file.read()
@@ -211,7 +201,7 @@ class Plain:
 class Salt:
     """Salt's own renderers and functions, as its reactor has them."""
 
-    def __init__(self, config, stubs):
+    def __init__(self, config, stubs, role):
         import salt.config
         import salt.minion
         import salt.state
@@ -222,7 +212,8 @@ class Salt:
         self.version = salt.version.__version__
         self.stubs, self.calls, self.renders = stubs, [], []
         self.template, self.compiler = salt.template, salt.state.Compiler
-        opts = salt.config.master_config(config)
+        read = salt.config.minion_config if role == "minion" else salt.config.master_config
+        opts = read(config)
         self.opts = opts
         minion_opts = opts.copy()
         minion_opts["file_client"] = "local"
@@ -270,6 +261,9 @@ class Salt:
     def grains(self):
         return dict(self.minion.opts.get("grains") or {})
 
+    def fetch(self, reference):
+        return self.minion.functions["cp.cache_file"](reference) or None
+
     def render(self, request, data):
         self.renders = []
         path = request["path"]
@@ -291,10 +285,31 @@ class Salt:
         return value, self.renders
 
 
+class Caller:
+    """A minion's execution functions, as ``salt-call`` has them."""
+
+    def __init__(self, config):
+        import salt.client
+        import salt.version
+
+        self.version = salt.version.__version__
+        self.config, self.client, self.until = config, salt.client.Caller, 0
+        self.functions = None
+
+    def function(self, name):
+        # Pillar, grains and modules are as old as Salt's own reactor would let them get.
+        if time.monotonic() >= self.until:
+            caller = self.client(self.config)
+            self.functions = caller.sminion.functions
+            self.until = time.monotonic() + caller.opts["reactor_refresh_interval"]
+        return self.functions[name]
+
+
 class Helper:
-    def __init__(self, config, stubs):
+    def __init__(self, request):
+        config, stubs, role = request["config"], request["stubs"], request.get("role")
         try:
-            self.salt = Salt(config, stubs)
+            self.salt = Caller(config) if request.get("caller") else Salt(config, stubs, role)
         except ImportError:
             self.salt = Plain(stubs)
 
@@ -305,7 +320,7 @@ class Helper:
             return {"error": str(exc)} if self.salt.version is None else {"raised": raised(exc)}
         try:
             return {"return": enc(function(*dec(request["args"]), **dec(request["kwargs"])))}
-        except Exception as exc:  # pylint: disable=broad-except
+        except (Exception, SystemExit) as exc:  # pylint: disable=broad-except
             return {"raised": raised(exc)}
 
     def render(self, request):
@@ -341,6 +356,8 @@ class Helper:
             return self.call(request)
         if verb == "render":
             return self.render(request)
+        if verb == "fetch":
+            return {"path": self.salt.fetch(request["reference"])}
         return {"error": f"unknown request {verb}"}
 
 
@@ -365,7 +382,8 @@ def main():
         try:
             request = json.loads(line)
             if request["op"] == "hello":
-                helper = Helper(request["config"], request["stubs"])
+                records.loggers = tuple(request["loggers"])
+                helper = Helper(request)
                 answer = {"salt": helper.salt.version}
             else:
                 answer = helper.answer(request)

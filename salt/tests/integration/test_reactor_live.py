@@ -1,0 +1,592 @@
+"""The reactor of a master of its own: real keys, a beacon, `salt-run`, git, and a master that goes away.
+
+Here the rules stay where they are, in the master's configuration, and `engines: [saltcellar-reactor]` hands over.
+The file ends with reactors of minions: one without a master, one with.
+"""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import uuid
+
+import procs
+import pytest
+import rawbus
+import salt_lab
+from conftest import Daemon, Lab, eventually
+
+# Salt's guide, "A complete example": new ink servers are let in, and those that come with another key begin anew.
+AUTH_PENDING = """
+{# Ink server failed to authenticate -- remove accepted key #}
+{% if not data['result'] and data['id'].startswith('ink') %}
+minion_remove:
+  wheel.key.delete:
+    - args:
+      - match: {{ data['id'] }}
+minion_rejoin:
+  local.cmd.run:
+    - tgt: hub
+    - args:
+      - cmd: touch DIR/rejoin-"{{ data['id'] }}"
+{% endif %}
+
+{# Ink server is sending new key -- accept this key #}
+{% if 'act' in data and data['act'] == 'pend' and data['id'].startswith('ink') %}
+minion_add:
+  wheel.key.accept:
+    - args:
+      - match: {{ data['id'] }}
+{% endif %}
+"""
+AUTH_COMPLETE = """
+{# When an Ink server connects, run state.apply. #}
+highstate_run:
+  local.state.apply:
+    - tgt: {{ data['id'] }}
+    - ret: smtp
+"""
+BEACON = """
+tell {{ data['id'] }}:
+  runner.event.send:
+    - args:
+      - tag: live/alarm/{{ data['id'] }}
+      - data:
+          raw: {{ (data['data'] if 'data' in data else data)['raw'] | json }}
+"""
+SAY = """
+{% set said = data['data'] if 'data' in data else data %}
+say {{ said['word'] }}:
+  local.test.arg:
+    - tgt: ink-1
+    - arg:
+      - {{ said['word'] }}
+"""
+RUN = """
+pass it on:
+  runner.event.send:
+    - args:
+      - tag: passed/{{ tag }}
+      - data: {}
+"""
+HERE = """
+here:
+  caller.test.arg:
+    - args: [{{ data['word'] }}, 2]
+"""
+GIT = """
+{% import 'from-git.jinja' as git %}
+from git:
+  local.test.arg:
+    - tgt: ink-1
+    - arg:
+      - {{ git.word }} ONE
+      - {{ data['n'] }}
+"""
+SLS = {"auth-pending": AUTH_PENDING, "auth-complete": AUTH_COMPLETE, "beacon": BEACON, "say": SAY, "run": RUN, "here": HERE}
+RULES = [("salt/auth", "auth-pending"), ("salt/minion/ink*/start", "auth-complete"), ("salt/beacon/*/log/*", "beacon"),
+         ("live/say/*", "say"), ("live/run/*", "run"), ("live/once/*", "run"), ("live/late/*", "run"),
+         ("live/here/*", "here"), ("live/git/*", "from-git")]
+OPTIONS = [{"rule": "live/once/*", "at_most_once": True}, {"rule": "live/late/*", "debounce": "2s"}]
+
+
+class Reactor(Daemon):
+    """A daemon that reacts."""
+
+    def __init__(self, root, bus, **reactor):
+        os.makedirs(root)
+        super().__init__(root, bus)
+        salt_lab.write(f"{root}/c.yaml", json.dumps({"reactor": reactor}))
+        self.flags = ["--config", f"{root}/c.yaml"]
+
+    def said(self, words):
+        with open(self.log, errors="replace") as log:
+            return words in log.read()
+
+    def history(self, tag):
+        return self.json("reactor", "history", "--tag", tag, "--limit", "100")["reactions"]
+
+    def reaction(self, tag, calls=1, seconds=40):
+        """The latest record of what was done about an event with that tag: one with so many calls."""
+        def found():
+            return [row for row in self.history(tag) if len(row["reaction"]["calls"]) == calls]
+        return eventually(f"a reaction to {tag} with {calls} calls", found, seconds)[0]
+
+    def result(self, row, what):
+        def probe():
+            result = self.json("reactor", "show", str(row["seq"]))["results"][0]
+            return result if result and result.get(what) else None
+        return eventually(f"{what} of {row['tag']}", probe, 40)
+
+
+class Live(Lab):
+    """A lab whose minions are started by and by."""
+
+    def configure(self, name, **conf):
+        # A minion whose key is refused would wait for 10 to 20 s, and end.
+        salt_lab.write_minion(self.lab, name, {
+            "loop_interval": 1, "acceptance_wait_time": 1, "rejected_retry": True, **conf})
+
+    def minion(self, name, **conf):
+        self.configure(name, **conf)
+        self.start(name)
+
+    def start(self, name):
+        salt_lab.spawn(self.lab, name, "salt-minion", "-c", f"{self.lab['dir']}/conf-{name}", "--disable-keepalive")
+
+    def master(self):
+        salt_lab.spawn(self.lab, "master", "salt-master", "-c", f"{self.lab['dir']}/conf")
+
+    def kill(self, name):
+        pgid = self.lab["procs"][name]
+        procs.signal_each([pgid], signal.SIGKILL, os.killpg)
+        assert procs.poll(lambda: not procs.alive(pgid), 10)
+
+    def runner(self, fun, *args):
+        """A runner through Salt's own client: `salt-run` without its start."""
+        import salt.config
+        import salt.runner
+        if not hasattr(self, "client"):
+            self.client = salt.runner.RunnerClient(salt.config.master_config(f"{self.lab['dir']}/conf/master"))
+        return self.client.cmd(fun, list(args), print_event=False)
+
+    def let_go(self):
+        if hasattr(getattr(self, "client", None), "destroy"):  # 3008's wants it
+            self.client.destroy()
+
+    def keys(self):
+        """Which minion's key is where."""
+        pki = f"{self.lab['dir']}/master/pki"
+        where = {"accepted": "minions", "pending": "minions_pre", "rejected": "minions_rejected", "denied": "minions_denied"}
+        return {state: sorted(os.listdir(f"{pki}/{name}")) if os.path.isdir(f"{pki}/{name}") else []
+                for state, name in where.items()}
+
+    def is_key(self, name, state):
+        return eventually(f"{name} to be {state}", lambda: name in self.keys()[state], 40)
+
+
+def commit(repo, word):
+    salt_lab.write(f"{repo}/from-git.sls", GIT.replace("ONE", word))
+    salt_lab.write(f"{repo}/from-git.jinja", "{% set word = 'imported' %}\n")
+    git = ["git", "-C", repo, "-c", "user.name=lab", "-c", "user.email=lab@localhost"]
+    if not os.path.isdir(f"{repo}/.git"):
+        subprocess.run(["git", "init", "--quiet", "--initial-branch=master", repo], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "--quiet", "-m", word], check=True)
+
+
+@pytest.fixture(scope="module")
+def place():
+    path = salt_lab.new_dir("sc-live-")
+    yield path
+    if not os.environ.get("KEEP"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def live(place):
+    repo, root = f"{place}/repo", f"{place}/lab"
+    commit(repo, "first")
+    for name, text in SLS.items():
+        salt_lab.write(f"{place}/r/{name}.sls", text.replace("DIR", place))
+    # The guide's two files lie in /srv/reactor, the others on the file server.
+    on_disk = ("auth-pending", "auth-complete")
+    for name in SLS.keys() - on_disk:
+        salt_lab.write(f"{root}/srv/salt/reactor/{name}.sls", SLS[name])
+    salt_lab.write(f"{root}/srv/salt/top.sls", "base:\n  'ink*':\n    - inked\n")
+    salt_lab.write(f"{root}/srv/salt/inked.sls", "it is inked:\n  test.succeed_with_changes: []\n")
+    salt_lab.write(f"{place}/ink.log", "the log begins\n")
+    reference = {"from-git": "salt://from-git.sls", **{name: f"{place}/r/{name}.sls" for name in on_disk}}
+    rules = [{tag: [reference.get(name, f"salt://reactor/{name}.sls")]} for tag, name in RULES]
+    running = salt_lab.start(directory=root, minions=0, master_conf={
+        "auto_accept": False, "reactor": rules, "engines": ["saltcellar-reactor"],
+        "fileserver_backend": ["roots", "gitfs"], "gitfs_remotes": [f"file://{repo}"]})
+    try:
+        lab = Live(running)
+        for name in ("hub", "oth-1"):
+            lab.minion(name)
+        lab.repo = repo
+        yield lab
+        lab.let_go()
+    finally:
+        # Nobody wants anything of it any more.
+        procs.signal_each(salt_lab.load(root)["procs"].values(), signal.SIGKILL, os.killpg)
+        salt_lab.stop(salt_lab.load(root), keep=True)
+
+
+@pytest.fixture(scope="module")
+def reactor(live, place):
+    python = f"{live.lab['bin']}/python"
+    d = Reactor(f"{place}/sc", live.sock_dir, master=f"{live.lab['dir']}/conf/master", python=python, options=OPTIONS)
+    try:
+        d.start()
+        eventually("it reads the bus", lambda: any(b["connected"] for b in d.status()["bus"]))
+        log = f"{place}/ink.log"
+        live.minion("ink-1", beacons={"log": [{"file": log}, {"tags": {"alarm": {"regex": ".*alarm"}}}, {"interval": 1}]})
+        live.minion("ink-2")
+        yield d
+    finally:
+        if d.running:
+            assert d.stop() == 0
+
+
+@pytest.fixture(autouse=True)
+def reactor_is_up(reactor):
+    if not reactor.running:
+        reactor.start()
+
+
+def returned(reactor, row, minion):
+    """What the job of that reaction returned, on that minion alone."""
+    result = reactor.result(row, "returned")
+    assert [r["minion"] for r in result["returns"]] == [minion] and not result["failed"], result
+    returns = reactor.job(row["reaction"]["calls"][0]["jid"])["returns"]
+    return returns[0]["return"]
+
+
+def times(reactor, tag):
+    return len(reactor.events("--tag", tag))
+
+
+# ------------------------------------------------------------------- the guide's example
+def test_ink_servers_are_let_in_others_wait_for_a_person(live, reactor):
+    for name in ("ink-1", "ink-2"):
+        live.is_key(name, "accepted")
+    live.is_key("hub", "pending")
+    live.is_key("oth-1", "pending")
+    events = [e["data"] for e in reactor.events("--tag", "salt/auth")]
+    pending = sorted(e["id"] for e in events if e.get("act") == "pend" and e["id"].startswith("ink"))
+
+    def accepted():
+        calls = [call for row in reactor.history("salt/auth") for call in row["reaction"]["calls"]]
+        assert {(call["fun"], call["success"]) for call in calls} == {("key.accept", True)}, calls
+        return sorted(call["load"]["kwarg"]["match"] for call in calls) == pending
+    eventually("every pending ink server's event to be answered, and nobody else's", accepted)
+    assert set(pending) == {"ink-1", "ink-2"}
+    # a person decides about the others: one may, the other may not
+    live.wheel("key.accept", "hub")
+    live.wheel("key.reject", "oth-1")
+    live.is_key("oth-1", "rejected")
+
+    def refused():
+        return [e for e in reactor.events("--tag", "salt/auth") if e["data"]["id"] == "oth-1" and not e["data"]["result"]]
+    eventually("the master to refuse oth-1", refused, 40)
+    live.kill("oth-1")
+    assert live.keys()["rejected"] == ["oth-1"] and accepted()
+
+
+def test_a_start_leads_to_a_highstate(live, reactor):
+    row = reactor.reaction("salt/minion/ink-1/start")
+    call = row["reaction"]["calls"][0]
+    assert (call["fun"], call["load"]["ret"]) == ("state.apply", "smtp"), call
+    assert "it is inked" in json.dumps(returned(reactor, row, "ink-1"))
+
+
+def test_a_server_that_comes_with_another_key_begins_anew(live, reactor, place):
+    reactor.reaction("salt/minion/ink-2/start")
+    eventually("hub is there", lambda: reactor.events("--tag", "salt/minion/hub/start"), 40)
+    pki = f"{live.lab['dir']}/ink-2/pki"
+    live.kill("ink-2")
+    shutil.rmtree(pki)
+    os.makedirs(pki)
+    live.start("ink-2")
+    row = reactor.reaction("salt/auth", calls=2)
+    done = {call["fun"]: call for call in row["reaction"]["calls"]}
+    assert done["key.delete"]["success"] and done["cmd.run"]["minions"] == ["hub"], done
+    # what stands for the init script of the guide
+    eventually("the master's minion to be told", lambda: os.path.exists(f"{place}/rejoin-ink-2"), 40)
+    eventually("ink-2 to be back", lambda: times(reactor, "salt/minion/ink-2/start") == 2, 60)
+    live.is_key("ink-2", "accepted")
+    with open(f"{pki}/minion.pub") as ours, open(f"{live.lab['dir']}/master/pki/minions/ink-2") as theirs:
+        assert ours.read().strip() == theirs.read().strip()
+    eventually("its second highstate", lambda: len(reactor.history("salt/minion/ink-2/start")) == 2)
+    live.kill("ink-2")
+
+
+# ------------------------------------------------------------------- where events come from
+def test_a_beacon_fires_a_runner(live, reactor, place):
+    with open(f"{place}/ink.log", "a") as log:
+        log.write("an alarm: the ink is out\n")
+    row = reactor.reaction("salt/beacon/ink-1/log/*")
+    assert row["reaction"]["calls"][0]["outcome"] == "started", row
+    told = eventually("the runner's event", lambda: reactor.events("--tag", "live/alarm/ink-1"), 40)
+    assert told[0]["data"]["raw"] == "an alarm: the ink is out"
+    assert reactor.result(row, "success")["success"]
+
+
+def test_events_are_sent_from_the_master_and_from_minions(live, reactor):
+    ways = {
+        "master": lambda tag: live.run("event.send", tag, json.dumps({"word": "master"})),
+        "minion": lambda tag: live.salt("ink-1", "event.send", tag, "{word: minion}"),
+        "call": lambda tag: live.call("ink-1", "event.fire_master", "{word: call}", tag),
+    }
+    for word, send in ways.items():
+        tag = f"live/say/{uuid.uuid4().hex}"
+        assert send(tag), word
+        row = reactor.reaction(tag)
+        assert returned(reactor, row, "ink-1")["args"] == [word]
+        assert len(reactor.history(tag)) == 1
+
+
+def test_a_function_runs_on_the_master_s_own_machine(live, reactor):
+    live.fire("live/here/1", {"word": "hello"})
+    call = reactor.reaction("live/here/1")["reaction"]["calls"][0]
+    assert (call["outcome"], call["result"]["args"]) == ("ran", ["hello", 2]), call
+
+
+# ------------------------------------------------------------------- salt-run
+def test_salt_run_manages_the_reactor_and_salt_s_own_is_off(live, reactor):
+    with open(f"{live.lab['dir']}/master/log", errors="replace") as log:
+        assert "engines.reactor" not in log.read()
+    assert reactor.json("reactor", "list")["shadow"] is False
+    assert live.run("reactor.list")[3] == {"live/say/*": ["salt://reactor/say.sls"]}
+    assert live.runner("reactor.add", "added/*", "salt://reactor/say.sls") == {
+        "status": True, "comment": "Reactor added."}
+    tag = f"added/{uuid.uuid4().hex}"
+    live.fire(tag, {"word": "added"})
+    assert reactor.reaction(tag)["reaction"]["rules"] == ["added/*"]
+    assert live.runner("reactor.set_leader", False) is False
+    live.fire("added/nobody-leads", {"word": "x"})
+    assert live.runner("reactor.is_leader") is False
+    # a touch of the configuration does not make it lead again
+    reads = "the reactor's configuration was read again"
+    os.utime(f"{live.lab['dir']}/conf/master")
+    eventually("the configuration to be read", lambda: reactor.said(reads))
+    assert live.runner("reactor.set_leader", True) is True
+    assert live.runner("reactor.delete", "added/*")["comment"] == "Reactor deleted."
+    live.fire(tag, {"word": "added"})
+    marker = f"live/say/{uuid.uuid4().hex}"
+    live.fire(marker, {"word": "marker"})
+    reactor.reaction(marker)
+    assert len(reactor.history(tag)) == 1 and not reactor.history("added/nobody-leads")
+
+
+# ------------------------------------------------------------------- the file server
+def test_files_of_other_backends_are_fetched_by_salt(live, reactor):
+    def said(n):
+        live.fire(f"live/git/{n}", {"n": n})
+        row = reactor.reaction(f"live/git/{n}")
+        return returned(reactor, row, "ink-1")["args"]
+    assert said(1) == ["imported first", 1]
+    commit(live.repo, "second")
+    live.runner("fileserver.update")
+    seen = []
+
+    def new():
+        seen.append(said(2 + len(seen)))
+        return seen[-1][0] == "imported second"
+    eventually("the new text", new)
+    python = ["--salt-python", f"{live.lab['bin']}/python"]
+    config = ["--master-config", f"{live.lab['dir']}/conf/master"]
+    checked = json.loads(procs.run([reactor.bin, "reactor", "check", "--output", "json", *python, *config],
+                                   stdout=subprocess.PIPE, text=True).stdout)
+    assert checked["faults"] == 0, checked
+    assert any("gitfs" in note["message"] for note in checked["notes"]), checked
+    without = json.loads(procs.run([reactor.bin, "reactor", "check", "--output", "json", "--salt-python", "/bin/false",
+                                    *config], stdout=subprocess.PIPE, text=True).stdout)
+    bad = [row for row in without["files"] if row["state"] == "broken"]
+    assert [row["reference"] for row in bad] == ["salt://from-git.sls"] and "gitfs" in bad[0]["why"], bad
+
+
+# ------------------------------------------------------------------- trouble
+@pytest.fixture
+def bus(live):
+    """All that is on the bus from now on, for one who is never away: `events(tag's beginning)` gives `[(tag, data)]`."""
+    recorder = rawbus.Recorder(live.sock_dir)
+    mark = f"live/mark/{uuid.uuid4().hex}"
+
+    def heard():
+        live.fire(mark, {})
+        return recorder.saw(mark)
+
+    # The publisher takes a new listener in its own time.
+    eventually("the listener hears the bus", heard)
+    yield lambda tag: [(t, rawbus.decode(data)) for t, data in recorder.events() if t.startswith(tag)]
+    recorder.stop()
+
+
+def test_a_kill_in_the_middle_loses_nothing_and_doubles_nothing_where_promised(live, reactor, bus):
+    words = [uuid.uuid4().hex for _ in range(8)]
+    kinds = ("say", "run", "once")
+    for word in words:
+        for kind in kinds:
+            live.fire(f"live/{kind}/{word}", {"word": word})
+    eventually("the last event", lambda: reactor.events("--tag", f"live/once/{words[-1]}"))
+    reactor.kill()
+    reactor.start()
+    # What the reactions lead to may come while the daemon is away, and is then in no archive.
+    for word in words:
+        for kind in kinds:
+            row = reactor.reaction(f"live/{kind}/{word}")
+            made = row["reaction"]["calls"][0]
+            if kind == "once" and made["outcome"] == "unknown":
+                continue  # told, and set aside
+            assert row["reaction"]["state"] == "done", row
+            if kind == "say":
+                answer = f"salt/job/{made['jid']}/ret/ink-1"
+                eventually("the job's return", lambda: bus(answer))
+                if times(reactor, answer):
+                    assert returned(reactor, row, "ink-1")["args"] == [word]
+            else:
+                eventually("the runner's event", lambda: bus(f"passed/live/{kind}/{word}"))
+    # A job that was published just before the kill is published again, under its own jid: the minion runs it once.
+    jobs = {}
+    for tag, data in bus("salt/job/"):
+        if tag.endswith("/new") and data["fun"] == "test.arg":
+            jobs.setdefault(data["arg"][0], set()).add(data["jid"])
+    for word in words:
+        assert len(jobs[word]) == 1, (word, jobs)
+        assert len(bus(f"salt/job/{jobs[word].pop()}/ret/")) == 1
+        assert len(bus(f"passed/live/once/{word}")) <= 1
+
+
+def test_a_master_that_refuses_is_asked_again_in_sight(live, reactor):
+    with open(live.key) as key:
+        good = key.read()
+    tag = f"live/run/{uuid.uuid4().hex}"
+    mode = os.stat(live.key).st_mode
+    os.chmod(live.key, 0o600)
+    try:
+        salt_lab.write(live.key, "x" * len(good))
+        live.fire(tag, {})
+        eventually("a refusal in the log", lambda: reactor.said("does not take the key of"))
+    finally:
+        salt_lab.write(live.key, good)
+        os.chmod(live.key, mode)
+    row = reactor.reaction(tag)
+    assert row["reaction"]["calls"][0]["tries"] > 1, row
+    eventually("the runner's event", lambda: times(reactor, f"passed/{tag}"))
+
+
+def test_a_master_that_goes_away_is_waited_for(live, reactor):
+    tag = f"live/late/{uuid.uuid4().hex}"
+    live.fire(tag, {"id": "ink-1"})
+    eventually("the event", lambda: reactor.events("--tag", tag))
+    # The rule holds it for two seconds; by then there is no master.
+    live.kill("master")
+    eventually("that the master is away", lambda: reactor.json("reactor", "list")["master_away"])
+    assert not reactor.history(tag)
+    # Neither does a restart lose it.
+    reactor.kill()
+    reactor.start()
+    live.master()
+    row = reactor.reaction(tag, seconds=60)
+    assert row["reaction"]["state"] == "done"
+    eventually("the runner's event", lambda: times(reactor, f"passed/{tag}"), 40)
+    assert reactor.json("reactor", "list")["master_away"] is False
+
+
+# ------------------------------------------------------------------- minions
+CALLER = """
+write it down:
+  caller.file.write:
+    - args:
+      - path: DIR/{{ data['name'] }}
+      - args: {{ data['name'] }} of {{ tag }}
+apply it:
+  caller.state.apply:
+    - args:
+      - mods: alone
+as a list:
+  caller.test.arg:
+    - args: [1, two]
+"""
+TROUBLE = """
+a raise:
+  caller.test.exception:
+    - args:
+      - message: on purpose
+a job:
+  local.test.ping:
+    - tgt: '*'
+"""
+ON_BEACON = """
+{% for beacon in data['beacons'] %}
+note {{ loop.index }}:
+  caller.file.write:
+    - args:
+      - path: DIR/beacon
+      - args: {{ beacon['data']['raw'] | json }}
+{% endfor %}
+"""
+
+
+SLOW = """
+it takes a while:
+  caller.cmd.shell:
+    - args:
+      - cmd: echo ran >> DIR/{{ data['name'] }}; sleep 1
+"""
+
+
+def fired(live, name, data, tag):
+    p = live.command("salt-call", "-c", f"{live.lab['dir']}/conf-{name}", "--out=json", "event.fire", json.dumps(data), tag)
+    assert salt_lab.documents(p.stdout)[-1]["local"] is True, (p.stdout, p.stderr)
+
+
+def test_a_minion_without_a_master_reacts_by_itself(live, place):
+    root = f"{place}/alone"
+    for name, text in (("caller", CALLER), ("trouble", TROUBLE), ("beacon", ON_BEACON), ("slow", SLOW)):
+        salt_lab.write(f"{root}/srv/r/{name}.sls", text.replace("DIR", root))
+    salt_lab.write(f"{root}/srv/alone.sls", f"{root}/made:\n  file.managed:\n    - contents: by a state\n")
+    salt_lab.write(f"{root}/watched", "the log begins\n")
+    live.configure("alone", file_client="local", master_type="disable", file_roots={"base": [f"{root}/srv"]},
+                   beacons={"log": [{"file": f"{root}/watched"}, {"tags": {"t": {"regex": ".*alarm"}}}, {"interval": 1}]},
+                   reactor=[{"go/*": "salt://r/caller.sls"}, {"slow/*": "salt://r/slow.sls"}, {"once/*": "salt://r/slow.sls"}, {"trouble": "salt://r/trouble.sls"},
+                            {"__beacons_return": "salt://r/beacon.sls"}])
+    d = Reactor(f"{root}/sc", f"{live.lab['dir']}/alone/run", minion=f"{live.lab['dir']}/conf-alone/minion",
+                python=f"{live.lab['bin']}/python", options=[{"rule": "once/*", "at_most_once": True}])
+    try:
+        d.start()  # before the minion, as at a machine's start it may
+        live.start("alone")
+        eventually("it reads the bus", lambda: any(b["connected"] for b in d.status()["bus"]), 40)
+        fired(live, "alone", {"name": "written"}, "go/1")
+        calls = d.reaction("go/1", calls=3)["reaction"]["calls"]
+        assert [(call["client"], call["outcome"], call["tries"]) for call in calls] == [("caller", "ran", 1)] * 3, calls
+        by_fun = {call["fun"]: call for call in calls}
+        with open(f"{root}/written") as made, open(f"{root}/made") as applied:
+            assert (made.read(), applied.read()) == ("written of go/1\n", "by a state\n")
+        assert by_fun["test.arg"]["result"]["args"] == [1, "two"]
+        assert all(state["result"] for state in by_fun["state.apply"]["result"].values())
+        assert by_fun["state.apply"]["sls"].endswith("/r/caller.sls")
+        # what cannot be done is told at once, and tried once
+        fired(live, "alone", {}, "trouble")
+        calls = d.reaction("trouble", calls=2)["reaction"]["calls"]
+        assert [(call["outcome"], call["tries"]) for call in calls] == [("dead", 1), ("dead", 0)], calls
+        assert "on purpose" in calls[0]["why"] and "reactor.minion" in calls[1]["why"], calls
+        with open(f"{root}/watched", "a") as log:
+            log.write("an alarm: nobody is there\n")
+        eventually("the beacon's reaction", lambda: os.path.exists(f"{root}/beacon"), 40)
+        with open(f"{root}/beacon") as noted:
+            assert noted.read() == "an alarm: nobody is there\n"
+        # killed while a function runs: it runs again, or where that was asked for nobody says that it did
+        for tag, outcome, runs in (("slow/1", "ran", 2), ("once/1", "unknown", 1)):
+            name = tag.replace("/", "-")
+            fired(live, "alone", {"name": name}, tag)
+            eventually("the function to run", lambda: os.path.exists(f"{root}/{name}"), 40)
+            d.kill()
+            d.start()
+            call = d.reaction(tag)["reaction"]["calls"][0]
+            with open(f"{root}/{name}") as ran:
+                assert (call["outcome"], ran.read().count("ran")) == (outcome, runs), call
+        assert d.stop() == 0
+    finally:
+        if d.running:
+            d.kill()
+
+
+def test_a_minion_with_a_master_applies_the_masters_states(live, place):
+    root = f"{place}/hub"
+    salt_lab.write(f"{root}/c.sls", "it:\n  caller.state.apply:\n    - args:\n      - mods: inked\n")
+    d = Reactor(f"{root}/sc", f"{live.lab['dir']}/hub/run", minion=f"{live.lab['dir']}/conf-hub/minion",
+                python=f"{live.lab['bin']}/python", rules=[{"go": [f"{root}/c.sls"]}])
+    try:
+        d.start()
+        eventually("it reads the bus", lambda: any(b["connected"] for b in d.status()["bus"]))
+        fired(live, "hub", {}, "go")
+        call = d.reaction("go")["reaction"]["calls"][0]
+        assert call["outcome"] == "ran" and "it is inked" in json.dumps(call["result"]), call
+        assert d.stop() == 0
+    finally:
+        if d.running:
+            d.kill()

@@ -1,0 +1,197 @@
+"""saltcellar in shadow beside a real master that runs Salt's own reactor: what is the same is called so, what is not is shown."""
+import datetime
+import json
+import time
+
+import pytest
+import salt_lab
+from conftest import Daemon, Lab, eventually
+
+# How long after an event Salt's reactor may take; its first call of each kind takes longest, and is made before anything is judged.
+WINDOW = 3
+
+FILES = {
+    "apply.sls": """
+apply to {{ data['id'] }}:
+  local.state.apply:
+    - tgt: {{ data['id'] }}
+    - args:
+      - mods: works
+      - pillar:
+          who: {{ data['id'] }}
+""",
+    "say.sls": """
+say {{ data['word'] }}:
+  local.test.arg:
+    - tgt: 'lab-*'
+    - arg:
+      - {{ data['word'] }}
+      - 20
+    - kwarg:
+        tag: {{ tag }}
+    - metadata:
+        by: reactor
+""",
+    "orch.sls": """
+orchestrate:
+  runner.state.orchestrate:
+    - args:
+      - mods: orch.works
+      - pillar:
+          word: {{ data['word'] | json }}
+""",
+    "old.sls": """
+the old way:
+  runner.test.arg:
+    - arg:
+      - {{ data['word'] }}
+    - kwarg:
+        a: [1, 2]
+""",
+    "wheel.sls": """
+fingers:
+  wheel.key.finger:
+    - args:
+      - match: {{ data['id'] }}
+""",
+    "nobody.sls": """
+nobody there:
+  local.test.ping:
+    - tgt: no-such-minion
+""",
+    # Other files for the same events, for our side alone.
+    "say2.sls": """
+say {{ data['word'] }}:
+  local.test.arg:
+    - tgt: 'lab-*'
+    - arg:
+      - {{ data['word'] }}
+      - 21
+    - kwarg:
+        tag: {{ tag }}
+    - metadata:
+        by: saltcellar
+""",
+    "old2.sls": """
+the new way:
+  runner.test.metasyntactic:
+    - args:
+      - locality: uk
+""",
+}
+# One event each, and its rule has the file of its name; a call each comes of it.
+EVENTS = {"shadow/apply": {"id": "lab-1"}, "shadow/say": {"word": "hello"}, "shadow/orch": {"word": "from the event"},
+          "shadow/old": {"word": "old"}, "shadow/wheel": {"id": "lab-1"}, "shadow/nobody": {}}
+
+
+def rules_of(directory, **others):
+    """`reactor:` of a configuration: a rule for each event, its file by its name, or another one."""
+    files = {tag: others.get(tag[7:], tag[7:] + ".sls") for tag in EVENTS}
+    return [{tag: [f"{directory}/{name}"]} for tag, name in files.items() if name]
+
+
+@pytest.fixture(scope="module")
+def lab_of_two_reactors(root):
+    """A master with a reactor of its own, and a daemon in shadow that is its job cache."""
+    for name, text in FILES.items():
+        salt_lab.write(f"{root}/s/{name}", text)
+    d = Daemon(f"{root}/s", bus=f"{root}/sl/master/run")
+    salt_lab.write(f"{root}/s/c.yaml", "{}\n")
+    d.flags = ["--config", f"{root}/s/c.yaml"]
+    running = None
+    try:
+        running = salt_lab.start(directory=f"{root}/sl", minions=1, master_conf={
+            "master_job_cache": "saltcellar", "saltcellar.socket": d.socket, "reactor": rules_of(f"{root}/s")})
+        salt_lab.write(f"{running['dir']}/srv/salt/works.sls", "it works:\n  test.nop: []\n")
+        salt_lab.write(f"{running['dir']}/srv/salt/orch/works.sls",
+                       "say it:\n  salt.function:\n    - name: test.arg\n    - tgt: lab-1\n    - arg:\n"
+                       "      - {{ pillar['word'] }}\nrun it:\n  salt.runner:\n    - name: test.arg\n    - arg: [inner]\n")
+        salt_lab.write(f"{root}/s/c.yaml",
+                       f"reactor:\n  master: {running['dir']}/conf/master\n  shadow_window: {WINDOW}s\n")
+        d.start()
+        eventually("it reads the bus", lambda: any(b["connected"] for b in d.status()["bus"]))
+        yield Lab(running), d
+    finally:
+        if d.running:
+            assert d.stop() == 0
+        if running:
+            salt_lab.stop(salt_lab.load(running["dir"]), keep=True)
+
+
+def shadow(d, *args):
+    """What the comparison says, and its exit code."""
+    p = d.cli("reactor", "shadow", "--output", "json", *args, check=False)
+    return json.loads(p.stdout), p.returncode
+
+
+def now():
+    """A moment behind everything until now, as the command line takes it."""
+    time.sleep(0.01)
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")
+
+
+def fire_all(lab):
+    for tag, data in EVENTS.items():
+        lab.fire(tag, data)
+
+
+def seen(d, count):
+    """Have so many jobs been published by Salt's reactor?"""
+    tags = "salt/run/*/new", "salt/wheel/*/new", "salt/job/*/new"
+    return sum(len(d.events("--tag", tag, "--since", "1h")) for tag in tags) >= count
+
+
+def test_salts_own_reactor_and_ours_do_the_same(lab_of_two_reactors):
+    lab, d = lab_of_two_reactors
+    listed = d.json("reactor", "list")
+    assert listed["shadow"] and len(listed["rules"]) == len(EVENTS), listed
+    fire_all(lab)
+    # The job for nobody leaves nothing; the orchestration starts a job and a runner, which are no reactions.
+    eventually("Salt's reactor has warmed up", lambda: seen(d, len(EVENTS) - 1 + 2), 40)
+    since = now()
+    fire_all(lab)
+
+    def same():
+        found, code = shadow(d, "--since", since)
+        return (found, code) if found["waiting"]["ours"] == 0 and sum(found["counts"].values()) else None
+    found, code = eventually("it to be judged", same, 40)
+    assert (found["counts"]["same"], found["differences"], code) == (len(EVENTS) - 1, [], 0), found
+    assert found["unseen"] == {}, "with the loads of jobs everything is visible"
+    assert all(rule["same"] == (rule["rule"] != "shadow/nobody") for rule in found["rules"]), found
+    assert not d.json("reactor", "history", "--tag", "shadow/old")["reactions"][0]["reaction"]["calls"][0]["tries"]
+
+
+def test_each_difference_is_shown(lab_of_two_reactors, root):
+    lab, d = lab_of_two_reactors
+    ours = rules_of(f"{root}/s", say="say2.sls", old="old2.sls", orch=None)
+    with open(f"{root}/s/c.yaml", "a") as f:
+        f.write(f"  rules: {json.dumps(ours)}\n")
+    eventually("it to take effect", lambda: len(d.json("reactor", "list")["rules"]) == len(EVENTS) - 1)
+    since = now()
+    fire_all(lab)
+
+    def judged():
+        found, code = shadow(d, "--since", since)
+        done = found["waiting"] == {"ours": 0, "salts": 0} and sum(found["counts"].values())
+        return (found, code) if done else None
+    found, code = eventually("it to be judged", judged, 60)
+    assert code == 1
+    counts = {"same": 2, "differs": 1, "only_ours": 1, "only_salts": 2, "unseen": 0}
+    assert found["counts"] == counts, found
+    one = {d["what"]: d for d in found["differences"]}
+    fields = {f["field"]: (f["ours"], f["salts"]) for f in one["differs"]["fields"]}
+    assert fields == {"arg[1]": (21, 20), "load.metadata.by": ("saltcellar", "reactor")}
+    assert one["differs"]["ours"]["rules"] == ["shadow/say"]
+    assert one["differs"]["salts"]["call"]["sls"] == f"{root}/s/say.sls"
+    assert one["only_ours"]["ours"]["call"]["fun"] == "test.metasyntactic"
+    alone = {d["salts"]["call"]["fun"] for d in found["differences"] if d["what"] == "only_salts"}
+    assert alone == {"state.orchestrate", "test.arg"}
+    # For people, and counted meanwhile.
+    told = d.cli("reactor", "shadow", "--since", since, check=False).stdout
+    assert "differs: local.test.arg lab-*" in told and "arg[1]: ours 21, Salt's 20" in told, told
+    counters = d.status()["counters"]
+    assert counters["shadow_differs"] == 1 and counters["shadow_only_ours"] == 1 and counters["shadow_same"] >= 7, counters
+    # The log alone is what it is told from.
+    d.kill()
+    d.start()
+    assert shadow(d, "--since", since)[0]["counts"] == counts

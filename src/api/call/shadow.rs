@@ -1,0 +1,56 @@
+//! The call about the shadow: what the log has of our reactor's calls and of Salt's, for whoever holds them against each other.
+
+use super::{Ctx, failed};
+use crate::clock::Micros;
+use crate::limits::{LIST_BYTES_MAX, REACTOR_SHADOW_SEARCH_BYTES, REACTOR_SHADOW_WINDOW};
+use crate::master::pack;
+use crate::model::{EventFilter, SeqNo};
+use crate::reactor::run::engine::Handle;
+use crate::reactor::shadow::{Item, is_of_interest, is_timely};
+use crate::wire::call::{Args, CallError};
+use crate::wire::msgpack::Writer;
+
+/// Bytes of the log that are searched before it is looked whether the page is full.
+const STEP_BYTES: usize = 1024 * 1024;
+
+/// What was called, or would have been, in the order of the log.
+pub(super) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let mut from = match (args.count("from")?, args.int("since")?) {
+        (Some(from), _) => SeqNo(from as u64),
+        (None, Some(since)) => first_since(ctx, Micros(since))?,
+        (None, None) => SeqNo(1),
+    };
+    let durable = ctx.store.durable();
+    let mut items = Vec::new();
+    let (mut count, mut searched, mut seen) = (0, 0, None);
+    while from < durable && items.len() < LIST_BYTES_MAX && searched < REACTOR_SHADOW_SEARCH_BYTES {
+        let take = |row: crate::store::Followed<'_>| {
+            if is_timely(row.source) {
+                seen = seen.max(Some(row.at));
+            }
+            for item in Item::read(&row) {
+                items.extend(pack::packed(&item.to_value()));
+                count += 1;
+            }
+        };
+        from = ctx.store.follow_those(is_of_interest, from, STEP_BYTES, take).map_err(failed)?;
+        searched += STEP_BYTES;
+    }
+    let is_over = from >= durable;
+    let window = ctx.reactor.as_ref().map_or(REACTOR_SHADOW_WINDOW, Handle::shadow_window);
+    let mut w = Writer::new();
+    w.map(5).str("items").array(count).raw(&items);
+    w.str("next").uint(from.0).str("more").bool(!is_over);
+    // With the end of the log the present is reached: whatever has been waited for long enough will not come.
+    let reached = if is_over { Some(ctx.clock.now()) } else { seen };
+    w.str("reached").int(reached.unwrap_or_default().0);
+    w.str("window_s").uint(window.as_secs());
+    Ok(w.into_bytes())
+}
+
+/// The first event since then.
+fn first_since(ctx: &Ctx, since: Micros) -> Result<SeqNo, CallError> {
+    let before = EventFilter { until: Some(since), ..EventFilter::default() };
+    let latest = ctx.store.events_before(&before, ctx.store.durable(), 1, 1).map_err(failed)?;
+    Ok(latest.first().map_or(SeqNo(1), |event| event.seq.next()))
+}

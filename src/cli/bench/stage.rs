@@ -1,0 +1,263 @@
+//! The reactor on a store of its own, in this process: events go in as if read off a bus, and a master that is played here is asked.
+
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+
+use crate::clock::Clock;
+use crate::config::salt_master::SaltMaster;
+use crate::limits::MASTER_READ_BYTES;
+use crate::master::{Master, Place};
+use crate::metrics::Metrics;
+use crate::model::{Batch, Entry, ReactorSettings, Source};
+use crate::reactor::run::Ask;
+use crate::reactor::run::engine::{Handle, Parts, Reactor};
+use crate::reactor::run::native::Native;
+use crate::reactor::{NoSalt, Pipeline};
+use crate::store::{Classes, FreeSpace, Intake, Limits, Opened, Options, Store, medium};
+use crate::wire::msgpack::{Writer, as_text, elements, get};
+use crate::wire::salt_event::event_entry;
+use crate::wire::zmtp::{self, Piece, Splitter};
+
+/// A reaction that tells the master which event it is for.
+const SLS: &str = "\
+bench_{{ data['id'] }}:
+  local.state.apply:
+    - tgt: {{ data['id'] }}
+    - arg:
+      - {{ tag }}
+";
+
+/// What a master's socket says after its greeting.
+const READY: &[u8] = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER";
+
+/// What is under way ends in so much time.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Events that may be on their way into the log.
+const UNANSWERED_MAX: u64 = 20_000;
+
+/// The store with its threads, and the reactor.
+pub(super) struct Stage {
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) handle: Handle,
+    clock: Clock,
+    store: Store,
+    intake: Intake,
+    reactor: Reactor,
+    threads: Vec<JoinHandle<()>>,
+    /// Events handed over, and how many of them are in the log, or were refused.
+    sent: u64,
+    answered: Arc<AtomicU64>,
+    refused: Arc<AtomicU64>,
+}
+
+impl Stage {
+    /// Rules are tag patterns, each with the same file.
+    pub(super) fn start(
+        dir: &Path,
+        rules: &[&str],
+        settings: ReactorSettings,
+        (limits, classes): (Limits, Classes),
+        ask: impl FnOnce(&Arc<Metrics>) -> Arc<dyn Ask>,
+    ) -> anyhow::Result<Self> {
+        let file = super::reactor::old_file(dir, "react.sls", SLS)?;
+        let mut text = format!("root_dir: {}\nid: m_master\nreactor:\n", dir.display());
+        for rule in rules {
+            let _ = writeln!(text, "- '{rule}': [{}]", file.display());
+        }
+        let config = dir.join("master");
+        std::fs::write(&config, text).context("write the configuration")?;
+        let pipeline = Pipeline::new(&SaltMaster::read(&config), Arc::new(NoSalt));
+        let (clock, metrics) = (Clock::real(), Arc::<Metrics>::default());
+        let options = Options {
+            dir: dir.join("state"),
+            holder: "saltcellar bench".to_owned(),
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            limits,
+            classes,
+            free: FreeSpace::default(),
+            medium: Arc::new(medium::Disk),
+        };
+        let Opened { store, intake, appender, committer, sealer, retainer } =
+            Store::open(&options).context("open the store")?;
+        let mut threads = Vec::new();
+        let mut spawn = |name: &str, work: Box<dyn FnOnce() + Send>| -> anyhow::Result<()> {
+            threads.push(Builder::new().name(name.to_owned()).spawn(work).context("start a thread")?);
+            Ok(())
+        };
+        spawn("sc-append", Box::new(|| appender.run()))?;
+        spawn("sc-commit", Box::new(|| committer.run()))?;
+        spawn("sc-seal", Box::new(|| sealer.run()))?;
+        spawn("sc-retain", Box::new(|| retainer.run()))?;
+        let reactor = Reactor::start(Parts {
+            store: store.clone(),
+            intake: intake.clone(),
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            rules: Arc::new(Native::new(pipeline.into())),
+            settings,
+            ask: ask(&metrics),
+        })
+        .context("start the reactor")?;
+        let handle = reactor.handle();
+        Ok(Self {
+            metrics,
+            handle,
+            clock,
+            store,
+            intake,
+            reactor,
+            threads,
+            sent: 0,
+            answered: Arc::default(),
+            refused: Arc::default(),
+        })
+    }
+
+    /// Hands events over as a bus would: tags and minions.
+    pub(super) fn tell(&mut self, events: &[(String, String)]) -> anyhow::Result<()> {
+        let mut batch = Batch::default();
+        for (tag, minion) in events {
+            let mut w = Writer::new();
+            w.map(3).str("id").str(minion).str("act").str("accept").str("_stamp").str("2030-01-01T00:00:00");
+            let body = w.into_bytes();
+            let entry = event_entry(tag.as_bytes(), &body, Source::Bus, self.clock.now());
+            batch.push(&Entry { minion, ..entry }, None);
+        }
+        let count = events.len() as u64;
+        let (answered, refused) = (self.answered.clone(), self.refused.clone());
+        let done = move |stored: Result<(), String>| {
+            refused.fetch_add(if stored.is_err() { count } else { 0 }, Ordering::Relaxed);
+            answered.fetch_add(count, Ordering::Relaxed);
+        };
+        self.intake.submit(batch, Some(Box::new(done))).context("hand over events")?;
+        self.sent += count;
+        self.wait("the store", |stage| stage.sent - stage.answered.load(Ordering::Relaxed) < UNANSWERED_MAX)
+    }
+
+    /// Waits until nothing is left to do.
+    pub(super) fn wait_until_through(&self) -> anyhow::Result<()> {
+        self.wait("the reactions", |stage| {
+            let status = stage.handle.status();
+            stage.answered.load(Ordering::Relaxed) == stage.sent
+                && (status.behind, status.waiting, status.open) == (0, 0, 0)
+        })?;
+        ensure!(self.refused.load(Ordering::Relaxed) == 0, "the store refused events");
+        Ok(())
+    }
+
+    pub(super) fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while !is_so(self) {
+            if Instant::now() > until {
+                bail!("wait for {what}: {:?}", self.handle.status());
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        Ok(())
+    }
+
+    /// Stops all, in order.
+    pub(super) fn stop(self) {
+        self.reactor.stop();
+        drop((self.store, self.intake, self.handle));
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The request port of a master that takes every job and minds when it was asked.
+pub(super) struct PlayedMaster {
+    /// Tags with the time at which the whole request was there.
+    pub(super) asked: Arc<Mutex<Vec<(String, Instant)>>>,
+    port: u16,
+    cachedir: PathBuf,
+}
+
+impl PlayedMaster {
+    pub(super) fn start(dir: &Path) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").context("open a request port")?;
+        let port = listener.local_addr().context("find the port")?.port();
+        std::fs::write(dir.join(".root_key"), "the key").context("write a key")?;
+        let asked: Arc<Mutex<Vec<(String, Instant)>>> = Arc::default();
+        let noted = asked.clone();
+        let serve = move || {
+            for stream in listener.incoming() {
+                let noted = noted.clone();
+                let work = move || drop(stream.and_then(|stream| converse(stream, &noted)));
+                // One that cannot be served is closed, and the reactor tries again.
+                drop(Builder::new().name("played-master".to_owned()).spawn(work));
+            }
+        };
+        // Both end with the process.
+        Builder::new().name("played-master".to_owned()).spawn(serve).context("start the master")?;
+        Ok(Self { asked, port, cachedir: dir.to_owned() })
+    }
+
+    /// The client that asks it.
+    pub(super) fn client(&self, metrics: &Arc<Metrics>) -> Arc<dyn Ask> {
+        let place = Place {
+            host: "127.0.0.1".to_owned(),
+            port: self.port,
+            cachedir: self.cachedir.clone(),
+            user: "root".to_owned(),
+        };
+        Arc::new(Master::new(place, metrics.clone()))
+    }
+}
+
+fn converse(mut stream: TcpStream, asked: &Mutex<Vec<(String, Instant)>>) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.write_all(&zmtp::greeting())?;
+    stream.read_exact(&mut [0; zmtp::GREETING_LEN])?;
+    stream.write_all(READY)?;
+    let mut splitter = Splitter::new(1 << 20);
+    let mut buffer = [0; MASTER_READ_BYTES];
+    loop {
+        let mut answer = Vec::new();
+        match splitter.next_piece().map_err(std::io::Error::other)? {
+            Some(Piece::Message(message)) => {
+                let load = message.second.and_then(|body| get(body, "load")).unwrap_or_default();
+                let text = |value: Option<&[u8]>| value.and_then(as_text).unwrap_or_default().to_owned();
+                let tag = text(get(load, "arg").and_then(|arg| elements(arg).next()));
+                asked.lock().unwrap_or_else(PoisonError::into_inner).push((tag, Instant::now()));
+                let mut w = Writer::new();
+                w.map(1).str("load").map(3).str("jid").str(&text(get(load, "jid")));
+                w.str("minions").array(1).str("web1").str("missing").array(0);
+                zmtp::put_request(&mut answer, &w.into_bytes());
+            }
+            Some(Piece::Command(_)) => {}
+            None => {
+                let n = stream.read(&mut buffer)?;
+                if n == 0 {
+                    return Ok(());
+                }
+                splitter.feed(buffer.get(..n).unwrap_or_default());
+            }
+        }
+        stream.write_all(&answer)?;
+    }
+}
+
+/// Processor seconds of this process.
+pub(super) fn own_cpu_s() -> anyhow::Result<f64> {
+    super::child::cpu_s(std::process::id())
+}
+
+/// Megabytes of memory that this process holds.
+pub(super) fn own_rss_mb() -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").context("read /proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    let kb: f64 = line.trim().trim_end_matches(" kB").parse().context("read VmRSS")?;
+    Ok(kb / 1024.0)
+}

@@ -1,0 +1,87 @@
+//! In shadow: counting, as the log grows, in what we and Salt's own reactor differ. What was counted can be told again from the log,
+//! by `saltcellar reactor shadow`; so nothing of this outlives the daemon.
+
+use std::time::Duration;
+
+use super::engine::Shared;
+use super::lock;
+use crate::clock::Micros;
+use crate::reactor::shadow::{Comparer, Item, Verdict};
+use crate::store::Followed;
+
+impl Shared {
+    /// Looks at an entry of the log.
+    pub(super) fn compare(&self, row: &Followed<'_>) {
+        let items = Item::read(row);
+        if items.is_empty() {
+            return;
+        }
+        if let Some(comparer) = lock(&self.comparer).as_mut() {
+            for item in items {
+                comparer.take(item, &mut |verdict| self.count(&verdict));
+            }
+        }
+    }
+
+    /// Begins, unless it has.
+    pub(super) fn begin_comparing(&self, window: Duration) {
+        let mut kept = lock(&self.comparer);
+        if kept.as_ref().is_some_and(|comparer| comparer.window() == window) {
+            return;
+        }
+        let now = self.clock.now();
+        let comparer = kept.insert(Comparer::new(window, now, Micros(i64::MAX)));
+        // Our own word may be in the log already, and was not looked at.
+        comparer.take(Item::Mode { at: now, shadow: true, started: true }, &mut |_| {});
+    }
+
+    /// Judges what nothing can come for any more.
+    pub(super) fn judge(&self, now: Option<Micros>) {
+        let Some(now) = now else { return };
+        let mut kept = lock(&self.comparer);
+        let Some(comparer) = kept.as_mut() else { return };
+        comparer.pass(now, &mut |verdict| self.count(&verdict));
+        self.metrics.shadow_hurried.add(std::mem::take(&mut comparer.hurried));
+    }
+
+    fn count(&self, verdict: &Verdict) {
+        let metrics = &self.metrics;
+        match verdict {
+            Verdict::Same(..) => &metrics.shadow_same,
+            Verdict::Differs(..) => &metrics.shadow_differs,
+            Verdict::OnlyOurs(_) => &metrics.shadow_only_ours,
+            Verdict::OnlySalts(..) => &metrics.shadow_only_salts,
+            Verdict::Unseen(..) => &metrics.shadow_unseen,
+            Verdict::Unattributed(_) => &metrics.shadow_unattributed,
+        }
+        .add(1);
+        match verdict {
+            Verdict::Differs(ours, salts, fields) => {
+                let fields: Vec<_> = fields.iter().map(|one| one.field.as_str()).collect();
+                tracing::info!(
+                    event = ours.event.0,
+                    tag = ours.tag,
+                    fun = ours.act.fun,
+                    jid = salts.jid,
+                    ?fields,
+                    "in shadow: Salt's reactor did it otherwise"
+                );
+            }
+            Verdict::OnlyOurs(ours) => tracing::info!(
+                event = ours.event.0,
+                tag = ours.tag,
+                fun = ours.act.fun,
+                tgt = ours.act.target(),
+                "in shadow: Salt's reactor did nothing like this"
+            ),
+            Verdict::OnlySalts(salts, _) => tracing::info!(
+                seq = salts.seq.0,
+                jid = salts.jid,
+                fun = salts.act.fun,
+                tgt = salts.act.target(),
+                "in shadow: only Salt's reactor did this"
+            ),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! A call as both sides show it, and where two of them differ.
+
+use std::hash::{Hash as _, Hasher as _};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::sls::value::{Key, Map, Value};
+
+/// What Salt puts in the place of values that are too large for its bus.
+const TRIMMED: &str = "VALUE_TRIMMED";
+
+/// What this daemon puts in the place of secrets.
+const REDACTED: &str = "[redacted]";
+
+/// Of the keywords next to a job's target, those that its master uses (`_prep_pub` in `salt/master.py`).
+const KWARGS_USED: [&str; 9] = [
+    "ret_config",
+    "ret_kwargs",
+    "metadata",
+    "module_executors",
+    "executor_opts",
+    "start_event",
+    "delimiter",
+    "master_id",
+    "id",
+];
+
+/// A call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Act {
+    /// `local`, `runner`, `wheel` or `caller`.
+    pub client: String,
+    /// The function.
+    pub fun: String,
+    /// The target, of a `local`; else null.
+    pub tgt: Value,
+    /// How it is spelled, of a `local`.
+    pub tgt_type: String,
+    /// Positional arguments, and behind them a mapping with those by keyword, if there are any; none if it cannot be seen.
+    pub args: Option<Vec<Value>>,
+    /// `ret` and what is of use under `kwargs` of a job's load, if that can be seen.
+    pub load: Option<Map>,
+    /// Its ID in its file, if that can be seen.
+    pub id: String,
+    /// Its file, if that can be seen.
+    pub sls: String,
+}
+
+/// Something in which two calls differ.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Difference {
+    /// What: `tgt`, `arg[0]`, `kwarg.mods`, `load.ret`, ...
+    pub field: String,
+    /// As we have it; none if it is not there.
+    pub ours: Option<Value>,
+    /// As Salt has it.
+    pub salts: Option<Value>,
+}
+
+/// Two calls, held against each other.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Compared {
+    /// In what they differ.
+    pub differences: Vec<Difference>,
+    /// What cannot be seen of Salt's.
+    pub unseen: Vec<String>,
+}
+
+impl Act {
+    /// A call of a runner, a wheel function or an execution function on the master.
+    pub fn on_master(client: &str, fun: &str, args: Option<Vec<Value>>) -> Self {
+        Self {
+            client: client.to_owned(),
+            fun: fun.to_owned(),
+            tgt: Value::Null,
+            tgt_type: String::new(),
+            args,
+            load: None,
+            id: String::new(),
+            sls: String::new(),
+        }
+    }
+
+    /// A job, from its load or from what the master fires of it.
+    pub fn job(fun: &str, load: &Map) -> Self {
+        let text = |key: &str| load.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let tgt_type = Some(text("tgt_type")).filter(|name| !name.is_empty());
+        let tgt_type = tgt_type.unwrap_or_else(|| "glob".to_owned());
+        let tgt = load.get("tgt").cloned().unwrap_or(Value::Null);
+        Self {
+            tgt: if tgt_type == "list" { as_list(tgt) } else { tgt },
+            tgt_type,
+            args: load.get("arg").and_then(Value::as_list).map(unmarked),
+            ..Self::on_master("local", fun, None)
+        }
+    }
+
+    /// What a load has that the event of its job has not.
+    #[must_use]
+    pub fn with_load(self, load: &Map) -> Self {
+        let kwargs = load.get("kwargs").and_then(Value::as_map);
+        let said = |name: &str| {
+            let text = kwargs.and_then(|kwargs| kwargs.get(name)?.as_str());
+            text.unwrap_or_default().to_owned()
+        };
+        Self { load: Some(rest_of(load)), id: said("__id__"), sls: said("__sls__"), ..self }
+    }
+
+    /// The target as text.
+    pub fn target(&self) -> String {
+        match &self.tgt {
+            Value::Str(text) => text.clone(),
+            Value::List(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+            _ => String::new(),
+        }
+    }
+
+    /// Some number of bytes that it takes, about.
+    pub fn weight(&self) -> usize {
+        let args = self.args.iter().flatten().map(weight).sum::<usize>();
+        let load = self.load.iter().flatten().map(|(key, value)| weight(&key.0) + weight(value));
+        200 + args + load.sum::<usize>() + weight(&self.tgt)
+    }
+
+    /// Equal for calls that are equal in what events show of them. The order of keywords does not count.
+    pub fn key(&self) -> u64 {
+        let mut hasher = Xxh3::new();
+        (self.client.as_str(), self.fun.as_str(), self.tgt_type.as_str()).hash(&mut hasher);
+        digest(&self.tgt).hash(&mut hasher);
+        for arg in self.args.iter().flatten() {
+            digest(arg).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    /// Holds it against one of Salt's.
+    pub fn compare(&self, salts: &Self) -> Compared {
+        let mut found = Compared::default();
+        let text = |text: &str| Some(Value::from(text));
+        found.field("client", text(&self.client), text(&salts.client));
+        found.field("fun", text(&self.fun), text(&salts.fun));
+        if self.client == "local" {
+            found.field("tgt", Some(self.tgt.clone()), Some(salts.tgt.clone()));
+            found.field("tgt_type", text(&self.tgt_type), text(&salts.tgt_type));
+        }
+        match (&self.args, &salts.args) {
+            (Some(ours), Some(theirs)) => {
+                let ((ours, our_words), (theirs, their_words)) = (split(ours), split(theirs));
+                for n in 0..ours.len().max(theirs.len()) {
+                    found.field(&format!("arg[{n}]"), ours.get(n).cloned(), theirs.get(n).cloned());
+                }
+                found.map("kwarg", &our_words, &their_words);
+            }
+            _ => found.unseen.push("arguments".to_owned()),
+        }
+        match (&self.load, &salts.load) {
+            (Some(ours), Some(theirs)) => found.map("load", ours, theirs),
+            (Some(_), None) => found.unseen.push("ret, metadata and the like".to_owned()),
+            _ => {}
+        }
+        found
+    }
+}
+
+impl Compared {
+    fn field(&mut self, field: &str, ours: Option<Value>, salts: Option<Value>) {
+        if ours == salts {
+            return;
+        }
+        let is_veiled = |value: &Value| matches!(value.as_str(), Some(TRIMMED | REDACTED));
+        if salts.as_ref().is_some_and(is_veiled) || ours.as_ref().is_some_and(is_veiled) {
+            return self.unseen.push(field.to_owned());
+        }
+        // Of large mappings what differs in them is told, not all of them.
+        if let (Some(Value::Map(ours)), Some(Value::Map(salts))) = (&ours, &salts) {
+            return self.map(field, ours, salts);
+        }
+        self.differences.push(Difference { field: field.to_owned(), ours, salts });
+    }
+
+    fn map(&mut self, at: &str, ours: &Map, salts: &Map) {
+        let also = salts.keys().filter(|key| !ours.contains_key(*key));
+        for key in ours.keys().chain(also) {
+            let name = key.as_str().map_or_else(|| key.0.python_repr(), str::to_owned);
+            self.field(&format!("{at}.{name}"), ours.get(key).cloned(), salts.get(key).cloned());
+        }
+    }
+}
+
+/// A list of minions may come as text with commas.
+fn as_list(tgt: Value) -> Value {
+    match tgt {
+        Value::Str(text) => Value::List(text.split(',').map(|name| name.trim().into()).collect()),
+        other => other,
+    }
+}
+
+/// Arguments of a job without the mark of its keywords.
+fn unmarked(args: &[Value]) -> Vec<Value> {
+    let one = |arg: &Value| match arg {
+        Value::Map(map) if map.contains_key("__kwarg__") => {
+            let rest = map.iter().filter(|(key, _)| key.as_str() != Some("__kwarg__"));
+            Value::Map(rest.map(|(key, value)| (key.clone(), value.clone())).collect())
+        }
+        other => other.clone(),
+    };
+    args.iter().map(one).collect()
+}
+
+/// Positional arguments, and a mapping at the end: those by keyword. What is meant by one of Salt's events that ends so cannot be
+/// told apart, so both sides are read alike.
+fn split(args: &[Value]) -> (&[Value], Map) {
+    match args.split_last() {
+        Some((Value::Map(words), args)) => (args, words.clone()),
+        _ => (args, Map::new()),
+    }
+}
+
+/// Equal for equal values; the order of a mapping does not count.
+fn digest(value: &Value) -> u64 {
+    let mut hasher = Xxh3::new();
+    match value {
+        Value::Map(map) => {
+            let one = |(key, value): (&Key, &Value)| {
+                let mut hasher = Xxh3::new();
+                (digest(&key.0), digest(value)).hash(&mut hasher);
+                hasher.finish()
+            };
+            map.iter().map(one).fold(1, u64::wrapping_add).hash(&mut hasher);
+        }
+        Value::List(items) | Value::Tuple(items) | Value::Set(items) => {
+            for item in items {
+                digest(item).hash(&mut hasher);
+            }
+        }
+        other => Key(other.clone()).hash(&mut hasher),
+    }
+    hasher.finish()
+}
+
+fn weight(value: &Value) -> usize {
+    let all = |items: &[Value]| items.iter().map(weight).sum::<usize>();
+    let inside = match value {
+        Value::Str(text) | Value::BigInt(text) => text.len(),
+        Value::Bytes(bytes) => bytes.len(),
+        Value::List(items) | Value::Tuple(items) | Value::Set(items) => all(items),
+        Value::Map(map) => map.iter().map(|(key, value)| weight(&key.0) + weight(value)).sum(),
+        _ => 0,
+    };
+    size_of::<Value>() + inside
+}
+
+/// What else a load says that has an effect.
+fn rest_of(load: &Map) -> Map {
+    let mut rest = Map::new();
+    let ret = load.get("ret").filter(|ret| ret.as_str() != Some("") && **ret != Value::Null);
+    rest.extend(ret.map(|ret| (Key::from("ret"), ret.clone())));
+    let kwargs = load.get("kwargs").and_then(Value::as_map);
+    for (key, value) in kwargs.into_iter().flatten() {
+        let is_default = key.as_str() == Some("delimiter") && value.as_str() == Some(":");
+        if key.as_str().is_some_and(|name| KWARGS_USED.contains(&name)) && !is_default {
+            rest.insert(key.clone(), value.clone());
+        }
+    }
+    rest
+}

@@ -1,0 +1,277 @@
+//! The reactor of the real program when its configuration, or the master's, changes under it; who reacts; what the log says.
+
+use std::fs;
+
+use rmpv::Value;
+use serde_json::Value as Json;
+
+use crate::fake_daemon::{program, stderr, stdout};
+use crate::harness::{Cellar, map, wait_for};
+use crate::reactor::{FakeMaster, LEGACY, Lab, lab};
+
+const RULES: &str = "[{'a/*': DIR/a.sls}]";
+
+fn path(lab: &Lab, name: &str) -> std::path::PathBuf {
+    lab.cellar.dir.path().join(name)
+}
+
+fn change(lab: &Lab, name: &str, from: &str, to: &str) {
+    let file = path(lab, name);
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains(from), "{text}");
+    fs::write(file, text.replace(from, to)).unwrap();
+}
+
+/// Changes a file so that nobody sees it by its time.
+fn change_unseen(lab: &Lab, name: &str, from: &str, to: &str) {
+    let file = path(lab, name);
+    let before = fs::metadata(&file).unwrap().modified().unwrap();
+    change(lab, name, from, to);
+    fs::File::options().write(true).open(file).unwrap().set_modified(before).unwrap();
+}
+
+fn hang_up(cellar: &Cellar) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(cellar.child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+}
+
+fn run(lab: &Lab, words: &[&str]) -> (String, Option<i32>) {
+    let out = program().args(words).arg("--socket").arg(lab.cellar.socket()).output().unwrap();
+    (stdout(&out) + &stderr(&out), out.status.code())
+}
+
+#[test]
+fn a_hangup_lets_another_configuration_take_effect_as_a_whole_or_not_at_all() {
+    let master = FakeMaster::start();
+    let mut lab = lab(master.port, RULES, &[("a.sls", LEGACY)], "  depth_max: 5\n");
+    let rule =
+        |lab: &Lab| lab.cellar.ask("reactor_list", vec![])["rules"][0]["rule"].as_str().unwrap().to_owned();
+    // The first key that is read is good, the second is not: nothing of either is taken.
+    change_unseen(&lab, "c.yaml", "'a/*'", "'b/*'");
+    change_unseen(&lab, "c.yaml", "depth_max: 5", "depth_max: none");
+    hang_up(&lab.cellar);
+    let refused = wait_for("the refusal", || {
+        let listed = lab.cellar.ask("reactor_list", vec![]);
+        listed["refused"]["why"].as_str().map(str::to_owned)
+    });
+    assert!(refused.contains("c.yaml") && refused.contains("depth_max"), "{refused}");
+    assert_eq!((rule(&lab).as_str(), lab.cellar.counter("reactor_reloads_refused")), ("a/*", 1));
+    assert!(lab.cellar.log().contains("cannot be used; it goes on as it was"));
+    let (told, _) = run(&lab, &["reactor", "list"]);
+    assert!(
+        told.contains("its configuration cannot be used, and is not: ") && told.contains("a/*"),
+        "{told}"
+    );
+    lab.tell_one("a/1", "web1");
+    assert_eq!(master.wait(1)[0].2, "a/1");
+    change_unseen(&lab, "c.yaml", "depth_max: none", "depth_max: 6");
+    hang_up(&lab.cellar);
+    wait_for("the other rule", || (rule(&lab) == "b/*").then_some(()));
+    assert_eq!(lab.cellar.counter("reactor_reloads"), 1);
+    assert!(lab.cellar.ask("reactor_list", vec![])["refused"].is_nil());
+    // Another master is another daemon's.
+    change(&lab, "c.yaml", "/master\n", "/other\n");
+    wait_for("the second refusal", || (lab.cellar.counter("reactor_reloads_refused") == 2).then_some(()));
+    let why = lab.cellar.ask("reactor_list", vec![])["refused"]["why"].to_string();
+    assert!(why.contains("takes effect at the next start"), "{why}");
+    lab.tell_one("a/2", "web1");
+    lab.tell_one("b/1", "web1");
+    let asked = master.wait(2);
+    assert_eq!(asked.iter().map(|asked| asked.2.as_str()).collect::<Vec<_>>(), ["a/1", "b/1"]);
+}
+
+#[test]
+fn another_address_user_and_key_of_the_master_are_followed() {
+    let (first, second) = (FakeMaster::start(), FakeMaster::start());
+    let mut lab = lab(first.port, RULES, &[("a.sls", LEGACY)], "");
+    lab.tell_one("a/1", "web1");
+    assert_eq!(first.wait(1)[0].4, "root");
+    // There the key has another name, and the old one is good for nothing.
+    fs::write(path(&lab, "cache/.root_key"), "an old key").unwrap();
+    fs::write(path(&lab, "cache/.salt_key"), "the key").unwrap();
+    change(&lab, "master", &format!("ret_port: {}", first.port), &format!("ret_port: {}", second.port));
+    change(&lab, "master", "user: root", "user: salt");
+    wait_for("the change", || {
+        lab.cellar.log().contains("reactions go to the master at its new place").then_some(())
+    });
+    lab.tell_one("a/2", "web1");
+    let asked = second.wait(1);
+    assert_eq!((asked[0].2.as_str(), asked[0].4.as_str()), ("a/2", "salt"));
+    assert_eq!(first.asked().len(), 1);
+}
+
+/// The findings of `doctor` about the reactor: verdict and words.
+fn doctor(lab: &Lab) -> Vec<(String, String)> {
+    let dir = lab.cellar.dir.path();
+    let mut command = program();
+    command.args(["--output", "json", "--config"]).arg(dir.join("c.yaml"));
+    command.arg("--socket").arg(lab.cellar.socket()).arg("--state-dir").arg(dir.join("state"));
+    command.arg("doctor").arg("--salt-config").arg(dir).arg("--salt-python").arg("/no/such/python");
+    let document: Json = serde_json::from_str(&stdout(&command.output().unwrap())).unwrap();
+    let checks = document["checks"].as_array().unwrap().iter();
+    let text = |one: &Json, key: &str| one[key].as_str().unwrap_or_default().to_owned();
+    checks
+        .filter(|one| one["check"] == "reactor")
+        .map(|one| (text(one, "verdict"), format!("{} ({})", text(one, "found"), text(one, "write"))))
+        .collect()
+}
+
+#[test]
+fn doctor_and_the_start_say_who_reacts() {
+    let master = FakeMaster::start();
+    let mut lab = lab(master.port, RULES, &[("a.sls", LEGACY)], "");
+    wait_for("the reactor", || (lab.open() == 0).then_some(()));
+    let found = doctor(&lab);
+    assert!(
+        matches!(&found[..], [(verdict, words)] if verdict == "ok" && words.contains("1 rules")),
+        "{found:?}"
+    );
+    // Salt's own is switched on beside a daemon that reacts.
+    let own = "reactor:\n  - 'x': /x.sls\n";
+    let plain = fs::read_to_string(path(&lab, "master")).unwrap();
+    fs::write(path(&lab, "master"), plain.clone() + own).unwrap();
+    wait_for("the change", || {
+        (lab.cellar.ask("reactor_list", vec![])["shadow"] == true.into()).then_some(())
+    });
+    let found = doctor(&lab);
+    let [live, written] = &found[..] else { panic!("{found:?}") };
+    assert!(live.0 == "warning" && live.1.contains("it only watches"), "{live:?}");
+    assert!(written.0 == "problem" && written.1.contains("/master:6"), "{written:?}");
+    assert!(
+        written.1.contains("reactor.shadow: true") && written.1.contains("engines: [saltcellar-reactor]"),
+        "{written:?}"
+    );
+    // The same at a start: it says so, and reacts to nothing.
+    lab.cellar.kill();
+    fs::write(path(&lab, "log"), "").unwrap();
+    lab.restart();
+    assert!(lab.cellar.log().contains("Salt's own reactor runs on this master"));
+    lab.tell_one("a/1", "web1");
+    wait_for("the record", || (lab.history().len() == 1).then_some(()));
+    assert_eq!(lab.history()[0]["reaction"]["calls"][0]["outcome"], "shadowed".into());
+    assert_eq!(master.asked().len(), 0);
+    // Who asked for it is not told of it as of a fault.
+    change(&lab, "c.yaml", "reactor:\n", "reactor:\n  shadow: true\n");
+    let found = doctor(&lab);
+    assert!(matches!(&found[..], [(verdict, _)] if verdict == "ok"), "{found:?}");
+    // A configuration that cannot be used is.
+    fs::write(path(&lab, "master"), "reactor: [\n").unwrap();
+    wait_for("the refusal", || (lab.cellar.counter("reactor_reloads_refused") > 0).then_some(()));
+    let found = doctor(&lab);
+    assert!(
+        found.iter().any(|(verdict, words)| verdict == "problem" && words.contains("cannot be used")),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn at_level_debug_the_log_says_what_salts_guide_promises() {
+    let master = FakeMaster::start();
+    let files = [("a.sls", LEGACY), ("none.sls", "{% if tag == 'x' %}a: b{% endif %}\n")];
+    let mut lab = lab(master.port, "[{'a/*': [DIR/a.sls, DIR/none.sls]}]", &files, "log: {level: debug}\n");
+    lab.tell_one("b/1", "web1");
+    lab.tell_one("a/1", "web1");
+    lab.tell(&[("a/own".to_owned(), map(vec![("user", "Reactor".into())]))]);
+    master.wait(1);
+    wait_for("all to be through", || (lab.open() == 0).then_some(()));
+    let log = lab.cellar.log();
+    let dir = lab.cellar.dir.path().display();
+    let mut from = 0;
+    // In this order; what is rendered stands below its line, and nothing of it is cut.
+    for words in [
+        "Gathering reactors for tag b/1\n".to_owned(),
+        "Gathering reactors for tag a/1\n".to_owned(),
+        "Compiling reactions for tag a/1".to_owned(),
+        format!("compile template: {dir}/a.sls"),
+        format!(
+            "Rendered data from file: {dir}/a.sls:\nping web1:\n  local.test.arg:\n    - tgt: web1\n    - arg:\n      - a/1\n"
+        ),
+        format!("Rendered data from file: {dir}/none.sls:\n"),
+    ] {
+        let at = log[from..].find(&words).unwrap_or_else(|| panic!("{words:?} is not in\n{}", &log[from..]));
+        from += at + words.len();
+    }
+    assert!(!log.contains("reactors for tag a/own"), "as in Salt");
+}
+
+#[test]
+fn what_salts_own_renderer_is_asked_for_is_counted() {
+    let python = "/usr/bin/python3";
+    if !std::path::Path::new(python).exists() {
+        return;
+    }
+    let good =
+        "#!py\ndef run():\n    return {'x': {'local.test.arg': [{'tgt': data['id']}, {'arg': [tag]}]}}\n";
+    let dies = "#!py\nimport os\ndef run():\n    os._exit(1)\n";
+    let rules = "[{'a/*': DIR/good.sls}, {'b/*': DIR/dies.sls}]";
+    let master = FakeMaster::start();
+    let options = format!("  python: {python}\n");
+    let mut lab = lab(master.port, rules, &[("good.sls", good), ("dies.sls", dies)], &options);
+    for tag in ["a/1", "b/1", "a/2"] {
+        lab.tell_one(tag, "web1");
+    }
+    assert_eq!(master.wait(2)[1].2, "a/2");
+    wait_for("all to be through", || (lab.open() == 0).then_some(()));
+    let count = |name: &str| lab.cellar.counter(name);
+    assert_eq!((count("helper_starts"), count("helper_renders"), count("helper_requests_broken")), (2, 3, 1));
+    assert!(count("helper_requests") >= 3 && count("helper_requests_too_long") == 0);
+}
+
+fn shadow(lab: &Lab) -> (Json, Option<i32>) {
+    let (text, code) = run(lab, &["reactor", "shadow", "--output", "json"]);
+    (
+        serde_json::from_str(text.lines().next().unwrap_or_default()).unwrap_or_else(|_| {
+            // The error stands behind the document.
+            serde_json::Deserializer::from_str(&text).into_iter().next().unwrap().unwrap()
+        }),
+        code,
+    )
+}
+
+#[test]
+fn shadow_tells_what_salts_reactor_did_otherwise() {
+    let runner = "run:\n  runner.test.arg:\n    - arg: [{{ tag }}]\n    - kwarg: {n: 1}\n";
+    let nobody = "none:\n  local.test.ping:\n    - tgt: nobody-of-that-name\n";
+    let files = [("r.sls", runner), ("n.sls", nobody)];
+    let rules = "[{'a/*': DIR/r.sls}, {'n/*': DIR/n.sls}]";
+    let mut lab = lab(1, rules, &files, "  shadow: true\n  shadow_window: 1s\n");
+    fs::create_dir_all(path(&lab, "pki/minions")).unwrap();
+    change(&lab, "master", "id: m\n", &format!("id: m\npki_dir: {}/pki\n", lab.cellar.dir.path().display()));
+    wait_for("the change", || (lab.cellar.counter("reactor_reloads") == 1).then_some(()));
+    let salts = |jid: &str, arg: &str, n: i64| {
+        let args = Value::Array(vec![arg.into(), map(vec![("n", n.into())])]);
+        let data = vec![
+            ("fun", "runner.test.arg".into()),
+            ("jid", jid.into()),
+            ("user", "Reactor".into()),
+            ("fun_args", args),
+        ];
+        (format!("salt/run/{jid}/new"), map(data))
+    };
+    for tag in ["a/same", "a/differs", "n/1"] {
+        lab.tell_one(tag, "web1");
+    }
+    wait_for("the records", || (lab.history().len() == 3).then_some(()));
+    lab.tell(&[salts("1", "a/same", 1), salts("2", "a/differs", 2)]);
+    let (found, code) = wait_for("the verdicts", || {
+        let (found, code) = shadow(&lab);
+        (found["waiting"]["ours"] == 0).then_some((found, code))
+    });
+    assert_eq!(code, Some(1), "{found}");
+    let counts = &found["counts"];
+    assert_eq!((counts["same"].as_u64(), counts["differs"].as_u64()), (Some(1), Some(1)), "{found}");
+    assert_eq!(counts["only_ours"].as_u64(), Some(0), "a job for nobody leaves nothing behind: {found}");
+    let one = &found["differences"][0];
+    assert_eq!(one["fields"][0], serde_json::json!({"field": "kwarg.n", "ours": 1, "salts": 2}));
+    assert_eq!((one["ours"]["tag"].as_str(), one["salts"]["jid"].as_str()), (Some("a/differs"), Some("2")));
+    let (told, _) = run(&lab, &["reactor", "shadow"]);
+    for words in
+        ["differs: runner.test.arg", "kwarg.n: ours 1, Salt's 2", "rule a/*", "Salt's job 2 of", "UNSEEN"]
+    {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    let (_, code) = run(&lab, &["reactor", "shadow", "--until", "1h"]);
+    assert_eq!(code, Some(0), "before it there was nothing");
+    wait_for("the counters", || (lab.cellar.counter("shadow_differs") == 1).then_some(()));
+    assert_eq!(lab.cellar.counter("shadow_same"), 1);
+}
