@@ -12,7 +12,7 @@ import pytest
 import salt.config
 import salt.loader
 import salt.minion
-from conftest import JID, PACKAGE, RETURN, with_dirs
+from conftest import JID, PACKAGE, RETURN, FakeDaemon, with_dirs
 
 PROJECT = Path(__file__).resolve().parents[2]
 FUNCTIONS = (
@@ -96,6 +96,21 @@ def test_the_masters_maintenance_reaches_the_daemon(daemon, master_opts, returne
     except TypeError:  # older releases make a minion of their own
         returners["saltcellar.clean_old_jobs"]()
     assert daemon.named("clean_old_jobs") == [{"keep_jobs_seconds": 86400}]
+
+
+def test_two_masters_in_one_process_keep_what_is_theirs(daemon, master_opts, run_dir):
+    """A master minion that Python's collector finishes loads every returner anew, with its own options."""
+    other = FakeDaemon(str(run_dir / "other.sock")).start()
+    try:
+        opts = dict(master_opts, **{"saltcellar.socket": other.path, "cachedir": str(run_dir / "other")})
+        mine, others = (salt.loader.returners(one, {}) for one in (master_opts, opts))
+        for word in ("first", "second"):
+            mine["saltcellar.returner"](dict(RETURN, **{"return": word}))
+            others["saltcellar.returner"](dict(RETURN, **{"return": word}))
+        for one in (daemon, other):
+            assert [args["load"]["return"] for args in one.named("returner")] == ["first", "second"]
+    finally:
+        other.stop()
 
 
 def test_the_client_library_goes_on_when_the_load_cannot_be_looked_up(returners, master_opts, caplog):

@@ -1,6 +1,7 @@
 """The daemon goes away under load from several processes: the spool fills to its bound, and every entry is found once."""
 import multiprocessing
 import os
+import shutil
 import tempfile
 
 import pytest
@@ -105,4 +106,16 @@ def check(daemon, sent, lost):
     status = daemon.status()["counters"]
     assert status["returns_differing"] == 0
     missing = len(expected) - len(events) + sum(sent) - len(returns)
-    assert missing == lost, f"{missing} entries are missing, {lost} are counted"
+    assert missing == lost, f"{missing} entries are missing, {lost} are counted: " + evidence(
+        daemon, expected - set(events), sum(sent) - len(returns), status
+    )
+
+
+def evidence(daemon, events, returns, status):
+    """What helps to find out where entries went: which, what the daemon counted, and a copy of its directory."""
+    numbers = [tuple(int(part) for part in tag.split("/")[1:]) for tag in events]
+    spans = {w: (min(own), max(own)) for w in range(WRITERS) if (own := [n for n in numbers if n[0] == w])}
+    copy = tempfile.mkdtemp(prefix="saltcellar-lost-")
+    shutil.copytree(daemon.root, f"{copy}/daemon", symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
+    counted = {name: n for name, n in status.items() if n}
+    return f"{len(events)} events from and to {spans}, {returns} returns; {counted}; all of it is in {copy}"

@@ -216,6 +216,17 @@ def test_an_entry_above_the_limit_is_not_sent_but_counted(daemon, client, spool,
     assert daemon.frames == []
 
 
+def test_what_nobody_thought_of_on_the_way_to_the_daemon_costs_no_entry(daemon, client, spool, spooled, monkeypatch, caplog):
+    with monkeypatch.context() as patch:
+        patch.setattr(wire.Connection, "ask", lambda *_: (_ for _ in ()).throw(RuntimeError("unheard of")))
+        client.write("returner", {"load": RETURN})
+    assert "unheard of" in caplog.text
+    assert [args["load"] for _, args in spooled()] == [RETURN]
+    client.write("returner", {"load": RETURN})
+    assert len(daemon.named("returner")) == 2
+    assert spool.counters() == {}
+
+
 def test_a_value_that_cannot_be_packed_is_logged_and_counted(daemon, client, spool, monkeypatch, caplog):
     def fail(_):
         raise MemoryError("no room")

@@ -1,7 +1,9 @@
 """The spool: what a crash, a full disk and several processes at once do to it, and how it is handed over."""
 
 import errno
+import multiprocessing
 import os
+import resource
 import signal
 import stat
 import struct
@@ -241,6 +243,41 @@ def test_a_count_that_could_not_be_written_is_written_with_the_next(spool, monke
         patch.setattr(spool_.Spool, "_open", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
         spool.count("spool_failed")
     spool.count("refused", 2)
+    assert spool.counters() == {"spool_failed": 1, "refused": 2}
+
+
+def test_a_process_without_descriptors_counts_what_it_lost_before_it_ends(opts, spool):
+    """Neither the record nor the count can be written: there is no descriptor to be had (EMFILE)."""
+
+    def child():
+        client_.of(opts)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        for n in range(5):
+            client_.of(opts).write("event_return", {"events": [{"tag": "a", "data": {}}, {"tag": "b", "data": {}}]})
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert spool.counters() == {"spool_failed": 10}
+
+
+def test_maintenance_writes_the_counts_that_wait(daemon, client, spool, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(spool_.Spool, "_open", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        spool.count("spool_failed", 3)
+    client.tidy({"keep_jobs_seconds": 60})
+    assert spool.counters() == {"spool_failed": 3}
+
+
+def test_a_child_does_not_count_what_its_parent_could_not_yet(spool, monkeypatch, in_child):
+    with monkeypatch.context() as patch:
+        patch.setattr(spool_.Spool, "_open", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        spool.count("spool_failed")
+    in_child(lambda: spool.count("refused"))
+    spool.count("refused")
     assert spool.counters() == {"spool_failed": 1, "refused": 2}
 
 

@@ -80,22 +80,36 @@ def __virtual__():
     return __virtualname__
 
 
+def _opts():
+    """
+    The options of the loader that this call came through.
+
+    Since 3008 all loaders of a process share one module, and its ``__opts__`` are those of the loader that loaded it last: of
+    another configuration, where a process has more than one.
+    """
+    try:
+        return __salt_loader__.loader().pack["__opts__"]
+    except (NameError, AttributeError, KeyError):
+        # Called from outside any loader.
+        return __opts__
+
+
 def _client(ret=None):
-    return client.of(__opts__, globals().get("__salt__"), ret)
+    return client.of(_opts(), globals().get("__salt__"), ret)
 
 
 def prep_jid(nocache=False, passed_jid=None):
     """
     The jid for a new job: the one passed, or else a new one.
     """
-    return _client().prep_jid(__opts__, nocache, passed_jid)
+    return _client().prep_jid(_opts(), nocache, passed_jid)
 
 
 def save_load(jid, clear_load, minions=None):
     """
     Keep the load of a job. Salt calls this for each return as well; the daemon tells them apart.
     """
-    _client().save_load(__opts__, jid, clear_load, minions)
+    _client().save_load(_opts(), jid, clear_load, minions)
 
 
 def save_minions(jid, minions, syndic_id=None):
@@ -109,7 +123,7 @@ def returner(load):
     """
     Keep a minion's return.
     """
-    _client(load).returner(__opts__, load)
+    _client(load).returner(_opts(), load)
 
 
 def update_endtime(jid, endtime):
@@ -173,7 +187,7 @@ def clean_old_jobs():
     """
     Tell the daemon how long to keep jobs. Called by the master's maintenance.
     """
-    _client().tidy(__opts__)
+    _client().tidy(_opts())
 
 
 def event_return(events):

@@ -283,6 +283,10 @@ class Client:
                 if not halves:
                     self._set_down(call, args, packed, exc)
                 return
+            except Exception as exc:  # pylint: disable=broad-except
+                log.exception("saltcellar: cannot ask for %s", call)
+                self._keep(call, args, packed, exc)
+                return
             self.hand_over()
         except Exception:  # pylint: disable=broad-except
             log.exception("saltcellar: %s for job %s was NOT stored", call, args.get("jid"))
@@ -313,6 +317,7 @@ class Client:
             keep_jobs_seconds = None
         self.read("clean_old_jobs", {"keep_jobs_seconds": keep_jobs_seconds}, None)
         self.hand_over(HANDOVER_BUDGET_IDLE_S)
+        self.spool.write_counts()
         if self.spool.pending():
             self.spool.expire()
 

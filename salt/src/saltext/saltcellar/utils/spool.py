@@ -35,6 +35,7 @@ import errno
 import fcntl
 import json
 import logging
+import multiprocessing.util
 import os
 import signal
 import stat
@@ -64,6 +65,8 @@ _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 #: Counts that could not be written yet, by directory.
 _uncounted = {}
+#: What writes them when the process ends, by directory.
+_at_exit = {}
 #: When to look for records that are too old again, by path.
 _expiry_not_before = {}
 
@@ -334,8 +337,14 @@ class Spool:
 
     def count(self, reason, number=1):
         """One more entry that was not stored because of ``reason``. Never raises."""
-        counts = _uncounted.setdefault(self.directory, {})
-        counts[reason] = counts.get(reason, 0) + number
+        self._keep_counts({reason: number})
+        self.write_counts()
+
+    def write_counts(self):
+        """Write down what could not be counted when it happened. Never raises."""
+        counts = _uncounted.pop(self.directory, None)
+        if not counts:
+            return
         try:
             fd = self._open(f"{self.path}.counters")
             try:
@@ -346,11 +355,19 @@ class Spool:
                 text = json.dumps(total, sort_keys=True).encode() + b"\n"
                 _write_all(fd, text, 0)
                 os.ftruncate(fd, len(text))
-                counts.clear()
             finally:
                 _close(fd)
         except OSError as exc:
+            self._keep_counts(counts)
+            # The last chance, should nobody else ask before.
+            if self.directory not in _at_exit:
+                _at_exit[self.directory] = multiprocessing.util.Finalize(None, self.write_counts, exitpriority=90)
             log.debug("saltcellar: cannot count in %s: %s", self.directory, exc)
+
+    def _keep_counts(self, counts):
+        kept = _uncounted.setdefault(self.directory, {})
+        for name, more in counts.items():
+            kept[name] = kept.get(name, 0) + more
 
     def counters(self):
         """The counts so far."""
@@ -465,6 +482,15 @@ def _records(file, offset, size):
         elif end >= size:
             return
         offset = end
+
+
+def _forget_counts():
+    """In a child: what its parent has not counted yet is not the child's to count."""
+    _uncounted.clear()
+    _at_exit.clear()
+
+
+os.register_at_fork(after_in_child=_forget_counts)
 
 
 def _lock(fd):

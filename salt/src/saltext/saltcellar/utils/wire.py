@@ -265,7 +265,11 @@ class Connection:
         self._greeting = PREAMBLE
         self._received = b""
         self._timeouts = {}
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as exc:
+            # No descriptor is left to this process, say.
+            raise Broken(str(exc)) from exc
         try:
             self._connect(path, deadline)
         except BaseException:
