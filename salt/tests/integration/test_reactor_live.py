@@ -244,6 +244,15 @@ def returned(reactor, row, minion):
     return returns[0]["return"]
 
 
+def alarm(path, what, seen):
+    """Have the log beacon find an alarm. It begins at the end of the file, in its own time: what was there before it does not read."""
+    def told():
+        with open(path, "a") as log:
+            log.write(f"an alarm: {what}\n")
+        return procs.poll(seen, 2)
+    eventually(f"the alarm that {what} to be seen", told, 40)
+
+
 def times(reactor, tag):
     return len(reactor.events("--tag", tag))
 
@@ -305,8 +314,7 @@ def test_a_server_that_comes_with_another_key_begins_anew(live, reactor, place):
 
 # ------------------------------------------------------------------- where events come from
 def test_a_beacon_fires_a_runner(live, reactor, place):
-    with open(f"{place}/ink.log", "a") as log:
-        log.write("an alarm: the ink is out\n")
+    alarm(f"{place}/ink.log", "the ink is out", lambda: reactor.history("salt/beacon/ink-1/log/*"))
     row = reactor.reaction("salt/beacon/ink-1/log/*")
     assert row["reaction"]["calls"][0]["outcome"] == "started", row
     told = eventually("the runner's event", lambda: reactor.events("--tag", "live/alarm/ink-1"), 40)
@@ -554,9 +562,7 @@ def test_a_minion_without_a_master_reacts_by_itself(live, place):
         calls = d.reaction("trouble", calls=2)["reaction"]["calls"]
         assert [(call["outcome"], call["tries"]) for call in calls] == [("dead", 1), ("dead", 0)], calls
         assert "on purpose" in calls[0]["why"] and "reactor.minion" in calls[1]["why"], calls
-        with open(f"{root}/watched", "a") as log:
-            log.write("an alarm: nobody is there\n")
-        eventually("the beacon's reaction", lambda: os.path.exists(f"{root}/beacon"), 40)
+        alarm(f"{root}/watched", "nobody is there", lambda: os.path.exists(f"{root}/beacon"))
         with open(f"{root}/beacon") as noted:
             assert noted.read() == "an alarm: nobody is there\n"
         # killed while a function runs: it runs again, or where that was asked for nobody says that it did
