@@ -562,7 +562,7 @@ def test_a_minion_without_a_master_reacts_by_itself(live, place):
         calls = d.reaction("trouble", calls=2)["reaction"]["calls"]
         assert [(call["outcome"], call["tries"]) for call in calls] == [("dead", 1), ("dead", 0)], calls
         assert "on purpose" in calls[0]["why"] and "reactor.minion" in calls[1]["why"], calls
-        alarm(f"{root}/watched", "nobody is there", lambda: os.path.exists(f"{root}/beacon"))
+        alarm(f"{root}/watched", "nobody is there", lambda: os.path.exists(f"{root}/beacon") and os.path.getsize(f"{root}/beacon"))
         with open(f"{root}/beacon") as noted:
             assert noted.read() == "an alarm: nobody is there\n"
         # killed while a function runs: it runs again, or where that was asked for nobody says that it did
