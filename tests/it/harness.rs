@@ -147,6 +147,14 @@ impl Cellar {
         self.ask("status", vec![])["counters"][name].as_u64().unwrap()
     }
 
+    /// Waits until a counter has come to `count`, and sees that it has not gone further. What a peer hears may leave before
+    /// it is counted.
+    pub(crate) fn counted(&self, name: &str, count: u64) {
+        let what = format!("{name} to come to {count}");
+        let found = wait_for(&what, || Some(self.counter(name)).filter(|found| *found >= count));
+        assert_eq!(found, count, "{name}");
+    }
+
     /// Sends SIGTERM and waits; true if it ended with exit code 0.
     pub(crate) fn terminate(&mut self) -> bool {
         let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();

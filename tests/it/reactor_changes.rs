@@ -55,7 +55,8 @@ fn a_hangup_lets_another_configuration_take_effect_as_a_whole_or_not_at_all() {
         listed["refused"]["why"].as_str().map(str::to_owned)
     });
     assert!(refused.contains("c.yaml") && refused.contains("depth_max"), "{refused}");
-    assert_eq!((rule(&lab).as_str(), lab.cellar.counter("reactor_reloads_refused")), ("a/*", 1));
+    lab.cellar.counted("reactor_reloads_refused", 1);
+    assert_eq!(rule(&lab), "a/*");
     assert!(lab.cellar.log().contains("cannot be used; it goes on as it was"));
     let (told, _) = run(&lab, &["reactor", "list"]);
     assert!(
@@ -66,12 +67,13 @@ fn a_hangup_lets_another_configuration_take_effect_as_a_whole_or_not_at_all() {
     assert_eq!(master.wait(1)[0].2, "a/1");
     change_unseen(&lab, "c.yaml", "depth_max: none", "depth_max: 6");
     hang_up(&lab.cellar);
-    wait_for("the other rule", || (rule(&lab) == "b/*").then_some(()));
-    assert_eq!(lab.cellar.counter("reactor_reloads"), 1);
+    // Counted when all of it has taken effect.
+    lab.cellar.counted("reactor_reloads", 1);
+    assert_eq!(rule(&lab), "b/*");
     assert!(lab.cellar.ask("reactor_list", vec![])["refused"].is_nil());
     // Another master is another daemon's.
     change(&lab, "c.yaml", "/master\n", "/other\n");
-    wait_for("the second refusal", || (lab.cellar.counter("reactor_reloads_refused") == 2).then_some(()));
+    lab.cellar.counted("reactor_reloads_refused", 2);
     let why = lab.cellar.ask("reactor_list", vec![])["refused"]["why"].to_string();
     assert!(why.contains("takes effect at the next start"), "{why}");
     lab.tell_one("a/2", "web1");
@@ -172,9 +174,12 @@ fn at_level_debug_the_log_says_what_salts_guide_promises() {
     lab.tell_one("b/1", "web1");
     lab.tell_one("a/1", "web1");
     lab.tell(&[("a/own".to_owned(), map(vec![("user", "Reactor".into())]))]);
+    lab.tell_one("b/2", "web1");
     master.wait(1);
     wait_for("all to be through", || (lab.open() == 0).then_some(()));
-    let log = lab.cellar.log();
+    let log = wait_for("the last event", || {
+        Some(lab.cellar.log()).filter(|log| log.contains("Gathering reactors for tag b/2\n"))
+    });
     let dir = lab.cellar.dir.path().display();
     let mut from = 0;
     // In this order; what is rendered stands below its line, and nothing of it is cut.
@@ -237,7 +242,7 @@ fn shadow_tells_what_salts_reactor_did_otherwise() {
     let mut lab = lab(1, rules, &files, "  shadow: true\n  shadow_window: 1s\n");
     fs::create_dir_all(path(&lab, "pki/minions")).unwrap();
     change(&lab, "master", "id: m\n", &format!("id: m\npki_dir: {}/pki\n", lab.cellar.dir.path().display()));
-    wait_for("the change", || (lab.cellar.counter("reactor_reloads") == 1).then_some(()));
+    lab.cellar.counted("reactor_reloads", 1);
     let salts = |jid: &str, arg: &str, n: i64| {
         let args = Value::Array(vec![arg.into(), map(vec![("n", n.into())])]);
         let data = vec![
@@ -272,6 +277,6 @@ fn shadow_tells_what_salts_reactor_did_otherwise() {
     }
     let (_, code) = run(&lab, &["reactor", "shadow", "--until", "1h"]);
     assert_eq!(code, Some(0), "before it there was nothing");
-    wait_for("the counters", || (lab.cellar.counter("shadow_differs") == 1).then_some(()));
-    assert_eq!(lab.cellar.counter("shadow_same"), 1);
+    lab.cellar.counted("shadow_differs", 1);
+    lab.cellar.counted("shadow_same", 1);
 }
