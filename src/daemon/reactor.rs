@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 
 use super::threads;
 use crate::clock::Clock;
-use crate::config::salt_master::{Role, SaltMaster};
+use crate::config::salt_master::{Role, SALT_PYTHON, SaltMaster, same_place};
 use crate::config::{Config, Origin, ReactorConfig, Surroundings};
 use crate::ingest::fire::Firer;
 use crate::limits::{MASTER_PATIENCE, REACTOR_RELOAD, REACTOR_SIGNATURES};
@@ -27,9 +27,6 @@ use crate::sls::Value;
 use crate::sls::value::Map;
 use crate::store::{Intake, Store};
 use crate::wire::{msgpack, salt_event};
-
-/// Where the packages of Salt have their Python.
-const PACKAGED_PYTHON: &str = "/opt/saltstack/salt/bin/python3";
 
 /// The running reactor and the thread that looks after its configuration.
 pub(super) struct Running {
@@ -153,8 +150,6 @@ struct Built {
     accepted: Option<PathBuf>,
     python: Option<PathBuf>,
     sock_dir: PathBuf,
-    /// The files that were read, and when they were changed.
-    files: Vec<(PathBuf, Option<SystemTime>)>,
 }
 
 /// Salt's Python as a process, or nothing.
@@ -165,17 +160,52 @@ fn helper(python: Option<&PathBuf>, make: impl FnOnce(&PathBuf) -> HelperOptions
     }
 }
 
+/// By what it is seen that a file has changed: when it was written to last, and how long it is.
+type Stamp = Option<(SystemTime, u64)>;
+
+fn stamp(path: &Path) -> Stamp {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.modified().ok()?, found.len()))
+}
+
+/// Files that are followed, as they were before they were read: what changes meanwhile is read again.
+type Followed = Vec<(PathBuf, Stamp)>;
+
+/// Reads the master's configuration, or a minion's, with all files that are to be followed, of use or not. `known` are those
+/// of the last time.
+fn read(role: Role, path: &Path, known: &Followed) -> (SaltMaster, Followed) {
+    let includes = match role {
+        Role::Master => "master.d",
+        Role::Minion => "minion.d",
+    };
+    let mut always = vec![path.to_owned()];
+    always.extend(path.parent().map(|dir| dir.join(includes)));
+    let stamped = |file: &PathBuf| (file.clone(), stamp(file));
+    let others = known.iter().map(|(file, _)| file).filter(|file| !always.contains(file));
+    let mut files: Followed = always.iter().chain(others).map(stamped).collect();
+    loop {
+        let master = SaltMaster::read_as(path, role);
+        let is_new = |file: &&PathBuf| files.iter().all(|(there, _)| there != *file);
+        let new: Followed = master.files.iter().filter(is_new).map(stamped).collect();
+        if new.is_empty() {
+            files.retain(|(file, _)| always.contains(file) || master.files.contains(file));
+            return (master, files);
+        }
+        files.extend(new);
+    }
+}
+
 fn build(
-    role: Role,
+    master: &SaltMaster,
     path: &Path,
     key: &str,
     config: &ReactorConfig,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<Built> {
+    let role = master.role;
     if !path.is_file() {
         bail!("{key}: there is no file {}", path.display());
     }
-    let master = SaltMaster::read_as(path, role);
     let bad: Vec<&Note> = master.notes.iter().filter(|note| note.level == NoteLevel::Error).collect();
     if let Some(first) = bad.first() {
         bail!("{key}: {first}");
@@ -184,10 +214,10 @@ fn build(
         tracing::warn!(file = %path.display(), "{note}");
     }
     let python =
-        config.python.clone().or_else(|| Some(PathBuf::from(PACKAGED_PYTHON)).filter(|path| path.is_file()));
+        config.python.clone().or_else(|| Some(PathBuf::from(SALT_PYTHON)).filter(|path| path.is_file()));
     let counting = |python: &PathBuf| HelperOptions::new(python, path).of(role).counting(metrics.clone());
     let salt = helper(python.as_ref(), counting);
-    let pipeline = Pipeline::new(&master, salt);
+    let pipeline = Pipeline::new(master, salt);
     if let Some(rules) = &config.rules {
         pipeline.set_rules(rules);
     }
@@ -226,31 +256,20 @@ fn build(
         cachedir: master.cachedir.clone(),
         user: master.user.clone(),
     });
-    let mut files = master.files.clone();
-    if !files.contains(&master.conf_file) {
-        files.push(master.conf_file.clone());
-    }
-    let includes = match role {
-        Role::Master => "master.d",
-        Role::Minion => "minion.d",
-    };
-    let include = path.parent().map(|dir| dir.join(includes));
-    let files = files.into_iter().chain(include).map(|file| (file.clone(), changed(&file))).collect();
     let sock_dir = master.sock_dir.clone();
     let orders = master.option("order_masters").is_some_and(|value| *value != Value::Bool(false));
     let accepted = (!orders).then(|| master.pki_dir.join("minions"));
-    Ok(Built { pipeline: Arc::new(pipeline), settings, place, accepted, python, sock_dir, files })
+    Ok(Built { pipeline: Arc::new(pipeline), settings, place, accepted, python, sock_dir })
 }
 
 /// Says so if the events that are reacted to are not those of that one bus.
 fn look_at_buses(buses: &[PathBuf], sock_dir: &Path) {
-    let same = |dir: &PathBuf| dir == sock_dir || dir.canonicalize().ok() == sock_dir.canonicalize().ok();
     match buses {
         [] => tracing::warn!(
             wanted = %sock_dir.display(),
             "no bus is read (`bus`): nothing is reacted to"
         ),
-        [one] if same(one) => {}
+        [one] if same_place(one, sock_dir) => {}
         _ => tracing::warn!(
             ?buses, wanted = %sock_dir.display(),
             "events of every bus that is read are reacted to; Salt's reactor has that of its own daemon alone"
@@ -261,10 +280,6 @@ fn look_at_buses(buses: &[PathBuf], sock_dir: &Path) {
 fn callers(python: Option<&PathBuf>, role: Role, path: &Path, metrics: &Arc<Metrics>) -> Arc<dyn Salt> {
     let options = |python: &PathBuf| HelperOptions::new(python, path).of(role).for_callers();
     helper(python, |python| options(python).counting(metrics.clone()))
-}
-
-fn changed(path: &Path) -> Option<SystemTime> {
-    std::fs::metadata(path).and_then(|found| found.modified()).ok()
 }
 
 impl Running {
@@ -279,8 +294,13 @@ impl Running {
     ) -> anyhow::Result<Option<Self>> {
         let Some((role, path, key)) = config.reactor.of_whom() else { return Ok(None) };
         let path = path.to_owned();
-        let Built { pipeline, settings, place, accepted, python, sock_dir, files } =
-            build(role, &path, key, &config.reactor, metrics)?;
+        let own = match config.origin(key) {
+            Origin::File { path, .. } => Some((path.clone(), stamp(path))),
+            _ => None,
+        };
+        let (master, files) = read(role, &path, &Vec::new());
+        let Built { pipeline, settings, place, accepted, python, sock_dir } =
+            build(&master, &path, key, &config.reactor, metrics)?;
         let shadow = settings.shadow;
         if let Some(place) = &place {
             tracing::info!(master = %place, user = place.user, shadow, "reacting to the master's events");
@@ -312,16 +332,12 @@ impl Running {
         };
         let reactor = Reactor::start(parts).context("start the reactor")?;
         let (drain, again) = (Drain::new(), Arc::new(AtomicBool::new(false)));
-        let own = match config.origin(key) {
-            Origin::File { path, .. } => Some(path.clone()),
-            _ => None,
-        };
         let keeper = Keeper {
             handle: reactor.handle(),
             hands: hands.clone(),
             store: store.clone(),
             config: config.reactor.clone(),
-            own: own.map(|path| (path.clone(), changed(&path))),
+            own,
             whose: (role, path, key),
             python,
             files,
@@ -357,12 +373,12 @@ struct Keeper {
     hands: Arc<Hands>,
     store: Store,
     config: ReactorConfig,
-    /// The daemon's own file, and when it was changed.
-    own: Option<(PathBuf, Option<SystemTime>)>,
+    /// The daemon's own file.
+    own: Option<(PathBuf, Stamp)>,
     whose: (Role, PathBuf, &'static str),
     /// Salt's.
     python: Option<PathBuf>,
-    files: Vec<(PathBuf, Option<SystemTime>)>,
+    files: Followed,
     pipeline: Arc<Pipeline>,
     /// The arguments of the master's runners, once it has told them.
     runners: HashMap<String, Signature>,
@@ -390,8 +406,8 @@ impl Keeper {
                 return;
             }
             let asked = self.again.swap(false, Ordering::Relaxed);
-            let own_changed = self.own.as_ref().is_some_and(|(path, known)| changed(path) != *known);
-            if asked || own_changed || self.files.iter().any(|(file, known)| changed(file) != *known) {
+            let own_changed = self.own.as_ref().is_some_and(|(path, known)| stamp(path) != *known);
+            if asked || own_changed || self.files.iter().any(|(file, known)| stamp(file) != *known) {
                 self.reload();
             }
         }
@@ -402,7 +418,10 @@ impl Keeper {
         let config = self.own_config();
         let (role, path, key) = &self.whose;
         let metrics = &self.hands.metrics;
-        match config.and_then(|config| Ok((build(*role, path, key, &config, metrics)?, config))) {
+        // Also what is of no use is followed: it is there that the mistake will be mended.
+        let (master, files) = read(*role, path, &self.files);
+        self.files = files;
+        match config.and_then(|config| Ok((build(&master, path, key, &config, metrics)?, config))) {
             Ok((built, config)) => {
                 if !self.runners.is_empty() {
                     built.pipeline.set_signatures(Signatures::with_runners(self.runners.clone()));
@@ -414,16 +433,13 @@ impl Keeper {
                     *self.hands.callers.write().unwrap_or_else(PoisonError::into_inner) = other;
                     self.python = built.python;
                 }
-                (self.files, self.config) = (built.files, config);
+                self.config = config;
                 self.pipeline = built.pipeline;
                 let rules = Arc::new(Native::new(self.pipeline.clone()));
                 self.handle.change(rules, built.settings);
                 tracing::info!("the reactor's configuration was read again");
             }
             Err(error) => {
-                for (file, known) in &mut self.files {
-                    *known = changed(file);
-                }
                 let error = format!("{error:#}");
                 tracing::error!(
                     error,
@@ -437,7 +453,7 @@ impl Keeper {
     /// What the daemon's own file says of the reactor by now.
     fn own_config(&mut self) -> anyhow::Result<ReactorConfig> {
         let Some((path, known)) = &mut self.own else { return Ok(self.config.clone()) };
-        *known = changed(path);
+        *known = stamp(path);
         let given = crate::config::Given { config: Some(path.clone()), ..crate::config::Given::default() };
         let config = Config::load(&given, &Surroundings::of_process())?.reactor;
         let (role, path, key) = &self.whose;

@@ -83,6 +83,25 @@ fn a_hangup_lets_another_configuration_take_effect_as_a_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_mistake_in_a_file_that_is_included_is_mended_there() {
+    let master = FakeMaster::start();
+    let mut lab = lab(master.port, RULES, &[("a.sls", LEGACY)], "");
+    let part = path(&lab, "master.d/part.conf");
+    fs::create_dir(path(&lab, "master.d")).unwrap();
+    fs::write(&part, "user: [\n").unwrap();
+    wait_for("the refusal", || {
+        let refused = lab.cellar.ask("reactor_list", vec![])["refused"]["why"].to_string();
+        refused.contains("part.conf").then_some(())
+    });
+    // Its directory does not change with this.
+    fs::write(path(&lab, "cache/.salt_key"), "the key").unwrap();
+    fs::write(&part, "user: salt\n").unwrap();
+    wait_for("it to be used", || lab.cellar.ask("reactor_list", vec![])["refused"].is_nil().then_some(()));
+    lab.tell_one("a/1", "web1");
+    assert_eq!(master.wait(1)[0].4, "salt");
+}
+
+#[test]
 fn another_address_user_and_key_of_the_master_are_followed() {
     let (first, second) = (FakeMaster::start(), FakeMaster::start());
     let mut lab = lab(first.port, RULES, &[("a.sls", LEGACY)], "");

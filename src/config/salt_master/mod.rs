@@ -25,6 +25,15 @@ use crate::sls::{Map, Value};
 /// Where a packaged master is configured.
 pub const SALT_MASTER_FILE: &str = "/etc/salt/master";
 
+/// Where Salt's own packages have their Python.
+pub const SALT_PYTHON: &str = "/opt/saltstack/salt/bin/python3";
+
+/// The same file or directory, by whichever name; names are compared where nothing is there.
+pub fn same_place(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    one == other || real(one) == real(other)
+}
+
 /// Salt's defaults and types of options, as `tests/lab/salt_options.py` printed them.
 static OPTIONS: LazyLock<Table> = LazyLock::new(|| Table::parse(include_str!("options.json")));
 
