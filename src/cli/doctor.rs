@@ -23,7 +23,7 @@ use super::table::{Column, Table};
 use super::{Global, ask};
 use crate::api::client::{Client, ClientError};
 use crate::clock::Clock;
-use crate::config::salt_master::SaltMaster;
+use crate::config::salt_master::{Role, SaltMaster};
 use crate::config::{Config, SocketChoice, Surroundings};
 use crate::door;
 use crate::ingest::spool::Spool;
@@ -127,9 +127,9 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     look_at_socket(&mut found, &choice.path, &config);
     let status = ask_daemon(&mut found, &choice.path);
     let away = status.is_none();
-    if let Some((client, status)) = status {
-        let client = look_at_reactor(&mut found, client, &config);
-        look_at_store(&mut found, client, &status);
+    if let Some((mut client, status)) = status {
+        look_at_reactor(&mut found, &mut client, &config);
+        look_at_store(&mut found, &mut client, &status);
         look_at_buses(&mut found, &status);
         look_at_counters(&mut found, &status);
     }
@@ -294,19 +294,13 @@ fn ask_daemon(found: &mut Findings, socket: &Path) -> Option<(Client, Json)> {
     }
 }
 
-/// Room on the disk.
-/// The reactor of the daemon, if it has one; gives the connection back.
-fn look_at_reactor(found: &mut Findings, mut client: Client, config: &Config) -> Client {
+/// The reactor of the daemon, if it has one.
+fn look_at_reactor(found: &mut Findings, client: &mut Client, config: &Config) {
     const CHECK: &str = "reactor";
-    if config.reactor.of_whom().is_none() {
-        return client;
-    }
-    let reactor = match ask::call(&mut client, "reactor_list", []) {
+    let Some((role, file, _)) = config.reactor.of_whom() else { return };
+    let reactor = match ask::call(client, "reactor_list", []) {
         Ok(reactor) => reactor,
-        Err(error) => {
-            found.say(CHECK, Verdict::Problem, error.to_string());
-            return client;
-        }
+        Err(error) => return found.say(CHECK, Verdict::Problem, error.to_string()),
     };
     let is = |key: &str| reactor.get(key).and_then(Json::as_bool).unwrap_or(false);
     let count = |key: &str| number(&reactor, key);
@@ -321,7 +315,15 @@ fn look_at_reactor(found: &mut Findings, mut client: Client, config: &Config) ->
             "the master does not answer at its request port; reactions wait for it",
         );
     } else if is("shadow") && !config.reactor.settings.shadow {
-        let words = "it only watches, for Salt's own reactor runs on this master: `engines: [saltcellar-reactor]` there turns that off";
+        let file = file.display();
+        let words = match role {
+            Role::Master => format!(
+                "it only watches, for Salt's own reactor runs on the master of {file}: `engines: [saltcellar-reactor]` there turns that off"
+            ),
+            Role::Minion => format!(
+                "it only watches, for Salt's own reactor runs in the minion of {file}: taken out of `engines` there, it is off"
+            ),
+        };
         found.say(CHECK, Verdict::Warning, words);
     } else {
         let words = format!(
@@ -332,12 +334,12 @@ fn look_at_reactor(found: &mut Findings, mut client: Client, config: &Config) ->
         );
         found.say(CHECK, Verdict::Ok, words);
     }
-    client
 }
 
-fn look_at_store(found: &mut Findings, mut client: Client, status: &Json) {
+/// Room on the disk, as the daemon judges it.
+fn look_at_store(found: &mut Findings, client: &mut Client, status: &Json) {
     const CHECK: &str = "store";
-    let stats = match ask::call(&mut client, "store_stats", []) {
+    let stats = match ask::call(client, "store_stats", []) {
         Ok(stats) => stats,
         Err(error) => return found.say(CHECK, Verdict::Problem, error.to_string()),
     };

@@ -17,7 +17,8 @@ use serde_json::json;
 use super::Global;
 use super::doctor::SALT_CONFIG;
 use super::output::{Format, Output, plain};
-use crate::config::salt_master::SaltMaster;
+use crate::config::python_glob::has_magic;
+use crate::config::salt_master::{SaltMaster, same_place};
 use crate::config::{Config, SYSTEM_SOCKET, SocketChoice, Surroundings};
 
 pub(super) const EXAMPLES: &str = "\
@@ -178,7 +179,7 @@ fn for_master(global: &Global, args: &Args) -> anyhow::Result<Plan> {
         }
         wanted.push(("master_job_cache", "saltcellar".to_owned()));
     }
-    let reads = config.bus.contains(&master.sock_dir);
+    let reads = config.bus.iter().any(|dir| same_place(dir, &master.sock_dir));
     // Unless configured it is a text without anything in it.
     let others: Vec<_> =
         master.texts("event_return").into_iter().filter(|name| !matches!(*name, "" | "saltcellar")).collect();
@@ -258,7 +259,7 @@ fn absolute(text: &str) -> Result<PathBuf, String> {
 /// The directory whose files the master includes.
 fn directory(master: &SaltMaster, salt_config: &Path) -> anyhow::Result<PathBuf> {
     let include = master.text("default_include").unwrap_or("master.d/*.conf");
-    let Some(dir) = include.strip_suffix("/*.conf").filter(|dir| !dir.contains(['*', '?', '['])) else {
+    let Some(dir) = include.strip_suffix("/*.conf").filter(|dir| !has_magic(dir)) else {
         bail!(
             "find where to write: default_include is {include:?}, and not a directory's *.conf; put the lines where it looks"
         );

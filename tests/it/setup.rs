@@ -46,6 +46,17 @@ fn without_write_it_shows_what_it_would_write_and_writes_nothing() {
 }
 
 #[test]
+fn a_bus_is_known_by_any_of_its_names() {
+    let shop = shop();
+    shop.put("salt/master", "root_dir: DIR\nsock_dir: DIR/real\n");
+    fs::create_dir(shop.path("real")).unwrap();
+    std::os::unix::fs::symlink("real", shop.path("name")).unwrap();
+    shop.put("c.yaml", "bus: [DIR/name]\n");
+    let text = stdout(&setup(&shop, &[]));
+    assert!(text.contains("master_job_cache") && !text.contains("bus: ["), "{text}");
+}
+
+#[test]
 fn it_writes_once_knows_its_own_file_again_and_takes_it_back() {
     let shop = shop();
     let file = shop.path("salt/master.d/saltcellar.conf");

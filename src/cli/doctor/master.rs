@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::access::{ENTER, READ, WRITE, Who};
 use super::python::{Installed, single_file};
 use super::{Advice, Findings, Verdict, options};
-use crate::config::salt_master::SaltMaster;
+use crate::config::salt_master::{SaltMaster, same_place};
 use crate::config::{Config, SYSTEM_SOCKET};
 use crate::sls::Value;
 
@@ -52,7 +52,7 @@ impl Uses {
             job_cache: names("master_job_cache"),
             event_return: names("event_return"),
             ext_job_cache: names("ext_job_cache"),
-            bus: beside.config.bus.iter().any(|dir| same(dir, &master.sock_dir)),
+            bus: beside.config.bus.iter().any(|dir| same_place(dir, &master.sock_dir)),
         }
     }
 }
@@ -203,7 +203,7 @@ fn extensions_socket(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
     let said = setting(master, "socket");
     // A user other than root may take a socket of their own where this one is missing; then nobody can tell from here.
     let asked = said.clone().unwrap_or_else(|| SYSTEM_SOCKET.to_owned());
-    if (said.is_some() || master.user == "root") && !same(Path::new(&asked), socket) {
+    if (said.is_some() || master.user == "root") && !same_place(Path::new(&asked), socket) {
         return found.advise(
             CHECK,
             Verdict::Problem,
@@ -299,7 +299,7 @@ fn keys(found: &mut Findings, beside: &Beside<'_>) {
     if config.https.listen.is_none() {
         return;
     }
-    if !same(&config.https.pki_dir, &master.pki_dir) {
+    if !same_place(&config.https.pki_dir, &master.pki_dir) {
         found.advise(
             CHECK,
             Verdict::Problem,
@@ -338,7 +338,7 @@ fn keys(found: &mut Findings, beside: &Beside<'_>) {
 fn reactor(found: &mut Findings, beside: &Beside<'_>) {
     const CHECK: &str = "reactor";
     let Beside { master, config, .. } = beside;
-    if master.runs_reactor() && reacts(&config.to_json()) {
+    if master.runs_reactor() && reacts(config, &master.conf_file) {
         found.advise(
             CHECK,
             Verdict::Problem,
@@ -353,11 +353,10 @@ fn reactor(found: &mut Findings, beside: &Beside<'_>) {
     }
 }
 
-/// Does the daemon react? With `shadow` it looks on and carries nothing out.
-fn reacts(config: &serde_json::Value) -> bool {
-    let key = |name: &str| config.pointer(&format!("/config/reactor/{name}"));
-    key("master").is_some_and(serde_json::Value::is_string)
-        && key("shadow").and_then(serde_json::Value::as_bool) != Some(true)
+/// Does the daemon react for the master of that file? With `shadow` it looks on and carries nothing out.
+fn reacts(config: &Config, conf_file: &Path) -> bool {
+    let reactor = &config.reactor;
+    reactor.master.as_deref().is_some_and(|path| same_place(path, conf_file)) && !reactor.settings.shadow
 }
 
 /// A setting of the extension: flat, or in the map `saltcellar`; the flat one wins.
@@ -383,24 +382,21 @@ pub(super) fn said_at(master: &SaltMaster, key: &str) -> String {
     "Salt's default".to_owned()
 }
 
-/// The same file, by whichever name; names are compared where there is no file.
-fn same(one: &Path, other: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    one == other || real(one) == real(other)
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn a_daemon_reacts_for_a_master_unless_it_only_looks_on() {
-        let with = |reactor: serde_json::Value| reacts(&json!({"config": {"reactor": reactor}}));
-        assert!(!reacts(&json!({"config": {}})));
-        assert!(!with(json!({"master": null, "shadow": false})));
-        assert!(with(json!({"master": "/etc/salt/master", "shadow": false})));
-        assert!(!with(json!({"master": "/etc/salt/master", "shadow": true})));
+        let with = |master: Option<&str>, shadow| {
+            let mut config = Config::for_state_dir(Path::new("/state"), "/s");
+            config.reactor.master = master.map(PathBuf::from);
+            config.reactor.settings.shadow = shadow;
+            reacts(&config, Path::new("/etc/salt/master"))
+        };
+        assert!(!with(None, false));
+        assert!(with(Some("/etc/salt/master"), false));
+        assert!(!with(Some("/etc/salt/master"), true));
+        assert!(!with(Some("/srv/other/master"), false), "for another one");
     }
 }

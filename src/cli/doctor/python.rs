@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
-/// Where Salt's own packages keep their Python.
-const ONEDIR: &str = "/opt/saltstack/salt/bin/python3";
+use crate::config::salt_master::SALT_PYTHON;
+
 /// Programs of Salt whose first line names the Python.
 const PROGRAMS: [&str; 3] = ["salt-master", "salt-call", "salt"];
 /// How long that Python may take to say what it has.
@@ -68,7 +68,7 @@ pub(super) fn find(given: Option<&Path>) -> Option<PathBuf> {
             }
         }
     }
-    Some(PathBuf::from(ONEDIR)).filter(|python| python.exists())
+    Some(PathBuf::from(SALT_PYTHON)).filter(|python| python.exists())
 }
 
 /// The Python on a program's first line, or beside it: the packaged programs are shell scripts that start that one.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Global;
-use crate::config::salt_master::{Role, SALT_MASTER_FILE, SaltMaster};
+use crate::config::salt_master::{Role, SALT_MASTER_FILE, SALT_PYTHON, SaltMaster};
 use crate::reactor::{Helper, HelperOptions, NoSalt, Salt};
 
 pub(super) use self::check::Broken;
@@ -68,13 +68,13 @@ struct SaltArgs {
 #[derive(clap::Args)]
 struct PythonArgs {
     /// A Python that Salt is installed for, for what is not done natively: `#!py`, functions of `salt`. Without this, that
-    /// of Salt's own packages, if there is one
+    /// of Salt's own packages, or else the system's
     #[arg(long, value_name = "PATH", env = "SALTCELLAR_SALT_PYTHON")]
     salt_python: Option<PathBuf>,
 }
 
 /// Where Salt's packages have their Python, and where others may have it. Without Salt, it still runs `#!py` files.
-const PYTHONS: [&str; 3] = ["/opt/saltstack/salt/bin/python3", "/usr/bin/python3", "/usr/local/bin/python3"];
+const PYTHONS: [&str; 3] = [SALT_PYTHON, "/usr/bin/python3", "/usr/local/bin/python3"];
 
 impl PythonArgs {
     fn python(&self) -> Option<PathBuf> {
