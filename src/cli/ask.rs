@@ -108,6 +108,19 @@ impl Pages {
         }
     }
 
+    /// All rows that are wanted, the newest at the bottom.
+    pub(super) fn newest_below(&mut self) -> Result<Vec<Json>, ClientError> {
+        let mut rows = Vec::new();
+        loop {
+            let page = self.next()?;
+            if page.is_empty() {
+                rows.reverse();
+                return Ok(rows);
+            }
+            rows.extend(page);
+        }
+    }
+
     fn next_page(&mut self) -> Result<Vec<Json>, ClientError> {
         if self.done || self.wanted == 0 {
             return Ok(Vec::new());

@@ -11,7 +11,7 @@ use super::ask::{Names, Pages};
 use super::nested::{leaf, nested};
 use super::output::{Format, Output};
 use super::table::{Column, Table};
-use super::when::{When, short};
+use super::when::{Stretch, short};
 use super::{Global, ask, jobs, yaml};
 
 /// Verbs under `events`.
@@ -70,12 +70,8 @@ pub(super) struct Filter {
     /// Only events of this minion
     #[arg(long, value_name = "ID")]
     minion: Option<String>,
-    /// Not older than: 10m, 2h, 3d, 2026-11-21, 2026-11-21T05:47:28 (UTC)
-    #[arg(long, value_name = "TIME")]
-    since: Option<When>,
-    /// Not younger than
-    #[arg(long, value_name = "TIME")]
-    until: Option<When>,
+    #[command(flatten)]
+    when: Stretch,
     /// Only events before this sequence number
     #[arg(long, value_name = "SEQ")]
     before: Option<u64>,
@@ -162,14 +158,10 @@ fn data(event: &Send) -> anyhow::Result<Value> {
 
 fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
     let client = ask::connect(global)?;
-    let said = vec![
-        ("tag", Value::from(filter.tag.unwrap_or_default())),
-        ("jid", Value::from(filter.jid.unwrap_or_default())),
-        ("minion", Value::from(filter.minion.unwrap_or_default())),
-        ("since", filter.since.map_or(Value::Nil, |When(micros)| Value::from(micros))),
-        ("until", filter.until.map_or(Value::Nil, |When(micros)| Value::from(micros))),
-    ];
-    let said = said.into_iter().filter(|(_, value)| value.as_str() != Some("")).collect();
+    let text = |value: Option<String>| value.filter(|text| !text.is_empty()).map_or(Value::Nil, Value::from);
+    let mut said =
+        vec![("tag", text(filter.tag)), ("jid", text(filter.jid)), ("minion", text(filter.minion))];
+    said.extend(filter.when.said());
     let wanted = if filter.all { u64::MAX } else { filter.limit };
     let before = filter.before.map_or(Value::Nil, Value::from);
     let mut pages = Pages::new(client, NAMES, said, before, wanted);
@@ -188,15 +180,7 @@ fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
             out.flush()?;
         }
     } else {
-        let mut rows = Vec::new();
-        loop {
-            let page = pages.next().context(asking)?;
-            if page.is_empty() {
-                break;
-            }
-            rows.extend(page);
-        }
-        rows.reverse();
+        let rows = pages.newest_below().context(asking)?;
         View::new(filter.data).print(&mut out, &rows)?;
     }
     Ok(out.flush()?)

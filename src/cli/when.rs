@@ -24,6 +24,31 @@ impl std::str::FromStr for When {
     }
 }
 
+impl From<When> for rmpv::Value {
+    fn from(When(micros): When) -> Self {
+        micros.into()
+    }
+}
+
+/// Flags of what is listed by time and number.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct Stretch {
+    /// Not older than: 10m, 2h, 3d, 2026-11-21, 2026-11-21T05:47:28 (UTC)
+    #[arg(long, value_name = "TIME")]
+    pub(super) since: Option<When>,
+    /// Not younger than
+    #[arg(long, value_name = "TIME")]
+    pub(super) until: Option<When>,
+}
+
+impl Stretch {
+    /// The same as arguments of a call; nil for what is not said.
+    pub(super) fn said(&self) -> [(&'static str, rmpv::Value); 2] {
+        [("since", self.since), ("until", self.until)]
+            .map(|(name, when)| (name, when.map_or(rmpv::Value::Nil, rmpv::Value::from)))
+    }
+}
+
 fn now_micros() -> i64 {
     Clock::real().now().0
 }

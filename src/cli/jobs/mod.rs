@@ -15,7 +15,7 @@ use super::ask::{Names, Pages};
 use super::nested::leaf;
 use super::output::{Format, Output};
 use super::table::{Column, Table};
-use super::when::{When, short};
+use super::when::{Stretch, short};
 use super::{Global, ask};
 
 /// Verbs under `jobs`.
@@ -64,12 +64,8 @@ pub(super) struct Filter {
     /// Only jobs whose id begins so: 20261121 for those of a day
     #[arg(long = "jid", value_name = "PREFIX")]
     begins: Option<String>,
-    /// Not older than: 10m, 2h, 3d, 2026-11-21, 2026-11-21T05:47:28 (UTC)
-    #[arg(long, value_name = "TIME")]
-    since: Option<When>,
-    /// Not younger than
-    #[arg(long, value_name = "TIME")]
-    until: Option<When>,
+    #[command(flatten)]
+    when: Stretch,
     /// Only jobs before this one
     #[arg(long, value_name = "JID")]
     before: Option<String>,
@@ -137,10 +133,9 @@ impl Filter {
     fn pages(self, global: &Global) -> anyhow::Result<Pages> {
         let client = ask::connect(global)?;
         let text = |value: Option<String>| value.map_or(Value::Nil, Value::from);
-        let time = |value: Option<When>| value.map_or(Value::Nil, |When(micros)| Value::from(micros));
         let metadata = self.metadata.into_iter().map(|(key, glob)| (Value::from(key), Value::from(glob)));
         let metadata: Vec<_> = metadata.collect();
-        let said = vec![
+        let mut said = vec![
             ("user", text(self.user)),
             ("fun", text(self.fun)),
             ("tgt", text(self.tgt)),
@@ -148,10 +143,9 @@ impl Filter {
             ("result", text(self.result)),
             ("metadata", if metadata.is_empty() { Value::Nil } else { Value::Map(metadata) }),
             ("jid", text(self.begins)),
-            ("since", time(self.since)),
-            ("until", time(self.until)),
             ("find_job", if self.find_job { Value::from(true) } else { Value::Nil }),
         ];
+        said.extend(self.when.said());
         Ok(Pages::new(client, NAMES, said, text(self.before), self.limit))
     }
 }

@@ -8,7 +8,7 @@ use super::super::ask::{Names, Pages};
 use super::super::nested::leaf;
 use super::super::output::{Format, Output};
 use super::super::table::{Column, Table};
-use super::super::when::{When, short};
+use super::super::when::{Stretch, short};
 use super::super::{Global, ask, jobs};
 
 /// Flags of `reactor history`.
@@ -26,12 +26,8 @@ pub(in crate::cli) struct Args {
     /// Only reactions that ended so: done, dead, left
     #[arg(long, value_name = "STATE", value_parser = ["done", "dead", "left"])]
     state: Option<String>,
-    /// Not older than: 10m, 2h, 3d, 2026-11-21
-    #[arg(long, value_name = "TIME")]
-    since: Option<When>,
-    /// Not younger than
-    #[arg(long, value_name = "TIME")]
-    until: Option<When>,
+    #[command(flatten)]
+    when: Stretch,
     /// Only reactions before this number
     #[arg(long, value_name = "SEQ")]
     before: Option<u64>,
@@ -50,14 +46,9 @@ const NAMES: Names = Names { call: "reactor_history", rows: "reactions", cursor:
 
 pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
     let client = ask::connect(global)?;
-    let time = |when: Option<When>| when.map_or(Value::Nil, |When(micros)| Value::from(micros));
-    let said = vec![
-        ("tag", args.tag.map_or(Value::Nil, Value::from)),
-        ("minion", args.minion.map_or(Value::Nil, Value::from)),
-        ("state", args.state.map_or(Value::Nil, Value::from)),
-        ("since", time(args.since)),
-        ("until", time(args.until)),
-    ];
+    let text = |value: Option<String>| value.map_or(Value::Nil, Value::from);
+    let mut said = vec![("tag", text(args.tag)), ("minion", text(args.minion)), ("state", text(args.state))];
+    said.extend(args.when.said());
     let before = args.before.map_or(Value::Nil, Value::from);
     let mut pages = Pages::new(client, NAMES, said, before, args.limit);
     let mut out = Output::new(global.output);
@@ -65,15 +56,7 @@ pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
         jobs::print_json(&mut out, &mut pages, NAMES.rows).context("list the reactions")?;
         return Ok(out.flush()?);
     }
-    let mut rows = Vec::new();
-    loop {
-        let page = pages.next().context("list the reactions")?;
-        if page.is_empty() {
-            break;
-        }
-        rows.extend(page.iter().map(row));
-    }
-    rows.reverse();
+    let rows: Vec<_> = pages.newest_below().context("list the reactions")?.iter().map(row).collect();
     table().print(&mut out, &rows)?;
     Ok(out.flush()?)
 }
