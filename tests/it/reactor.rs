@@ -219,6 +219,24 @@ fn an_event_on_the_bus_becomes_a_job_and_its_history_says_why() {
     assert_eq!(record["calls"][0]["jid"], jid.as_str().into());
     assert!(record["files"][0][1].as_str().unwrap().contains("- a/1"), "{record}");
     assert_eq!(shown["results"][1]["return"], 5.into());
+    // Whether it failed is what `jobs show` says, also of a job of several functions.
+    let strs = |key: &str, items: [(&str, Value); 2]| (key.to_owned(), map(items.to_vec()));
+    let several: Vec<(String, Value)> = vec![
+        ("id".to_owned(), "web2".into()),
+        ("jid".to_owned(), jid.as_str().into()),
+        ("fun".to_owned(), crate::harness::list(["test.arg", "test.false"])),
+        strs("retcode", [("test.arg", 0.into()), ("test.false", 1.into())]),
+        strs("success", [("test.arg", true.into()), ("test.false", false.into())]),
+        strs("return", [("test.arg", true.into()), ("test.false", false.into())]),
+    ];
+    let several = Value::Map(several.into_iter().map(|(key, value)| (key.into(), value)).collect());
+    lab.tell(&[(format!("salt/job/{jid}/ret/web2"), several)]);
+    wait_for("the second return", || {
+        let shown = lab.cellar.ask("reactor_show", vec![("seq", number.clone())]);
+        (shown["results"][0]["returned"] == 2.into()).then(|| {
+            assert_eq!(shown["results"][0]["failed"], 1.into(), "{shown}");
+        })
+    });
     // The event's number finds it, too.
     let by_event = lab.cellar.ask("reactor_show", vec![("seq", record["event"].clone())]);
     assert_eq!(by_event["seq"], number);

@@ -7,6 +7,7 @@ use crate::limits::{
     LIST_BYTES_MAX, LIST_ROWS_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_SEARCH_BYTES,
 };
 use crate::model::{EventFilter, Flags, Glob, Kind, REACTION_TAG, SeqNo};
+use crate::query::Job;
 use crate::reactor::run::engine::Handle;
 use crate::store::{StoreError, StoredEntry};
 use crate::wire::call::{Args, CallError};
@@ -180,21 +181,15 @@ fn result(ctx: &Ctx, w: &mut Writer, client: &str, jid: &str, sent: i64) -> Resu
             map.key("return").raw(value.unwrap_or(&[0xc0]));
         }
     } else {
-        let mut returns: Vec<&StoredEntry> = Vec::new();
-        for entry in entries.iter().filter(|entry| entry.kind == Kind::Return) {
-            if returns.iter().all(|known| known.minion != entry.minion) {
-                returns.push(entry);
-            }
-        }
         map.key("seen").bool(!entries.is_empty());
-        map.key("returned").uint(returns.len() as u64);
-        map.key("failed")
-            .uint(returns.iter().filter(|entry| entry.flags.failed(entry.retcode)).count() as u64);
-        let shown = returns.len().min(REACTOR_NAMES_MAX);
+        let job = Job::of(entries).unwrap_or_default();
+        map.key("returned").uint(job.answers.len() as u64);
+        map.key("failed").uint(job.failed() as u64);
+        let shown = job.answers.len().min(REACTOR_NAMES_MAX);
         let list = map.key("returns").array(shown);
-        for entry in returns.iter().take(shown) {
-            list.map(4).str("minion").str(&entry.minion).str("retcode").int(entry.retcode);
-            list.str("failed").bool(entry.flags.failed(entry.retcode)).str("took_us").int(entry.at.0 - sent);
+        for (minion, answer) in job.answers.iter().take(shown) {
+            list.map(4).str("minion").str(minion).str("retcode").int(answer.code().unwrap_or_default());
+            list.str("failed").bool(answer.failed()).str("took_us").int(answer.entry.at.0 - sent);
         }
     }
     map.write(w);
