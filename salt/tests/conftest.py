@@ -1,7 +1,6 @@
 """A daemon that is none: it speaks the wire's contract, remembers what it was asked, and fails on demand."""
 
 import contextlib
-import importlib
 import logging
 import os
 import signal
@@ -286,9 +285,6 @@ def run_dir():
 def _clean(monkeypatch):
     monkeypatch.delenv("SALTCELLAR_SOCKET", raising=False)
     client_.forget()
-    with contextlib.suppress(ImportError):
-        # 3008 knows a map of options by its address, also when that map is gone and another one stands there.
-        importlib.import_module("salt.utils.optsdict")._dict_to_root.clear()
     yield
     client_.forget()
 
