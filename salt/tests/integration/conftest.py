@@ -36,7 +36,31 @@ FILES = {
 }
 
 
-def eventually(what, probe, seconds=20):
+#: Longest wait for anything, in seconds: two slow cores are slow, not wrong.
+PATIENCE = 60
+#: How long the extension waits for the daemon in these labs. One that answers late is not one that is away.
+TIMEOUT = 20
+
+#: Reactions that both kinds of tests of the reactor have: alone, and beside Salt's own.
+REACTIONS = {
+    "orch.sls": """
+orchestrate:
+  runner.state.orchestrate:
+    - args:
+      - mods: orch.works
+      - pillar:
+          word: {{ data['word'] | json }}
+""",
+    "wheel.sls": """
+fingers:
+  wheel.key.finger:
+    - args:
+      - match: {{ data['id'] }}
+""",
+}
+
+
+def eventually(what, probe, seconds=PATIENCE):
     """The first true value of `probe()`; a failure that says what was waited for, and the last value."""
     until = time.monotonic() + seconds
     while True:
@@ -65,6 +89,10 @@ class Daemon:
             procs.spawn(cmd, self._note, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env)
         eventually("the daemon answers", self._up)
 
+    def wait_for_bus(self):
+        """A daemon that has connected reads all that is said from then on."""
+        eventually("the daemon reads the bus", lambda: any(b["connected"] for b in self.status()["bus"]))
+
     def _note(self, p):
         self.process = p
 
@@ -80,10 +108,10 @@ class Daemon:
         """A clean stop; the exit code."""
         self.process.terminate()
         try:
-            return self.process.wait(20)
+            return self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.kill()
-            pytest.fail("the daemon did not stop within 20 s of SIGTERM")
+            pytest.fail(f"the daemon did not stop within {PATIENCE} s of SIGTERM")
 
     @property
     def running(self):
@@ -91,7 +119,7 @@ class Daemon:
 
     # what it answers
     def cli(self, *args, check=True):
-        p = procs.run([self.bin, *args, "--socket", self.socket], stdin=subprocess.DEVNULL, timeout=60,
+        p = procs.run([self.bin, *args, "--socket", self.socket], stdin=subprocess.DEVNULL, timeout=PATIENCE,
                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert not check or p.returncode == 0, f"{p.args} ended with {p.returncode}: {p.stderr}"
         return p
@@ -128,7 +156,7 @@ class Wire:
 
     def __init__(self, path):
         self.s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.s.settimeout(10)
+        self.s.settimeout(PATIENCE)
         self.s.connect(path)
         self.s.sendall(b"SCWIRE" + struct.pack(">H", 1))
         self.n = 0
@@ -257,12 +285,12 @@ def lab(daemon, root):
     running = salt_lab.start(
         directory=f"{root}/lab", minions=2, module_dirs=[os.path.join(REPO, "tests", "lab", "modules")],
         master_conf={"master_job_cache": "saltcellar", "event_return": "saltcellar",
-                     "saltcellar.socket": daemon.socket},
-        minion_conf={"saltcellar.socket": daemon.socket})
+                     "saltcellar.socket": daemon.socket, "saltcellar.timeout": TIMEOUT},
+        minion_conf={"saltcellar.socket": daemon.socket, "saltcellar.timeout": TIMEOUT})
     try:
         for name, text in FILES.items():
             salt_lab.write(f"{running['dir']}/srv/salt/{name}", text)
-        eventually("the daemon reads the bus", lambda: any(b["connected"] for b in daemon.status()["bus"]))
+        daemon.wait_for_bus()
         yield Lab(running)
     finally:
         salt_lab.stop(salt_lab.load(running["dir"]), keep=True)

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import salt_lab
-from conftest import REPO, Daemon, Lab, eventually
+from conftest import REPO, TIMEOUT, Daemon, Lab, eventually
 
 from saltext.saltcellar.utils import client
 
@@ -30,8 +30,9 @@ def far():
         eventually("the door", lambda: daemon.status()["https"]["state"] == "open")
         running = salt_lab.start(
             directory=f"{root}/lab", minions=2, prefix="far-",
-            master_conf={"ext_job_cache": "saltcellar", "saltcellar.socket": daemon.socket},
-            minion_conf={"saltcellar.url": f"https://localhost:{port}", "saltcellar.ca": f"{DATA}/ca.pem"})
+            master_conf={"ext_job_cache": "saltcellar", "saltcellar.socket": daemon.socket, "saltcellar.timeout": TIMEOUT},
+            minion_conf={"saltcellar.url": f"https://localhost:{port}", "saltcellar.ca": f"{DATA}/ca.pem",
+                         "saltcellar.timeout": TIMEOUT})
         daemon.lab = Lab(running)
         yield daemon
     finally:
@@ -98,7 +99,7 @@ def ask(daemon, function, *args):
     pki = f"{daemon.lab.lab['dir']}/far-1/pki"
     url = f"https://localhost:{daemon.config['listen'].rpartition(':')[2]}"
     opts = {"id": "far-1", "__role": "minion", "saltcellar.url": url, "saltcellar.ca": f"{DATA}/ca.pem",
-            "saltcellar.pki_dir": pki, "saltcellar.spool_dir": f"{daemon.root}/asking"}
+            "saltcellar.pki_dir": pki, "saltcellar.spool_dir": f"{daemon.root}/asking", "saltcellar.timeout": TIMEOUT}
     denied = counter(daemon, "https_calls_denied")
     answer = getattr(client.of(opts), function)(*args)
     return answer, counter(daemon, "https_calls_denied") > denied

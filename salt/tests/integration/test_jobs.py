@@ -1,6 +1,7 @@
 """Salt's commands give the right answers from saltcellar."""
 import datetime
 import math
+import os
 
 import pytest
 from conftest import eventually
@@ -80,12 +81,21 @@ def test_last_run_finds_the_job_by_function(lab, echo):
 
 
 def test_a_running_job_is_active(lab, daemon):
-    jid = lab.detached("*", "test.sleep", "6")
-    job = eventually("the job among the active ones", lambda: lab.run("jobs.active").get(jid))
-    assert job["Function"] == "test.sleep"
-    assert sorted(m for r in job["Running"] for m in r) == BOTH
+    # It runs for as long as a file is there: until it has been looked at, however long that takes.
+    flag = f"{lab.lab['dir']}/runs"
+    with open(flag, "w"):
+        jid = lab.detached("*", "cmd.run", f"while [ -e {flag} ]; do sleep 0.1; done")
+    try:
+        def both():
+            job = lab.run("jobs.active").get(jid)
+            return job if job and sorted(m for r in job["Running"] for m in r) == BOTH else None
+        job = eventually("the job among the active ones, on both minions", both)
+        assert job["Function"] == "cmd.run"
+        assert daemon.returned(jid) == []
+    finally:
+        os.remove(flag)
     done(daemon, jid)
-    assert jid not in lab.run("jobs.active")
+    eventually("it to be active no more", lambda: jid not in lab.run("jobs.active"))
 
 
 def test_a_minion_reads_the_job_cache(lab, daemon, echo):

@@ -2,7 +2,7 @@
 import threading
 import time
 
-from conftest import eventually
+from conftest import PATIENCE, eventually
 
 BOTH = ["lab-1", "lab-2"]
 
@@ -34,7 +34,8 @@ def test_killed_in_the_middle_of_jobs_it_has_all_that_it_acknowledged(lab, daemo
     eventually("some acknowledged writes", lambda: len(writer.acknowledged) >= 50)
     jids += [lab.publish("*", "test.echo", f"amid {i}") for i in range(5)]
     daemon.kill()
-    writer.join(10)
+    writer.join(PATIENCE)
+    assert not writer.is_alive()
     # while it is away: the extension makes the jids and spools the returns
     jids += [lab.publish("*", "test.echo", f"after {i}") for i in range(3)]
 
@@ -45,27 +46,31 @@ def test_killed_in_the_middle_of_jobs_it_has_all_that_it_acknowledged(lab, daemo
     # what the extension spooled comes with its next call
     assert lab.salt("*", "test.ping") == {m: True for m in BOTH}
     for jid in jids:
-        eventually(f"both returns of {jid}", lambda: daemon.returned(jid) == BOTH, 30)
+        eventually(f"both returns of {jid}", lambda: daemon.returned(jid) == BOTH)
         assert daemon.job(jid)["fun"] == "test.echo"
 
 
 def test_with_the_daemon_away_salt_answers_and_the_job_arrives_later(lab, daemon):
+    def ping():
+        began = time.monotonic()
+        assert lab.salt("*", "test.ping") == {m: True for m in BOTH}
+        return time.monotonic() - began
+
+    usual = ping()
     assert daemon.stop() == 0
-    began = time.monotonic()
-    assert lab.salt("*", "test.ping", timeout=60) == {m: True for m in BOTH}
-    took = time.monotonic() - began
-    assert took < 30, f"{took:.1f} s"
+    took = ping()
+    assert took < usual + 25, f"{took:.1f} s, and {usual:.1f} s with the daemon"
     jid = lab.detached("*", "test.echo", "while away")
     # Both the returner and event_return of the master have spooled these by the time the bus is read again.
     eventually("the returns to be spooled", lambda: lab.spooled(jid) >= len(BOTH))
 
     daemon.start()
     lab.salt("*", "test.ping")
-    eventually("both returns", lambda: daemon.returned(jid) == BOTH, 30)
+    eventually("both returns", lambda: daemon.returned(jid) == BOTH)
     row = next(j for j in daemon.jobs() if j["jid"] == jid)
     assert (row["fun"], row["arg"], row["tgt"]) == ("test.echo", ["while away"], "*")
     assert lab.run("jobs.lookup_jid", jid) == {m: "while away" for m in BOTH}
-    eventually("the spool to be handed over", lambda: lab.spooled(jid) == 0, 30)
+    eventually("the spool to be handed over", lambda: lab.spooled(jid) == 0)
     events = daemon.json("events", "list", "--jid", jid, "--limit", "100")["events"]
     tags = sorted(event["tag"] for event in events)
     assert tags == sorted(set(tags)), "each event is in the archive once"
@@ -75,6 +80,6 @@ def test_with_the_daemon_away_salt_answers_and_the_job_arrives_later(lab, daemon
 def test_the_bus_is_read_again_after_a_restart(lab, daemon):
     daemon.stop()
     daemon.start()
-    eventually("it reads the bus", lambda: daemon.status()["bus"][0]["connected"])
+    daemon.wait_for_bus()
     lab.fire("lab/after/restart", {"x": 1})
     eventually("the event", lambda: daemon.json("events", "list", "--tag", "lab/after/restart")["events"])

@@ -41,7 +41,7 @@ def restart_master(lab):
     master = lab.lab["procs"].pop("master")
     assert procs.end([master]) == []
     again = salt_lab.spawn(lab.lab, "master", "salt-master", "-c", lab.env["SALT_CONFIG_DIR"])
-    eventually("the master answers again", lambda: again.poll() is None and salt_lab.responds(lab.lab), 60)
+    eventually("the master answers again", lambda: again.poll() is None and salt_lab.responds(lab.lab))
 
 
 def test_a_master_takes_the_single_file_and_setup_and_lets_go_of_them(bare, daemon):

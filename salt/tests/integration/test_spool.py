@@ -7,7 +7,7 @@ import tempfile
 import pytest
 import salt.config
 import salt.loader
-from conftest import Daemon, eventually
+from conftest import PATIENCE, Daemon, eventually
 
 WRITERS = 4
 EVENTS = 5
@@ -74,10 +74,10 @@ def test_every_entry_is_stored_once_or_counted(own_daemon, how, spool_bytes):
     daemon.start()
     # With the load going on, so that what is spooled and what is new come together.
     after = list(sent)
-    eventually("load on the daemon again", lambda: min(now - then for now, then in zip(sent, after)) >= 50, 60)
+    eventually("load on the daemon again", lambda: min(now - then for now, then in zip(sent, after)) >= 50)
     stop.set()
     for writer in writers:
-        writer.join(60)
+        writer.join(PATIENCE)
         assert writer.exitcode == 0
     empty = salt.loader.returners(opts, {})["saltcellar.clean_old_jobs"]
 
@@ -85,7 +85,7 @@ def test_every_entry_is_stored_once_or_counted(own_daemon, how, spool_bytes):
         empty()
         return counters(daemon)[1] == 0
 
-    eventually("the spool to be handed over", handed_over, 60)
+    eventually("the spool to be handed over", handed_over)
     counted, _ = counters(daemon)
     assert set(counted) <= ({"spool_full"} if full else set()), counted
     check(daemon, list(sent), counted.get("spool_full", 0))
