@@ -90,6 +90,10 @@ impl Ask for Hands {
         }
     }
 
+    fn reach(&self) -> Result<(), MasterError> {
+        self.seat().map_or(Ok(()), |seat| seat.master.reach())
+    }
+
     fn cannot(&self, client: &str) -> Option<String> {
         (self.seat().is_none() && client != "caller").then(|| NO_MASTER.to_owned())
     }

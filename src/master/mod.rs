@@ -190,7 +190,22 @@ impl Master {
         }
     }
 
+    /// Sees to it that a connection stands, without asking anything.
+    pub fn reach(&self) -> Result<(), MasterError> {
+        let connection = self.connected(Instant::now() + MASTER_CONNECT_PATIENCE)?;
+        self.keep(connection);
+        Ok(())
+    }
+
     fn exchange(&self, request: &[u8], until: Instant) -> Result<Vec<u8>, MasterError> {
+        let mut connection = self.connected(until)?;
+        let reply = connection.exchange(request, until)?;
+        self.keep(connection);
+        Ok(reply)
+    }
+
+    /// A connection that was kept, or a new one.
+    fn connected(&self, until: Instant) -> Result<Connection, MasterError> {
         let kept = loop {
             // The latest first: it is the likeliest to live.
             match self.idle().pop() {
@@ -198,19 +213,19 @@ impl Master {
                 kept => break kept,
             }
         };
-        let mut connection = if let Some(connection) = kept {
-            connection
-        } else {
-            let patience = MASTER_CONNECT_PATIENCE.min(until.saturating_duration_since(Instant::now()));
-            self.metrics.master_connects.add(1);
-            Connection::open(&self.place, Instant::now() + patience)?
-        };
-        let reply = connection.exchange(request, until)?;
+        if let Some(connection) = kept {
+            return Ok(connection);
+        }
+        let patience = MASTER_CONNECT_PATIENCE.min(until.saturating_duration_since(Instant::now()));
+        self.metrics.master_connects.add(1);
+        Connection::open(&self.place, Instant::now() + patience)
+    }
+
+    fn keep(&self, connection: Connection) {
         let mut idle = self.idle();
         if idle.len() < MASTER_CONNECTIONS_KEPT {
             idle.push(connection);
         }
-        Ok(reply)
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {

@@ -132,6 +132,19 @@ fn answering(answers: Vec<Vec<u8>>) -> (Lab, Receiver<Vec<u8>>) {
 }
 
 #[test]
+fn who_is_reached_is_asked_over_the_same_connection() {
+    let (lab, asked) = answering(vec![published("7_1")]);
+    let master = lab.master();
+    master.reach().unwrap();
+    master.reach().unwrap();
+    assert!(asked.try_recv().is_err(), "nothing was asked");
+    master.ask(&ping(), "7_1", PATIENCE).unwrap();
+    assert_eq!(master.metrics.master_connects.get(), 1);
+    lab.end();
+    assert!(matches!(master.reach(), Err(MasterError::Unreachable { .. })));
+}
+
+#[test]
 fn a_job_is_published_with_our_jid_and_key_and_the_connection_is_kept() {
     let (lab, asked) = answering(vec![published("7_1"), published("7_2")]);
     let master = lab.master();

@@ -112,6 +112,11 @@ fn reply(load: &Value, seen: &Mutex<Vec<Asked>>) -> Value {
     }
 }
 
+/// A port at which nobody listens.
+fn port_of_nobody() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
 pub(crate) struct Lab {
     pub(crate) cellar: Cellar,
     bus: FakeBus,
@@ -158,6 +163,13 @@ impl Lab {
     pub(crate) fn restart(&mut self) {
         self.cellar.restart();
         self.stream = self.bus.subscriber();
+    }
+
+    /// The master's configuration says that it listens there from now on.
+    fn has_moved(&self, from: u16, to: u16) {
+        let path = self.cellar.dir.path().join("master");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, text.replace(&from.to_string(), &to.to_string())).unwrap();
     }
 
     pub(crate) fn history(&self) -> Vec<Value> {
@@ -281,11 +293,30 @@ fn a_master_that_answers_bad_load_is_asked_again_in_sight_and_nothing_is_lost() 
 }
 
 #[test]
+fn a_kill_while_nobody_is_there_leaves_no_call_that_was_perhaps_made() {
+    let port = port_of_nobody();
+    let options = "  options:\n  - {rule: 'once/*', at_most_once: true}\n";
+    let mut lab = lab(port, "[{'once/*': DIR/a.sls}]", &[("a.sls", LEGACY)], options);
+    let event = |n| (format!("once/{n}"), map(vec![("id", format!("web{n}").into())]));
+    lab.tell(&(0..40).map(event).collect::<Vec<_>>());
+    // Each has been tried, and waits.
+    wait_for("the tries", || (lab.cellar.counter("master_connects") > 80).then_some(()));
+    lab.cellar.kill();
+    let master = FakeMaster::start();
+    lab.has_moved(port, master.port);
+    lab.restart();
+    wait_for("all to be through", || (lab.open() == 0).then_some(()));
+    let mut asked: Vec<_> = master.asked().into_iter().map(|(_, _, tag, ..)| tag).collect();
+    asked.sort();
+    let mut told: Vec<_> = (0..40).map(|n| format!("once/{n}")).collect();
+    told.sort();
+    assert_eq!(asked, told);
+}
+
+#[test]
 fn what_is_killed_in_the_middle_loses_nothing_and_does_nothing_twice_that_must_not_be() {
-    // Nobody is there at first; the port is known.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
+    // Nobody is there at first.
+    let port = port_of_nobody();
     let options = "  options:\n  - {rule: 'once/*', at_most_once: true}\n";
     let mut lab = lab(port, "[{'a/*': DIR/a.sls}, {'once/*': DIR/a.sls}]", &[("a.sls", LEGACY)], options);
     let events: Vec<_> = (0..200)
@@ -298,12 +329,7 @@ fn what_is_killed_in_the_middle_loses_nothing_and_does_nothing_twice_that_must_n
     lab.cellar.kill();
     // Killed again and again while it works off what is left.
     let master = FakeMaster::start();
-    let text = std::fs::read_to_string(lab.cellar.dir.path().join("master")).unwrap();
-    std::fs::write(
-        lab.cellar.dir.path().join("master"),
-        text.replace(&port.to_string(), &master.port.to_string()),
-    )
-    .unwrap();
+    lab.has_moved(port, master.port);
     for count in [20, 90, 200] {
         lab.restart();
         master.wait(count);

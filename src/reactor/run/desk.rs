@@ -57,6 +57,8 @@ pub struct Progress {
     pub tries: u32,
     /// Nobody knows whether a try before reached the master.
     pub unsure: bool,
+    /// The log has it that the next one begins, and may have been made.
+    pub begun: bool,
 }
 
 impl Task {

@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::record::Told;
+use super::record::{Mark, Told};
 use crate::model::SeqNo;
 
 /// An event that rules took, until all of them are through with it.
@@ -27,7 +27,7 @@ pub struct Open {
     pub of: usize,
     /// Hashes of those that are through.
     pub done: Vec<u64>,
-    /// Calls that may have been made already and must not be made twice.
+    /// Calls that may have been made already and must not be made twice; one as often as it was begun and not taken back.
     pub begun: Vec<u64>,
 }
 
@@ -61,8 +61,18 @@ impl Ledger {
     /// A record was read.
     pub fn told(&mut self, told: &Told<'_>) {
         let Some(open) = self.open.get_mut(&told.event) else { return };
-        if let Some(keys) = &told.begun {
-            open.begun.extend(keys);
+        if let Some(marks) = &told.marks {
+            for (mark, key) in marks {
+                match mark {
+                    Mark::Begun => open.begun.push(*key),
+                    // One, and not all: what was begun once more may have been made then.
+                    Mark::TakenBack => {
+                        if let Some(place) = open.begun.iter().position(|begun| begun == key) {
+                            open.begun.remove(place);
+                        }
+                    }
+                }
+            }
             return;
         }
         for rule in &told.rules {
@@ -137,7 +147,7 @@ mod tests {
     use super::*;
 
     fn told<'a>(event: u64, rules: &[&'a str], of: usize) -> Told<'a> {
-        Told { event: SeqNo(event), rules: rules.to_vec(), of, begun: None }
+        Told { event: SeqNo(event), rules: rules.to_vec(), of, marks: None }
     }
 
     #[test]
@@ -161,7 +171,8 @@ mod tests {
             ledger.opened(SeqNo(seq), 3);
         }
         ledger.told(&told(7, &["a", "b"], 3));
-        ledger.told(&Told { begun: Some(vec![1, u64::MAX]), ..told(7, &["c"], 3) });
+        let marks = Some(vec![(Mark::Begun, 1), (Mark::Begun, u64::MAX)]);
+        ledger.told(&Told { marks, ..told(7, &["c"], 3) });
         assert_eq!(Ledger::parse(&ledger.text()), Ok(ledger));
     }
 

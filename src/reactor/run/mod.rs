@@ -137,6 +137,11 @@ pub trait Ask: Send + Sync {
     /// See [`Master::ask`].
     fn ask(&self, call: &Call, jid: &str, patience: Duration) -> Result<Answer, MasterError>;
 
+    /// Fails if nobody is there whom a call could be sent to.
+    fn reach(&self) -> Result<(), MasterError> {
+        Ok(())
+    }
+
     /// Why nothing of this client (`local`, `runner`, `wheel`, `caller`) can ever be carried out here; none if it can.
     fn cannot(&self, _client: &str) -> Option<String> {
         None
@@ -161,6 +166,10 @@ pub trait Ask: Send + Sync {
 impl Ask for Master {
     fn ask(&self, call: &Call, jid: &str, patience: Duration) -> Result<Answer, MasterError> {
         Master::ask(self, call, jid, patience)
+    }
+
+    fn reach(&self) -> Result<(), MasterError> {
+        Master::reach(self)
     }
 }
 

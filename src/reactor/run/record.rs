@@ -13,8 +13,9 @@
 //! ```
 //!
 //! An entry of this kind whose state is `mode` is about no event: it says whether the reactor is in shadow (`shadow`), and whether it has
-//! just been started (`started`); see `reactor/shadow`. One that is `begun` says that a call is about to be made which must not be made twice; it names it under `keys`. It is no part of
-//! the history (its entry has not the flag). All others are, one for each event and group of rules.
+//! just been started (`started`); see `reactor/shadow`. One that is `begun` says that a call is about to be made which must not be made twice;
+//! it names it under `keys`. Under `back` it names one of which it is certain that it was not made after all. It is no part of the
+//! history (its entry has not the flag). All others are, one for each event and group of rules.
 
 use super::{Event, Reacted, Wanted, What};
 use crate::clock::Micros;
@@ -166,15 +167,32 @@ impl Record {
     }
 }
 
-/// An entry that says that calls are about to be made which must not be made twice.
-pub fn begun(event: &Event, rules: &[std::sync::Arc<str>], of: usize, keys: &[u64], now: Micros) -> Batch {
+/// What is said beforehand of a call that must not be made twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// It is about to be made.
+    Begun,
+    /// It was not made, for certain: one `Begun` less of the same call.
+    TakenBack,
+}
+
+/// An entry that says that of a call, by its [`call_key`].
+pub fn mark(
+    event: &Event,
+    rules: &[std::sync::Arc<str>],
+    of: usize,
+    mark: Mark,
+    key: u64,
+    now: Micros,
+) -> Batch {
     let mut w = Writer::new();
     w.map(6);
     head(&mut w, event, rules, of, "begun");
-    w.str("keys").array(keys.len());
-    for key in keys {
-        w.uint(*key);
-    }
+    let name = match mark {
+        Mark::Begun => "keys",
+        Mark::TakenBack => "back",
+    };
+    w.str(name).array(1).uint(key);
     entry(event, Flags::default(), now, &w.into_bytes())
 }
 
@@ -344,8 +362,8 @@ pub struct Told<'a> {
     pub rules: Vec<&'a str>,
     /// How many rules took the event.
     pub of: usize,
-    /// Calls that are about to be made; of one that is `begun` only.
-    pub begun: Option<Vec<u64>>,
+    /// What it says of calls that must not be made twice; such a record closes nothing.
+    pub marks: Option<Vec<(Mark, u64)>>,
 }
 
 /// Reads a record; `None` for what is none, and for replays, which open and close nothing.
@@ -354,19 +372,21 @@ pub fn told(body: &[u8]) -> Option<Told<'_>> {
         return None;
     }
     let uint = |key| get(body, key).and_then(as_int).and_then(|n| u64::try_from(n).ok());
-    let begun = (get(body, "state").and_then(as_text)? == "begun").then(|| {
-        let keys = elements(get(body, "keys").unwrap_or_default());
-        keys.filter_map(|key| match pack::unpacked(key)? {
-            Value::Int(n) => u64::try_from(n).ok(),
-            Value::BigInt(digits) => digits.parse().ok(),
-            _ => None,
-        })
-        .collect()
-    });
+    let key = |key| match pack::unpacked(key)? {
+        Value::Int(n) => u64::try_from(n).ok(),
+        Value::BigInt(digits) => digits.parse().ok(),
+        _ => None,
+    };
+    let marked = |name, mark| {
+        let keys = elements(get(body, name).unwrap_or_default()).filter_map(key);
+        keys.map(move |key| (mark, key))
+    };
+    let marks = (get(body, "state").and_then(as_text)? == "begun")
+        .then(|| marked("keys", Mark::Begun).chain(marked("back", Mark::TakenBack)).collect());
     Some(Told {
         event: SeqNo(uint("event")?),
         rules: elements(get(body, "rules")?).filter_map(as_text).collect(),
         of: usize::try_from(uint("of")?).ok()?,
-        begun,
+        marks,
     })
 }

@@ -68,7 +68,8 @@ impl Handle {
         }
         let (count, now) = (wanted.len(), self.0.clock.now());
         let reacted = Reacted { wanted, ..Reacted::default() };
-        let progress = Progress { began: now, reacted, made: Vec::new(), tries: 0, unsure: false };
+        let progress =
+            Progress { began: now, reacted, made: Vec::new(), tries: 0, unsure: false, begun: false };
         self.again(found.event, found.rules, found.of, record.seq, Some(Box::new(progress)));
         Ok(count)
     }

@@ -19,6 +19,7 @@ use crate::wire::salt_event::event_entry;
 #[path = "caller_tests.rs"]
 mod callers;
 mod changes;
+mod once;
 const NOW: i64 = 1_795_000_000_000_000;
 const SECOND: i64 = 1_000_000;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -77,7 +78,7 @@ impl React for Rules {
 
 type Answers = Box<dyn Fn(&Call, u32) -> Result<Answer, MasterError> + Send + Sync>;
 
-/// A master: what it was asked, in order, and what it says to the n-th asking of the same thing.
+/// A master: what it was asked, in order, and what it says to the n-th asking of the same thing; to none (0) whether it is there.
 struct FakeMaster {
     asked: Mutex<SyncSender<(String, String)>>,
     times: Mutex<HashMap<String, u32>>,
@@ -106,6 +107,11 @@ impl Ask for FakeMaster {
             }
             other => other,
         })
+    }
+
+    fn reach(&self) -> Result<(), MasterError> {
+        let asked = (self.answers)(&Call::publish("", "glob", "reach", Vec::new()), 0);
+        asked.map(drop)
     }
 
     fn cannot(&self, client: &str) -> Option<String> {
@@ -444,17 +450,6 @@ fn an_answer_that_is_lost_is_asked_for_again_unless_the_job_has_been_seen() {
 }
 
 #[test]
-fn at_most_once_is_no_second_time_when_the_answer_is_lost() {
-    let rig = Rig::start(rules(&["*"]), with(|options| options.at_most_once = true), |_, _| Err(no_answer()));
-    rig.tell("1", "web1");
-    assert_eq!(rig.next(), "1");
-    rig.wait_until_through();
-    assert_eq!(rig.history(), [("1".to_owned(), "dead".to_owned(), vec!["unknown".to_owned()])]);
-    assert_eq!(rig.metrics.reactor_calls_unknown.get(), 1);
-    assert_eq!(rig.stop().1, [""; 0]);
-}
-
-#[test]
 fn throttles_hold_by_the_clock() {
     let own = |rule: &str, change: fn(&mut RuleOptions)| {
         let mut options = RuleOptions { rule: rule.into(), ..RuleOptions::default() };
@@ -588,13 +583,15 @@ fn records_are_read_back() {
         body: Arc::default(),
         minion: "m".to_owned(),
     };
-    let batch = record::begun(&event, &["a".into(), "b".into()], 3, &[1, u64::MAX], Micros(2));
-    let (entry, _) = batch.entries().next().unwrap();
-    let told = told(entry.body).unwrap();
-    assert_eq!(
-        (told.event, told.rules, told.of, told.begun),
-        (SeqNo(7), vec!["a", "b"], 3, Some(vec![1, u64::MAX]))
-    );
+    for (mark, key) in [(record::Mark::Begun, u64::MAX), (record::Mark::TakenBack, 1)] {
+        let batch = record::mark(&event, &["a".into(), "b".into()], 3, mark, key, Micros(2));
+        let (entry, _) = batch.entries().next().unwrap();
+        let told = told(entry.body).unwrap();
+        assert_eq!(
+            (told.event, told.rules, told.of, told.marks),
+            (SeqNo(7), vec!["a", "b"], 3, Some(vec![(mark, key)]))
+        );
+    }
     assert_eq!(super::record::told(b"\x80"), None);
     assert_eq!(super::record::told(b"\xc1"), None);
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::desk::{Progress, Task, Turn};
 use super::engine::{Ruled, Shared};
-use super::record::{Made, Outcome, Record, State, begun, call_key, client, target};
+use super::record::{Made, Mark, Outcome, Record, State, call_key, client, mark, target};
 use super::{CallerError, Event, React, Reacted, Wanted, What, lock};
 use crate::clock::Micros;
 use crate::limits::{MASTER_PATIENCE, REACTOR_MASTER_AWAY};
@@ -35,6 +35,8 @@ enum Tried {
 enum Failure {
     /// Nobody is there. It is waited for.
     Away(String),
+    /// It must be written down first that it begins, and could not be.
+    Unwritten(String),
     /// It was not done, and may be tried again.
     NotDone(String),
     /// It may have been done.
@@ -135,12 +137,13 @@ impl Shared {
                     reacted.notes.push((NoteLevel::Error, format!("{tag} could not be fired: {why}")));
                 }
             }
-            Box::new(Progress { began: now, reacted, made: Vec::new(), tries: 0, unsure: task.resumed })
+            let (made, unsure) = (Vec::new(), task.resumed);
+            Box::new(Progress { began: now, reacted, made, tries: 0, unsure, begun: false })
         };
         while let Some(wanted) = progress.reacted.wanted.get(progress.made.len()).cloned() {
             match self.make(&task, &mut progress, wanted, settings.shadow) {
                 Tried::Over(made) => {
-                    (progress.tries, progress.unsure) = (0, task.resumed);
+                    (progress.tries, progress.unsure, progress.begun) = (0, task.resumed, false);
                     progress.made.push(made);
                 }
                 Tried::Again(at) => {
@@ -211,20 +214,12 @@ impl Shared {
             made.outcome = Outcome::Found;
             return Tried::Over(made);
         }
-        if task.options.at_most_once && progress.tries == 0 {
-            let record = begun(&task.event, &task.rules, task.of, &[key], sent);
-            if let Err(why) = self.recorder.write_and_wait(record) {
-                tracing::error!(
-                    why,
-                    event = task.event.seq.0,
-                    "could not write down that a call begins; trying again"
-                );
-                return Tried::Again(Micros(sent.0 + micros(REACTOR_MASTER_AWAY)));
-            }
-        }
-        let began = Instant::now();
-        let outcome = self.carry_out(&made, task.depth);
-        made.took_us = micros(began.elapsed());
+        let outcome = self.begin(task, progress, &made, key).and_then(|()| {
+            let began = Instant::now();
+            let outcome = self.carry_out(&made, task.depth);
+            made.took_us = micros(began.elapsed());
+            outcome
+        });
         if progress.tries > 0 {
             self.metrics.reactor_calls_again.add(1);
         }
@@ -236,14 +231,46 @@ impl Shared {
             }
             Err(failure) => failure,
         };
-        let now = self.clock.now();
-        if let Failure::Away(why) = &failure {
-            // Nothing was sent. It is waited for, and this was no try.
-            self.master_is(true, why);
-            progress.tries = progress.tries.max(1);
-            return Tried::Again(Micros(now.0 + micros(REACTOR_MASTER_AWAY)));
+        let tried = self.failed(task, progress, made, failure);
+        if matches!(tried, Tried::Again(_)) && std::mem::take(&mut progress.begun) {
+            // What is tried again was not made: what may have been is over by now. If a kill comes first it counts as perhaps made.
+            let record = mark(&task.event, &task.rules, task.of, Mark::TakenBack, key, self.clock.now());
+            self.recorder.write(record);
         }
-        progress.tries += 1;
+        tried
+    }
+
+    /// Writes down that a call begins, if it must not be made twice. While the master is away none does.
+    fn begin(&self, task: &Task, progress: &mut Progress, made: &Made, key: u64) -> Result<(), Failure> {
+        if !task.options.at_most_once {
+            return Ok(());
+        }
+        if matches!(made.wanted.what, What::Ask(_)) {
+            self.ask.reach()?;
+        }
+        let record = mark(&task.event, &task.rules, task.of, Mark::Begun, key, made.sent);
+        self.recorder.write_and_wait(record).map_err(Failure::Unwritten)?;
+        progress.begun = true;
+        Ok(())
+    }
+
+    /// A call was not carried out, or nobody knows.
+    fn failed(&self, task: &Task, progress: &mut Progress, mut made: Made, failure: Failure) -> Tried {
+        let now = self.clock.now();
+        let wait = || Tried::Again(Micros(now.0 + micros(REACTOR_MASTER_AWAY)));
+        match &failure {
+            // Nothing was sent. It is waited for, and this was no try.
+            Failure::Away(why) => {
+                self.master_is(true, why);
+                return wait();
+            }
+            Failure::Unwritten(why) => {
+                let event = task.event.seq.0;
+                tracing::error!(why, event, "could not write down that a call begins; trying again");
+                return wait();
+            }
+            _ => progress.tries += 1,
+        }
         made.tries = progress.tries;
         let why = match failure {
             Failure::Perhaps(why) if task.options.at_most_once => return self.unknown(task, made, why),
@@ -252,7 +279,7 @@ impl Shared {
                 why
             }
             Failure::Final(why) => return self.dead(task, made, why),
-            Failure::Away(why) | Failure::NotDone(why) => why,
+            Failure::Away(why) | Failure::Unwritten(why) | Failure::NotDone(why) => why,
         };
         if progress.tries >= task.options.tries {
             return self.dead(task, made, why);
