@@ -223,6 +223,8 @@ counters! {
     reactions_left_quiet,
     /// Reactions left out because the minion's first one counts.
     reactions_left_once,
+    /// Reactions left out, in shadow, because their rule's rate would have let them begin too late.
+    reactions_left_rate,
     /// Reactions set aside because their rule had used up its budget.
     reactions_left_budget,
     /// Reactions set aside because too many reactions led to their event.

@@ -120,6 +120,11 @@ impl Default for ReactorSettings {
 }
 
 impl ReactorSettings {
+    /// In shadow, the window within which calls are compared.
+    pub fn compares(&self) -> Option<Duration> {
+        self.shadow.then_some(self.shadow_window)
+    }
+
     /// Rules that are rendered together, with their options: those without options of their own are, as Salt does it with all.
     pub fn groups(&self, rules: Vec<Arc<str>>) -> Vec<(Vec<Arc<str>>, Arc<RuleOptions>)> {
         let mut plain = Vec::new();

@@ -257,8 +257,9 @@ fn shadow_tells_what_salts_reactor_did_otherwise() {
     let runner = "run:\n  runner.test.arg:\n    - arg: [{{ tag }}]\n    - kwarg: {n: 1}\n";
     let nobody = "none:\n  local.test.ping:\n    - tgt: nobody-of-that-name\n";
     let files = [("r.sls", runner), ("n.sls", nobody)];
-    let rules = "[{'a/*': DIR/r.sls}, {'n/*': DIR/n.sls}]";
-    let mut lab = lab(1, rules, &files, "  shadow: true\n  shadow_window: 1s\n");
+    let rules = "[{'a/*': DIR/r.sls}, {'n/*': DIR/n.sls}, {'once/*': DIR/r.sls}]";
+    let options = "  shadow: true\n  shadow_window: 1s\n  options: [{rule: 'once/*', once_per: 10m}]\n";
+    let mut lab = lab(1, rules, &files, options);
     fs::create_dir_all(path(&lab, "pki/minions")).unwrap();
     change(&lab, "master", "id: m\n", &format!("id: m\npki_dir: {}/pki\n", lab.cellar.dir.path().display()));
     lab.cellar.counted("reactor_reloads", 1);
@@ -272,30 +273,46 @@ fn shadow_tells_what_salts_reactor_did_otherwise() {
         ];
         (format!("salt/run/{jid}/new"), map(data))
     };
-    for tag in ["a/same", "a/differs", "n/1"] {
+    for tag in ["a/same", "a/differs", "n/1", "once/1", "once/2"] {
         lab.tell_one(tag, "web1");
     }
-    wait_for("the records", || (lab.history().len() == 3).then_some(()));
+    wait_for("the records", || (lab.history().len() == 5).then_some(()));
     lab.tell(&[salts("1", "a/same", 1), salts("2", "a/differs", 2)]);
+    lab.tell(&[salts("3", "once/1", 1), salts("4", "once/2", 1)]);
     let (found, code) = wait_for("the verdicts", || {
         let (found, code) = shadow(&lab);
         (found["waiting"]["ours"] == 0).then_some((found, code))
     });
     assert_eq!(code, Some(1), "{found}");
     let counts = &found["counts"];
-    assert_eq!((counts["same"].as_u64(), counts["differs"].as_u64()), (Some(1), Some(1)), "{found}");
+    assert_eq!((counts["same"].as_u64(), counts["differs"].as_u64()), (Some(2), Some(1)), "{found}");
     assert_eq!(counts["only_ours"].as_u64(), Some(0), "a job for nobody leaves nothing behind: {found}");
     let one = &found["differences"][0];
     assert_eq!(one["fields"][0], serde_json::json!({"field": "kwarg.n", "ours": 1, "salts": 2}));
     assert_eq!((one["ours"]["tag"].as_str(), one["salts"]["jid"].as_str()), (Some("a/differs"), Some("2")));
+    // Salt has no throttles; what ours leaves out is told, for the rule that does.
+    assert_eq!(found["throttled"], serde_json::json!({"once_per": 1}), "{found}");
+    let left = &found["differences"][1];
+    let (why, ours) = (&left["barred"]["why"], &left["barred"]["ours"]);
+    assert_eq!((left["what"].as_str(), left["salts"]["jid"].as_str()), (Some("only_salts"), Some("4")));
+    assert_eq!((&left["barred"]["throttle"], &ours["rules"][0]), (&"once_per".into(), &"once/*".into()));
+    assert!(why.as_str().unwrap().contains("the first one counts"), "{why}");
+    let of_rule = found["rules"].as_array().unwrap().iter().find(|row| row["rule"] == "once/*").unwrap();
+    assert_eq!((of_rule["same"].as_u64(), of_rule["only_salts"].as_u64()), (Some(1), Some(1)));
     let (told, _) = run(&lab, &["reactor", "shadow"]);
-    for words in
-        ["differs: runner.test.arg", "kwarg.n: ours 1, Salt's 2", "rule a/*", "Salt's job 2 of", "UNSEEN"]
-    {
+    for words in [
+        "differs: runner.test.arg",
+        "kwarg.n: ours 1, Salt's 2",
+        "rule a/*",
+        "Salt's job 2 of",
+        "UNSEEN",
+        "ours is not made: `once_per` of once/*: of the minion's events the first one counts",
+        "1 only Salt's because `once_per` of our rule leaves them out",
+    ] {
         assert!(told.contains(words), "{words}: {told}");
     }
     let (_, code) = run(&lab, &["reactor", "shadow", "--until", "1h"]);
     assert_eq!(code, Some(0), "before it there was nothing");
     lab.cellar.counted("shadow_differs", 1);
-    lab.cellar.counted("shadow_same", 1);
+    lab.cellar.counted("shadow_same", 2);
 }

@@ -35,7 +35,7 @@ pub(in crate::cli) struct Args {
 pub(super) const EXAMPLES: &str = "\
 Holds what our reactor would have called against what Salt's own reactor called, while ours was in shadow, out of the \
 log. `only ours`: Salt did nothing like it within reactor.shadow_window after the event. `only Salt's`: no rule of ours \
-wanted it. `differs`: in the fields shown. `unseen`: nothing of Salt's side can be seen, as with `caller`. A job shows \
+wanted it, or one did and is kept from it, by `once_per`, `debounce`, `rate`, `budget` or `allow`, which is then said. `differs`: in the fields shown. `unseen`: nothing of Salt's side can be seen, as with `caller`. A job shows \
 whether a reactor published it only where saltcellar is the master's job cache; without, jobs that ours has nothing like \
 are counted apart. Of a job whose target no minion matches Salt leaves nothing behind, so it is `only ours`.
 
@@ -86,6 +86,8 @@ struct Report {
     differences: Vec<Verdict>,
     limit: usize,
     unseen: BTreeMap<String, u64>,
+    /// Of those that only Salt did: by the option of a rule that left ours out.
+    throttled: BTreeMap<String, u64>,
     unattributed: u64,
 }
 
@@ -107,6 +109,11 @@ impl Report {
         };
         *place(&mut self.all) += 1;
         *place(self.rules.entry(rule).or_default()) += 1;
+        if let Verdict::OnlySalts(_, Some(ours)) = &verdict
+            && !ours.throttle.is_empty()
+        {
+            *self.throttled.entry(ours.throttle.clone()).or_default() += 1;
+        }
         match verdict {
             Verdict::Same(_, _, unseen) => {
                 for what in unseen {
@@ -207,6 +214,7 @@ fn document(report: &Report, read: &Read, args: &Args) -> Json {
         "rules": rules.collect::<Vec<_>>(),
         "differences": report.differences.iter().map(difference).collect::<Vec<_>>(),
         "unseen": report.unseen,
+        "throttled": report.throttled,
         "unattributed": report.unattributed,
         "waiting": {"ours": read.waiting.0, "salts": read.waiting.1},
         "hurried": read.hurried,
@@ -239,7 +247,11 @@ fn difference(verdict: &Verdict) -> Json {
         Verdict::OnlyOurs(ours) => json!({"what": "only_ours", "ours": of_ours(ours)}),
         Verdict::OnlySalts(salts, barred) => json!({
             "what": "only_salts", "salts": of_salts(salts),
-            "barred": barred.as_ref().map(|ours| json!({"why": ours.barred, "ours": of_ours(ours)})),
+            "barred": barred.as_ref().map(|ours| json!({
+                "why": ours.barred,
+                "throttle": Some(&ours.throttle).filter(|name| !name.is_empty()),
+                "ours": of_ours(ours),
+            })),
         }),
         Verdict::Same(..) | Verdict::Unseen(..) | Verdict::Unattributed(_) => Json::Null,
     }
@@ -270,6 +282,9 @@ fn print(out: &mut Output, report: &Report, read: &Read) -> anyhow::Result<()> {
     let hidden = report.all.differences().saturating_sub(report.differences.len() as u64);
     if hidden > 0 {
         out.line(&format!("{hidden} more differences are not shown (--limit)"))?;
+    }
+    for (name, count) in &report.throttled {
+        out.line(&format!("{count} only Salt's because `{name}` of our rule leaves them out"))?;
     }
     for (what, count) in &report.unseen {
         out.line(&plain(&format!("of {count} cannot be seen: {what}")))?;
@@ -335,7 +350,7 @@ fn tell(out: &mut Output, verdict: &Verdict) -> anyhow::Result<()> {
             out.line(&with(salts))?;
             if let Some(ours) = barred {
                 out.line(&by(ours))?;
-                out.line(&plain(&format!("  ours is not made: {}", ours.barred)))?;
+                out.line(&plain(&format!("  ours is not made: {}", ours.why())))?;
             }
             arguments(out, &salts.act)?;
         }

@@ -8,11 +8,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Event;
 use super::record::Made;
 use super::throttle::{Start, Throttles};
-use super::{Reacted, SeqNo};
+use super::{Reacted, SeqNo, micros};
 use crate::clock::Micros;
 use crate::limits::{REACTOR_BODIES_BYTES, REACTOR_TASKS_MAX};
 use crate::model::RuleOptions;
@@ -40,6 +41,8 @@ pub struct Task {
     pub resumed: bool,
     /// The record that this is a replay of.
     pub replay: Option<SeqNo>,
+    /// In shadow: why nothing would be done about it. It is rendered all the same, so that it is known what Salt's reactor does alone.
+    pub left: Option<&'static str>,
     /// How far it is; none before its first turn.
     pub progress: Option<Box<Progress>>,
 }
@@ -161,21 +164,30 @@ impl Desk {
         self.throttles.note(options, minion, at);
     }
 
-    /// Puts a task on the desk; what is left out therefore, and why.
-    pub fn offer(&mut self, task: Task, now: Micros) -> Option<(Task, &'static str)> {
+    /// Puts a task on the desk; what is left out therefore, and why. In shadow nothing waits for quiet that would be later than the
+    /// window of the comparison.
+    pub fn offer(
+        &mut self,
+        task: Task,
+        now: Micros,
+        shadow: Option<Duration>,
+    ) -> Option<(Task, &'static str)> {
         let options = task.options.clone();
         // By the time of the event, so that it does not matter when it is looked at: also after a start.
         if task.replay.is_none() && !self.throttles.is_first(&options, &task.event.minion, task.event.at) {
             return Some((task, "once"));
         }
-        self.waiting += 1;
-        self.bytes += task.bytes();
         let Some(pause) = options.debounce.filter(|_| task.replay.is_none()) else {
-            self.queue(task);
+            self.put(task);
             return None;
         };
+        if shadow.is_some_and(|window| pause > window) {
+            return Some((task, "quiet"));
+        }
+        self.waiting += 1;
+        self.bytes += task.bytes();
         let key = (options.rule.clone(), task.event.minion.clone());
-        let pause = i64::try_from(pause.as_micros()).unwrap_or(i64::MAX);
+        let pause = micros(pause);
         let due = (Micros(now.0.saturating_add(pause)), self.next_stamp());
         self.quiet.insert(due, key.clone());
         let (was_due, before) = self.held.insert(key, (due, task))?;
@@ -183,6 +195,13 @@ impl Desk {
         self.waiting -= 1;
         self.bytes -= before.bytes();
         Some((before, "quiet"))
+    }
+
+    /// Puts a task on the desk that no throttle keeps waiting.
+    pub fn put(&mut self, task: Task) {
+        self.waiting += 1;
+        self.bytes += task.bytes();
+        self.queue(task);
     }
 
     fn next_stamp(&mut self) -> u64 {
@@ -200,8 +219,9 @@ impl Desk {
         }
     }
 
-    /// The next thing to do.
-    pub fn next(&mut self, now: Micros) -> Turn {
+    /// The next thing to do. In shadow, with this window of the comparison, nothing waits for a `rate`: Salt's reactor does not, and what
+    /// would be later than the window is left out.
+    pub fn next(&mut self, now: Micros, shadow: Option<Duration>) -> Turn {
         while let Some(entry) = self.quiet.first_entry()
             && entry.key().0 <= now
         {
@@ -225,20 +245,29 @@ impl Desk {
                 self.blocked.entry(group).or_default().push_back(key);
                 continue;
             }
-            // A task that was begun has passed its throttles.
-            let start =
-                if task.progress.is_some() { Start::Go } else { self.throttles.start(&task.options, now) };
+            // A task that was begun has passed its throttles, and one that is left out was kept back by one.
+            let start = if task.progress.is_some() || task.left.is_some() {
+                Start::Go
+            } else if let Some(window) = shadow {
+                match self.throttles.would_start(&task.options, now) {
+                    Some(at) if at.0 - task.event.at.0 > micros(window) => Start::TooLate,
+                    Some(_) => Start::Go,
+                    None => Start::OverBudget,
+                }
+            } else {
+                self.throttles.start(&task.options, now)
+            };
             match start {
                 Start::At(at) => {
                     let stamp = self.next_stamp();
                     self.parked.insert((at, stamp), key);
                 }
-                Start::OverBudget => {
+                Start::OverBudget | Start::TooLate => {
                     let Some(task) = lane.tasks.pop_front() else { continue };
                     self.waiting -= 1;
                     self.bytes -= task.bytes();
                     self.go_on(key);
-                    return Turn::Leave(task, "budget");
+                    return Turn::Leave(task, if start == Start::TooLate { "rate" } else { "budget" });
                 }
                 Start::Go => {
                     *running += 1;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::desk::{Desk, Task};
 use super::ledger::Ledger;
 use super::origins::Origins;
-use super::record::{self, Record};
+use super::record::{self, Record, option_of};
 use super::recorder::Recorder;
 use super::{Ask, Event, React, lock};
 use crate::clock::{Clock, Micros};
@@ -213,25 +213,38 @@ impl Shared {
 
     /// Puts a task on the desk.
     pub(super) fn offer(&self, task: Task) {
-        let left = lock(&self.desk).offer(task, self.clock.now());
+        let left = lock(&self.desk).offer(task, self.clock.now(), self.settings().compares());
         self.change.notify_one();
         if let Some((task, why)) = left {
             self.leave(task, why);
         }
     }
 
-    /// Writes down that nothing is done about a task.
-    pub(super) fn leave(&self, task: Task, why: &'static str) {
+    /// Counts a reaction about which nothing is done.
+    pub(super) fn count_left(&self, why: &str) {
         let metrics = &self.metrics;
         match why {
             "old" => &metrics.reactions_left_old,
             "quiet" => &metrics.reactions_left_quiet,
             "once" => &metrics.reactions_left_once,
+            "rate" => &metrics.reactions_left_rate,
             "budget" => &metrics.reactions_left_budget,
             "depth" => &metrics.reactions_left_depth,
             _ => &metrics.reactions_left_gone,
         }
         .add(1);
+    }
+
+    /// Writes down that nothing is done about a task.
+    pub(super) fn leave(&self, mut task: Task, why: &'static str) {
+        // Salt's reactor has no throttles. What it does alone can only be told from other things if it is known what would have been done.
+        if option_of(why).is_some() && task.left.is_none() && self.settings().shadow {
+            task.left = Some(why);
+            lock(&self.desk).put(task);
+            self.change.notify_one();
+            return;
+        }
+        self.count_left(why);
         if matches!(why, "budget" | "depth" | "old") {
             tracing::warn!(
                 event = task.event.seq.0, tag = task.event.tag, rules = ?task.rules, why,

@@ -185,6 +185,7 @@ fn admit(
             begun,
             resumed,
             replay: None,
+            left: None,
             progress: None,
         };
         if depth > settings.depth_max {

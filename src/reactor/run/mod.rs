@@ -173,6 +173,11 @@ impl Ask for Master {
     }
 }
 
+/// A length of time as the log counts it.
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
 /// Locks what may have been left by a thread that panicked.
 fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -4,12 +4,14 @@
 //! tag    saltcellar/reaction/<tag of the event>      minion   as of the event
 //! body   msgpack map
 //!        event     sequence number of the event               at       when that arrived, microseconds since 1970
-//!        state     begun, done, dead, or left                  why      if it was left: old, quiet, once, budget, depth, ...
+//!        state     begun, done, dead, or left                  why      if it was left: old, quiet, once, rate, budget, depth, ...
 //!        rules     patterns of the rules that this is about    of       how many rules took the event
 //!        began     when their turn came                        ended    when it was over
 //!        files     list of [file, rendered text]              chunks   the low chunks
 //!        calls     list of maps: id, sls, client, fun, tgt, load, jid, tries, sent, took, outcome, and what belongs to it
 //!        notes     list of [level, text]                       replay   of what it is a replay: the number of a record
+//!
+//! One that was left has neither files nor chunks nor calls, but for one that a throttle left out in shadow: it has been rendered.
 //! ```
 //!
 //! An entry of this kind whose state is `mode` is about no event: it says whether the reactor is in shadow (`shadow`), and whether it has
@@ -129,7 +131,8 @@ impl Record {
             State::Left(why) => ("left", why),
         };
         let mut w = Writer::new();
-        let pairs = 8 + usize::from(!why.is_empty()) + 3 * usize::from(why.is_empty());
+        let is_rendered = why.is_empty() || !self.calls.is_empty();
+        let pairs = 8 + usize::from(!why.is_empty()) + 3 * usize::from(is_rendered);
         w.map(pairs + usize::from(self.replay.is_some()));
         head(&mut w, &self.event, &self.rules, self.of, state);
         w.str("began").int(self.began.0).str("ended").int(self.ended.0);
@@ -142,6 +145,8 @@ impl Record {
         }
         if !why.is_empty() {
             w.str("why").str(why);
+        }
+        if !is_rendered {
             return w.into_bytes();
         }
         w.str("files").array(self.reacted.files.len());
@@ -341,6 +346,17 @@ fn cut(text: &str, room: usize) -> (&str, bool) {
         end -= 1;
     }
     (text.get(..end).unwrap_or_default(), false)
+}
+
+/// The option of a rule that left a reaction out, by what its record says under `why`; `None` if it was something else.
+pub fn option_of(why: &str) -> Option<&'static str> {
+    match why {
+        "once" => Some("once_per"),
+        "quiet" => Some("debounce"),
+        "rate" => Some("rate"),
+        "budget" => Some("budget"),
+        _ => None,
+    }
 }
 
 /// When the event of a record came, if it was the one of its minion that counted for a rule with `once_per`.

@@ -114,6 +114,7 @@ impl Handle {
             begun: Vec::new(),
             resumed: false,
             replay: Some(record),
+            left: None,
             progress,
         };
         self.0.offer(task);

@@ -15,21 +15,30 @@ struct Spread(i64);
 impl Spread {
     /// Lets it happen now, or says when it may.
     fn take(&mut self, rate: Rate, now: Micros) -> Result<(), Micros> {
+        let before = *self;
+        let at = self.queue(rate, now);
+        if at > now {
+            *self = before;
+            return Err(at);
+        }
+        Ok(())
+    }
+
+    /// Lets it happen as early as it may; when that is.
+    fn queue(&mut self, rate: Rate, now: Micros) -> Micros {
         let per = i64::try_from(rate.per.as_micros()).unwrap_or(i64::MAX / 4).max(1);
         let each = (per / i64::from(rate.times.max(1))).max(1);
         let even = self.0.max(now.0);
-        let earliest = even - (per - each);
-        if earliest > now.0 {
-            return Err(Micros(earliest));
-        }
-        self.0 = even + each;
-        Ok(())
+        self.0 = even.saturating_add(each);
+        Micros(even - (per - each)).max(now)
     }
 }
 
 #[derive(Debug, Default)]
 struct OfRule {
     rate: Spread,
+    /// In shadow, where nothing waits: what would be waiting.
+    queue: Spread,
     budget: Spread,
     /// Minions whose first event has come: when, and until when no other counts.
     once: HashMap<String, (Micros, Micros)>,
@@ -48,6 +57,8 @@ pub enum Start {
     At(Micros),
     /// Never: the rule has used up what it may.
     OverBudget,
+    /// In shadow: too late to be the same as what Salt's reactor does at once.
+    TooLate,
 }
 
 impl Throttles {
@@ -98,6 +109,16 @@ impl Throttles {
             _ => Start::Go,
         }
     }
+
+    /// When a reaction would begin that comes now, if those before it had waited for their turn as well; `None` if it never would.
+    pub fn would_start(&mut self, options: &RuleOptions, now: Micros) -> Option<Micros> {
+        if options.rate.is_none() && options.budget.is_none() {
+            return Some(now);
+        }
+        let of_rule = self.0.entry(options.rule.clone()).or_default();
+        let at = options.rate.map_or(now, |rate| of_rule.queue.queue(rate, now));
+        options.budget.is_none_or(|budget| of_rule.budget.take(budget, at).is_ok()).then_some(at)
+    }
 }
 
 #[cfg(test)]
@@ -144,6 +165,17 @@ mod tests {
             [Start::Go, Start::Go, Start::OverBudget, Start::OverBudget]
         );
         assert_eq!([start(30 * SECOND), start(31 * SECOND)], [Start::Go, Start::OverBudget]);
+    }
+
+    #[test]
+    fn who_does_not_wait_is_told_when_each_would_have_begun() {
+        let mut throttles = Throttles::default();
+        let options = options(|o| (o.rate, o.budget) = (Some(rate(2, 10)), Some(rate(3, 60))));
+        let mut at = |now| throttles.would_start(&options, Micros(now * SECOND)).map(|at| at.0 / SECOND);
+        assert_eq!([at(0), at(0), at(0), at(1)], [Some(0), Some(0), Some(5), None]);
+        assert_eq!([at(30), at(30)], [Some(30), None]);
+        // Nobody waits for what never waited.
+        assert_eq!(throttles.start(&RuleOptions { budget: None, ..options }, Micros(30 * SECOND)), Start::Go);
     }
 
     #[test]

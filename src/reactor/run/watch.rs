@@ -74,11 +74,13 @@ impl Shared {
                 tgt = ours.act.target(),
                 "in shadow: Salt's reactor did nothing like this"
             ),
-            Verdict::OnlySalts(salts, _) => tracing::info!(
+            Verdict::OnlySalts(salts, ours) => tracing::info!(
                 seq = salts.seq.0,
                 jid = salts.jid,
                 fun = salts.act.fun,
                 tgt = salts.act.target(),
+                rules = ?ours.as_ref().map(|ours| &ours.rules),
+                why = ours.as_ref().map(|ours| ours.why()),
                 "in shadow: only Salt's reactor did this"
             ),
             _ => {}

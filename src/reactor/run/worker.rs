@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::desk::{Progress, Task, Turn};
 use super::engine::{Ruled, Shared};
 use super::record::{Made, Mark, Outcome, Record, State, call_key, client, mark, target};
-use super::{CallerError, Event, React, Reacted, Wanted, What, lock};
+use super::{CallerError, Event, React, Reacted, Wanted, What, lock, micros};
 use crate::clock::Micros;
 use crate::limits::{MASTER_PATIENCE, REACTOR_MASTER_AWAY};
 use crate::master::{Answer, Cmd, MasterError, pack};
@@ -70,7 +70,7 @@ impl From<CallerError> for Failure {
 pub(super) fn run(shared: &Arc<Shared>) {
     let mut desk = lock(&shared.desk);
     while !shared.drain.is_stopping() {
-        match desk.next(shared.clock.now()) {
+        match desk.next(shared.clock.now(), shared.settings().compares()) {
             Turn::Run(task, place) => {
                 drop(desk);
                 let step = shared.step(task);
@@ -98,10 +98,6 @@ pub(super) fn run(shared: &Arc<Shared>) {
             Turn::Wait(until) => desk = shared.rest(desk, until),
         }
     }
-}
-
-fn micros(duration: std::time::Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
 impl Shared {
@@ -141,7 +137,8 @@ impl Shared {
             Box::new(Progress { began: now, reacted, made, tries: 0, unsure, begun: false })
         };
         while let Some(wanted) = progress.reacted.wanted.get(progress.made.len()).cloned() {
-            match self.make(&task, &mut progress, wanted, settings.shadow) {
+            // What was left out in shadow is not made, even if the shadow has ended meanwhile.
+            match self.make(&task, &mut progress, wanted, settings.shadow || task.left.is_some()) {
                 Tried::Over(made) => {
                     (progress.tries, progress.unsure, progress.begun) = (0, task.resumed, false);
                     progress.made.push(made);
@@ -367,7 +364,10 @@ impl Shared {
 
     fn finish(&self, task: Task, progress: Progress) {
         let is_dead = |made: &Made| matches!(made.outcome, Outcome::Dead(_) | Outcome::Unknown(_));
-        let state = if progress.made.iter().any(is_dead) {
+        let state = if let Some(why) = task.left {
+            self.count_left(why);
+            State::Left(why)
+        } else if progress.made.iter().any(is_dead) {
             self.metrics.reactions_dead.add(1);
             State::Dead
         } else {

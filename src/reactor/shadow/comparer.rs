@@ -49,6 +49,8 @@ pub struct Comparer {
     ours: BTreeMap<OurKey, Ours>,
     /// Of those: how many there are of each kind.
     ours_alike: HashMap<u64, usize>,
+    /// Of those: which would be made.
+    ours_free: HashMap<u64, BTreeSet<OurKey>>,
     salts: BTreeMap<SaltKey, Salts>,
     /// Of those: what is not told of if nothing of ours is like it, for we may not have seen its event.
     unjudged: BTreeSet<SaltKey>,
@@ -110,6 +112,7 @@ impl Comparer {
             shadow_since: None,
             ours: BTreeMap::new(),
             ours_alike: HashMap::new(),
+            ours_free: HashMap::new(),
             salts: BTreeMap::new(),
             unjudged: BTreeSet::new(),
             alike: HashMap::new(),
@@ -198,9 +201,13 @@ impl Comparer {
         if ours.act.client == "caller" {
             return tell(Verdict::Unseen(ours, "a caller leaves nothing on the master's bus"));
         }
-        *self.ours_alike.entry(ours.act.key()).or_default() += 1;
+        let (alike, key) = (ours.act.key(), (ours.at, ours.reaction, ours.nth));
+        *self.ours_alike.entry(alike).or_default() += 1;
+        if ours.barred.is_empty() {
+            self.ours_free.entry(alike).or_default().insert(key);
+        }
         self.bytes += ours.act.weight();
-        self.ours.insert((ours.at, ours.reaction, ours.nth), ours);
+        self.ours.insert(key, ours);
     }
 
     fn take_salts(&mut self, mut salts: Salts) {
@@ -288,10 +295,22 @@ impl Comparer {
                 self.ours_alike.remove(&alike);
             }
         }
+        if let Some(free) = self.ours_free.get_mut(&alike) {
+            free.remove(&key);
+            if free.is_empty() {
+                self.ours_free.remove(&alike);
+            }
+        }
         let (from, to) = (later(ours.at, -micros(REACTOR_SHADOW_EARLY)), later(ours.at, self.window));
         let within = (from, SeqNo(0))..=(to, SeqNo(u64::MAX));
-        let same = self.alike.get(&alike).and_then(|set| set.range(within.clone()).next()).copied();
         let is_barred = !ours.barred.is_empty();
+        let same = self.alike.get(&alike).and_then(|set| {
+            let mut equal = set.range(within.clone());
+            let first = *equal.clone().next()?;
+            // One that is not made takes only what is left over by those that are.
+            let claimed = if is_barred { self.claimed(alike, first) } else { 0 };
+            equal.nth(claimed).map(|_| first)
+        });
         let best = same.or_else(|| if is_barred { None } else { self.likest(&ours, within) });
         if let Some(salts) = best.and_then(|key| self.remove_salts(key)) {
             if is_barred {
@@ -313,6 +332,12 @@ impl Comparer {
         } else {
             Verdict::OnlyOurs(ours)
         });
+    }
+
+    /// How many calls of ours that would be made, and are equal to one of Salt's, may be that one.
+    fn claimed(&self, alike: u64, (at, _): SaltKey) -> usize {
+        let until = (later(at, micros(REACTOR_SHADOW_EARLY)), SeqNo(u64::MAX), u32::MAX);
+        self.ours_free.get(&alike).map_or(0, |free| free.range(..=until).take(LOOKED_AT).count())
     }
 
     /// The one of Salt's that has the most in common with ours, and is no other one's equal.

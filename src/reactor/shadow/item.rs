@@ -8,6 +8,7 @@ use crate::limits::REACTOR_SHADOW_ACT_BYTES_MAX;
 use crate::master::pack;
 use crate::model::{Batch, Entry, Flags, Kind, REACTION_TAG, SeqNo, Source};
 use crate::reactor::run::origins::says_reactor;
+use crate::reactor::run::record::option_of;
 use crate::sls::value::{Key, Map, Value};
 use crate::store::Followed;
 use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
@@ -32,6 +33,18 @@ pub struct Ours {
     pub act: Act,
     /// Why it would not have been made after all; empty if it would.
     pub barred: String,
+    /// The option of the rule that is why: `once_per`, `debounce`, `rate` or `budget`; empty if it is none of these.
+    pub throttle: String,
+}
+
+impl Ours {
+    /// Why it would not have been made, in words.
+    pub fn why(&self) -> String {
+        if self.throttle.is_empty() {
+            return self.barred.clone();
+        }
+        format!("`{}` of {}: {}", self.throttle, self.rules.join(", "), self.barred)
+    }
 }
 
 /// A call of Salt's reactor, or what may be one.
@@ -155,7 +168,7 @@ fn record(row: &Followed<'_>) -> Vec<Item> {
     match text(body, "state") {
         "mode" => return vec![Item::Mode { at: row.at, shadow: is("shadow"), started: is("started") }],
         // A replay is by the word of a person.
-        "done" | "dead" if get(body, "replay").is_none() => {}
+        "done" | "dead" | "left" if get(body, "replay").is_none() => {}
         _ => return Vec::new(),
     }
     let (Some(event), Some(at)) = (seq(body, "event"), get(body, "at").and_then(as_int)) else {
@@ -165,10 +178,19 @@ fn record(row: &Followed<'_>) -> Vec<Item> {
         elements(get(body, "rules").unwrap_or_default()).filter_map(as_text).map(str::to_owned).collect();
     let tag = String::from_utf8_lossy(row.tag);
     let tag = tag.strip_prefix(REACTION_TAG).unwrap_or_default();
+    let left_by = option_of(text(body, "why")).unwrap_or_default();
     let mut found = Vec::new();
     for (nth, call) in (0..).zip(elements(get(body, "calls").unwrap_or_default())) {
-        let barred = match text(call, "outcome") {
-            "shadowed" => "",
+        let outcome = text(call, "outcome");
+        let throttle = if outcome == "shadowed" { left_by } else { "" };
+        let barred = match outcome {
+            "shadowed" => match throttle {
+                "once_per" => "of the minion's events the first one counts",
+                "debounce" => "of the minion's events the last one counts, once it is quiet",
+                "rate" => "it would wait for longer than the window",
+                "budget" => "its rule has used up what it may",
+                _ => "",
+            },
             "dead" | "nobody" => text(call, "why"),
             // What we made carries our jid in what Salt fires.
             _ => {
@@ -186,6 +208,7 @@ fn record(row: &Followed<'_>) -> Vec<Item> {
             nth,
             act: wanted(call),
             barred: barred.to_owned(),
+            throttle: throttle.to_owned(),
         }));
     }
     found
@@ -346,6 +369,7 @@ impl Item {
                 ("nth", Value::Int(ours.nth.into())),
                 ("act", ours.act.to_value()),
                 ("barred", ours.barred.as_str().into()),
+                ("throttle", ours.throttle.as_str().into()),
             ]),
             Self::Made(jid) => map([("item", "made".into()), ("jid", jid.as_str().into())]),
             Self::Salts(salts) => map([
@@ -394,6 +418,7 @@ impl Item {
                 nth: u32::try_from(int("nth")?).ok()?,
                 act: act()?,
                 barred: text("barred")?,
+                throttle: text("throttle")?,
             }),
             "made" => Self::Made(text("jid")?),
             "salts" => Self::Salts(Salts {
@@ -433,6 +458,7 @@ mod tests {
                 nth: 3,
                 act: act.clone(),
                 barred: "no".to_owned(),
+                throttle: "rate".to_owned(),
             }),
             Item::Made("1".to_owned()),
             Item::Salts(Salts { seq: event, at, jid: "2".to_owned(), act: act.clone(), certain: true }),

@@ -61,6 +61,7 @@ impl Rig {
             nth: 0,
             act,
             barred: barred.to_owned(),
+            throttle: String::new(),
         }));
     }
 
@@ -233,6 +234,27 @@ fn a_call_of_ours_that_is_not_made_counts_as_none() {
     rig.ours_barred(1, "local test.ping {tgt: nobody, arg: []}", "nobody there");
     rig.salts(2, "1", "runner test.arg [a]");
     assert_eq!(rig.told(), ["only salts 1, not allowed"]);
+}
+
+#[test]
+fn a_call_that_is_not_made_leaves_an_equal_one_to_those_that_are() {
+    let mut rig = Rig::new();
+    rig.ours_barred(0, "runner test.arg [a]", "once");
+    rig.ours(1, "runner test.arg [a]");
+    rig.salts(2, "1", "runner test.arg [a]");
+    assert_eq!(rig.told(), ["same 1"]);
+    rig.ours_barred(100, "runner test.arg [a]", "once");
+    rig.ours(101, "runner test.arg [a]");
+    rig.ours_barred(102, "runner test.arg [a]", "once");
+    rig.salts(103, "2", "runner test.arg [a]");
+    rig.salts(103, "3", "runner test.arg [a]");
+    assert_eq!(rig.told(), ["only salts 2, once", "same 3"]);
+    // What comes too late to be Salt's first is no reason to spare that.
+    rig.ours_barred(200, "runner test.arg [a]", "once");
+    rig.ours(209, "runner test.arg [a]");
+    rig.salts(201, "4", "runner test.arg [a]");
+    rig.salts(212, "5", "runner test.arg [a]");
+    assert_eq!(rig.told(), ["only salts 4, once", "same 5"]);
 }
 
 #[test]

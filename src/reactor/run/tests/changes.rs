@@ -88,6 +88,74 @@ impl Rig {
 }
 
 #[test]
+fn in_shadow_what_throttles_leave_out_is_rendered_and_is_the_reason_for_what_only_salt_does() {
+    let own = |rule: &str, change: fn(&mut RuleOptions)| {
+        let mut options = RuleOptions { rule: rule.into(), ..RuleOptions::default() };
+        change(&mut options);
+        Arc::new(options)
+    };
+    let settings = Settings {
+        shadow: true,
+        shadow_window: Duration::from_secs(10),
+        rules: vec![
+            own("rate", |o| o.rate = Some(Rate { times: 2, per: Duration::from_secs(30) })),
+            own("budget", |o| o.budget = Some(Rate { times: 2, per: Duration::from_secs(30) })),
+            own("once", |o| o.once_per = Some(Duration::from_secs(30))),
+            own("quiet", |o| o.debounce = Some(Duration::from_secs(5))),
+            own("long", |o| o.debounce = Some(Duration::from_secs(11))),
+        ],
+        ..Settings::default()
+    };
+    let tags = ["rate", "budget", "once", "quiet", "long"];
+    let reacting = Rules { cmd: Some(Cmd::Runner), ..rules(&tags) };
+    let rig = Rig::start(reacting, settings, |_, _| Ok(yes()));
+    rig.clock.wind(20 * SECOND);
+    for round in 0..3 {
+        for tag in tags {
+            rig.clock.wind(1);
+            rig.tell(tag, &format!("minion-of-{tag}"));
+            rig.salts_runner(&format!("{round}-{tag}"), tag);
+        }
+    }
+    rig.wait_for("all but the last of `quiet` to be rendered", |rig| rig.reactor.handle().status().open == 1);
+    rig.clock.wind(5 * SECOND);
+    rig.wait_until_through();
+    let left = |tag: &str| {
+        let history = rig.history();
+        let of: Vec<_> = history.iter().filter(|(of, ..)| of == tag).collect();
+        assert!(of.iter().all(|(_, _, calls)| *calls == ["shadowed"]), "{of:?}");
+        of.iter().map(|(_, state, _)| state.clone()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(
+        tags.map(left),
+        ["done done rate", "done done budget", "done once once", "quiet quiet done", "quiet quiet quiet"]
+    );
+    rig.clock.wind(60 * SECOND);
+    let m = rig.metrics.clone();
+    rig.wait_for("the counters", |_| m.shadow_same.get() + m.shadow_only_salts.get() == 15);
+    assert_eq!((m.shadow_same.get(), m.shadow_only_salts.get(), m.shadow_only_ours.get()), (6, 9, 0));
+    assert_eq!((m.reactions_left_rate.get(), m.reactions_left_quiet.get()), (1, 5));
+    // The reasons, as whoever asks reads them out of the log.
+    let mut reasons = Vec::new();
+    rig.store
+        .follow_those(crate::reactor::shadow::is_of_interest, SeqNo(1), usize::MAX, |row| {
+            for item in crate::reactor::shadow::Item::read(&row) {
+                if let crate::reactor::shadow::Item::Ours(ours) = item
+                    && !ours.barred.is_empty()
+                {
+                    reasons.push(format!("{} {}", ours.rules.join(","), ours.throttle));
+                }
+            }
+        })
+        .unwrap();
+    reasons.sort();
+    let expected = ["budget budget", "long debounce", "long debounce", "long debounce", "once once_per"];
+    assert_eq!(reasons[..5], expected);
+    assert_eq!(reasons[5..], ["once once_per", "quiet debounce", "quiet debounce", "rate rate"]);
+    assert_eq!(rig.stop().1, [""; 0]);
+}
+
+#[test]
 fn in_shadow_each_difference_is_counted_when_its_window_is_over() {
     let reacting = Rules { cmd: Some(Cmd::Runner), ..rules(&["a/*"]) };
     let settings = Settings { shadow: true, shadow_window: Duration::from_secs(10), ..Settings::default() };
