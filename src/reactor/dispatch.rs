@@ -17,7 +17,7 @@ const LOGGER: &str = "salt.utils.reactor";
 pub(super) const OWN_LOGGER: &str = "saltcellar.reactor";
 
 /// The user in whose name runners and wheel functions run; events of this user are not reacted to.
-pub const REACTOR_USER: &str = "Reactor";
+pub use crate::master::REACTOR_USER;
 
 /// What the master's configuration says about calls.
 #[derive(Debug, Clone)]
@@ -350,33 +350,29 @@ fn silent_mistakes(client: Client, chunk: &Map, notes: &mut Vec<Note>) {
     }
 }
 
+/// Of the keywords next to a job's target, those that its master uses (`_prep_pub` in `salt/master.py`).
+pub(super) const PUBLISH_KEYWORDS: [&str; 9] = [
+    "ret_config",
+    "ret_kwargs",
+    "metadata",
+    "module_executors",
+    "executor_opts",
+    "start_event",
+    "delimiter",
+    "master_id",
+    "id",
+];
+
 /// Keys that the client, the master or the compiler reads.
 fn is_known(client: Client, name: &str) -> bool {
     const COMPILED: [&str; 7] = ["state", "name", "__sls__", "__id__", "fun", "order", "__env__"];
     const REQUISITES: [&str; 7] = ["require", "watch", "onchanges", "onfail", "prereq", "listen", "names"];
-    const LOCAL: [&str; 17] = [
-        "tgt",
-        "tgt_type",
-        "arg",
-        "kwarg",
-        "ret",
-        "jid",
-        "timeout",
-        "expr_form",
-        "ret_config",
-        "ret_kwargs",
-        "metadata",
-        "module_executors",
-        "executor_opts",
-        "start_event",
-        "delimiter",
-        "master_id",
-        "id",
-    ];
+    const LOCAL: [&str; 8] = ["tgt", "tgt_type", "arg", "kwarg", "ret", "jid", "timeout", "expr_form"];
     const CALLER: [&str; 2] = ["arg", "kwarg"];
     let own: &[&str] = if client == Client::Local { &LOCAL } else { &CALLER };
     COMPILED.contains(&name)
         || own.contains(&name)
+        || (client == Client::Local && PUBLISH_KEYWORDS.contains(&name))
         || REQUISITES.iter().any(|requisite| {
             name.strip_prefix(requisite).is_some_and(|rest| matches!(rest, "" | "_any" | "_all" | "_in"))
         })

@@ -132,15 +132,22 @@ impl Pipeline {
         (&self.files, &self.templates, &self.engine)
     }
 
-    /// The patterns that take a tag, in the order of the configuration; none at all if this reactor does not act.
+    /// The patterns that take a tag, in the order of the configuration, each once; none at all if this reactor does not act.
     pub fn matching(&self, tag: &str) -> Vec<Arc<str>> {
-        if !self.is_leader() && Request::of(tag).is_none() {
-            return Vec::new();
+        let mut found: Vec<Arc<str>> = Vec::new();
+        if !self.is_leader() {
+            return found;
         }
-        match self.rules() {
-            Ok(rules) => rules.matching(tag).map(|(pattern, _)| Arc::clone(pattern)).collect(),
-            Err(_) => Vec::new(),
+        // What is wrong with a file of rules was said when it was read.
+        let Ok(rules) = self.rules() else { return found };
+        if rules.matches(tag) {
+            for (pattern, _) in rules.matching(tag) {
+                if !found.contains(pattern) {
+                    found.push(pattern.clone());
+                }
+            }
         }
+        found
     }
 
     /// Goes on where another one was, for it takes that one's place: who leads, and what `salt-run` added and deleted.
@@ -256,7 +263,6 @@ impl Worker {
         if !self.pipeline.is_leader() {
             return out;
         }
-        tracing::debug!(target: "reactor", "Gathering reactors for tag {tag}");
         let rules = match rules {
             Ok(rules) => rules,
             Err(note) => {
@@ -272,7 +278,6 @@ impl Worker {
         if out.matched.is_empty() {
             return out;
         }
-        tracing::debug!(target: "reactor", "Compiling reactions for tag {tag}");
         if let Some(chunks) = self.chunks(tag, &data, detail, &mut out) {
             self.calls(chunks, detail, &mut out);
         }

@@ -134,6 +134,22 @@ pub struct Opened {
     pub retainer: Retainer,
 }
 
+#[cfg(test)]
+impl Opened {
+    /// With a thread for each part; they end once the store and all that write to it are gone.
+    pub(crate) fn on_threads(self) -> (Store, Intake, Vec<std::thread::JoinHandle<()>>) {
+        let Self { store, intake, appender, committer, sealer, retainer } = self;
+        let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
+        let threads = vec![
+            thread(Box::new(|| appender.run())),
+            thread(Box::new(|| committer.run())),
+            thread(Box::new(|| sealer.run())),
+            thread(Box::new(|| retainer.run())),
+        ];
+        (store, intake, threads)
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
     medium: Arc<dyn Medium>,

@@ -46,14 +46,7 @@ impl Rig {
     }
 
     pub(super) fn open_with(options: &Options) -> Self {
-        let Opened { store, intake, appender, committer, sealer, retainer } = Store::open(options).unwrap();
-        let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
-        let threads = vec![
-            thread(Box::new(|| appender.run())),
-            thread(Box::new(|| committer.run())),
-            thread(Box::new(|| sealer.run())),
-            thread(Box::new(|| retainer.run())),
-        ];
+        let (store, intake, threads) = Store::open(options).unwrap().on_threads();
         Self { store, intake, metrics: options.metrics.clone(), threads }
     }
 

@@ -45,14 +45,7 @@ struct Rig {
 
 impl Rig {
     fn open(options: &Options) -> Result<Self, StoreError> {
-        let Opened { store, intake, appender, committer, sealer, retainer } = Store::open(options)?;
-        let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
-        let threads = vec![
-            thread(Box::new(|| appender.run())),
-            thread(Box::new(|| committer.run())),
-            thread(Box::new(|| sealer.run())),
-            thread(Box::new(|| retainer.run())),
-        ];
+        let (store, intake, threads) = Store::open(options)?.on_threads();
         Ok(Self { store, intake, metrics: options.metrics.clone(), threads })
     }
 

@@ -216,6 +216,9 @@ fn at_level_debug_the_log_says_what_salts_guide_promises() {
         from += at + words.len();
     }
     assert!(!log.contains("reactors for tag a/own"), "as in Salt");
+    for said in ["Gathering reactors for tag a/1\n", "Compiling reactions for tag a/1"] {
+        assert_eq!(log.matches(said).count(), 1, "{said}\n{log}");
+    }
 }
 
 #[test]

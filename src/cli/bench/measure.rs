@@ -127,7 +127,7 @@ fn what_an_index_costs() {
 #[ignore = "a measure, and slow"]
 fn what_a_search_costs() {
     use crate::model::{EventFilter, Glob};
-    use crate::store::{Limits, Opened, Options, Store};
+    use crate::store::{Limits, Options, Store};
     const STORED: u64 = 600_000;
     let dir = tempfile::tempdir().unwrap();
     let options = |limits| Options {
@@ -141,18 +141,7 @@ fn what_a_search_costs() {
         classes: crate::store::Classes::default(),
     };
     let pool = Pool::new(&load::jobs(1, 2), Wrap::EventReturn, Jobs::Of(3), 1);
-    let open = |limits| {
-        let Opened { store, intake, appender, committer, sealer, retainer } =
-            Store::open(&options(limits)).unwrap();
-        let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
-        let threads = [
-            thread(Box::new(|| appender.run())),
-            thread(Box::new(|| committer.run())),
-            thread(Box::new(|| sealer.run())),
-            thread(Box::new(|| retainer.run())),
-        ];
-        (store, intake, threads)
-    };
+    let open = |limits| Store::open(&options(limits)).unwrap().on_threads();
     // SEGMENTS of them; with 1 nothing is sealed, and opening reads everything through.
     let segments = std::env::var("SEGMENTS").ok().and_then(|n| n.parse().ok()).unwrap_or(2);
     let most = if segments == 1 { u64::MAX } else { STORED / segments };

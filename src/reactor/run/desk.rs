@@ -90,11 +90,6 @@ enum LaneKey {
     Alone(SeqNo),
 }
 
-#[derive(Debug, Default)]
-struct Lane {
-    tasks: VecDeque<Task>,
-}
-
 /// What a worker does next.
 #[derive(Debug)]
 pub enum Turn {
@@ -120,7 +115,7 @@ type Quiet = (Arc<str>, String);
 /// See the top of the file.
 #[derive(Debug, Default)]
 pub struct Desk {
-    lanes: HashMap<LaneKey, Lane>,
+    lanes: HashMap<LaneKey, VecDeque<Task>>,
     ready: VecDeque<LaneKey>,
     /// Lanes whose first task waits for a time.
     parked: BTreeMap<(Micros, u64), LaneKey>,
@@ -212,9 +207,9 @@ impl Desk {
     fn queue(&mut self, task: Task) {
         let key = task.lane();
         let lane = self.lanes.entry(key.clone()).or_default();
-        lane.tasks.push_back(task);
+        lane.push_back(task);
         // A lane is in one of the lists, or under way, as long as it is there at all.
-        if lane.tasks.len() == 1 && !self.under_way.contains(&key) {
+        if lane.len() == 1 && !self.under_way.contains(&key) {
             self.ready.push_back(key);
         }
     }
@@ -238,7 +233,7 @@ impl Desk {
         }
         while let Some(key) = self.ready.pop_front() {
             let Some(lane) = self.lanes.get_mut(&key) else { continue };
-            let Some(task) = lane.tasks.front() else { continue };
+            let Some(task) = lane.front() else { continue };
             let group = task.group();
             let running = self.running.entry(group.clone()).or_default();
             if *running >= task.options.concurrency {
@@ -263,7 +258,7 @@ impl Desk {
                     self.parked.insert((at, stamp), key);
                 }
                 Start::OverBudget | Start::TooLate => {
-                    let Some(task) = lane.tasks.pop_front() else { continue };
+                    let Some(task) = lane.pop_front() else { continue };
                     self.waiting -= 1;
                     self.bytes -= task.bytes();
                     self.go_on(key);
@@ -271,7 +266,7 @@ impl Desk {
                 }
                 Start::Go => {
                     *running += 1;
-                    let Some(task) = lane.tasks.pop_front() else { continue };
+                    let Some(task) = lane.pop_front() else { continue };
                     let bytes = task.bytes();
                     self.under_way.insert(key.clone());
                     return Turn::Run(task, Place { lane: key, group, bytes });
@@ -290,7 +285,7 @@ impl Desk {
     /// A lane whose first task is through goes on, or goes away.
     fn go_on(&mut self, key: LaneKey) {
         match self.lanes.get(&key) {
-            Some(lane) if !lane.tasks.is_empty() => self.ready.push_back(key),
+            Some(lane) if !lane.is_empty() => self.ready.push_back(key),
             _ => drop(self.lanes.remove(&key)),
         }
     }
@@ -328,7 +323,7 @@ impl Desk {
         self.bytes = self.bytes + task.bytes() - place.bytes;
         self.under_way.remove(&place.lane);
         self.release(&place.group);
-        self.lanes.entry(place.lane.clone()).or_default().tasks.push_front(task);
+        self.lanes.entry(place.lane.clone()).or_default().push_front(task);
         let stamp = self.next_stamp();
         self.parked.insert((at, stamp), place.lane);
     }

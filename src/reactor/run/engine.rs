@@ -11,7 +11,7 @@ use super::ledger::Ledger;
 use super::origins::Origins;
 use super::record::{self, Record, option_of};
 use super::recorder::Recorder;
-use super::{Ask, Event, React, lock};
+use super::{Ask, Event, React, lock, micros};
 use crate::clock::{Clock, Micros};
 use crate::limits::{
     LIST_ROWS_MAX, REACTOR_KEEP, REACTOR_MODE_TOLD, REACTOR_RUNNER_PATIENCE, REACTOR_RUNNERS_MAX,
@@ -290,7 +290,7 @@ impl Shared {
         let (settings, now) = (self.settings(), self.clock.now());
         for options in &settings.rules {
             let Some(window) = options.once_per else { continue };
-            let window = i64::try_from(window.as_micros()).unwrap_or(i64::MAX);
+            let window = micros(window);
             let filter = EventFilter {
                 tag: Some(Glob::new(&format!("{REACTION_TAG}{}", options.rule))),
                 since: Some(Micros(now.0.saturating_sub(window))),
@@ -332,8 +332,7 @@ impl Shared {
     pub(super) fn await_runner(&self, jid: &str, fun: &str) {
         let mut runners = lock(&self.runners);
         if runners.len() < REACTOR_RUNNERS_MAX {
-            let until =
-                self.clock.now().0 + i64::try_from(REACTOR_RUNNER_PATIENCE.as_micros()).unwrap_or(i64::MAX);
+            let until = self.clock.now().0 + micros(REACTOR_RUNNER_PATIENCE);
             runners.insert(jid.to_owned(), (Micros(until), fun.to_owned()));
         }
     }

@@ -34,22 +34,7 @@ impl React for Native {
         if memchr::memmem::find(tag.as_bytes(), MANAGE.as_bytes()).is_some() {
             return vec![MANAGE.into()];
         }
-        if !self.pipeline.is_leader() {
-            return Vec::new();
-        }
-        match self.pipeline.rules() {
-            Ok(rules) if rules.matches(tag) => {
-                let mut found: Vec<Arc<str>> = Vec::new();
-                for (pattern, _) in rules.matching(tag) {
-                    if !found.contains(pattern) {
-                        found.push(pattern.clone());
-                    }
-                }
-                found
-            }
-            // What is wrong with a file of rules was said when it was read.
-            Ok(_) | Err(_) => Vec::new(),
-        }
+        self.pipeline.matching(tag)
     }
 
     fn all(&self) -> Vec<(String, Vec<String>)> {

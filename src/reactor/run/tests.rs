@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::master::Cmd;
 use crate::metrics::Metrics;
 use crate::model::{Allow, Batch, EventFilter, Glob, Rate, ReactorSettings as Settings, RuleOptions, Source};
-use crate::store::{Intake, Opened, Options, Store, medium};
+use crate::store::{Intake, Options, Store, medium};
 use crate::wire::msgpack::{Writer, as_text, elements, get};
 use crate::wire::salt_event::event_entry;
 
@@ -179,14 +179,7 @@ impl Rig {
             free: crate::store::FreeSpace { low: Some(0), min: Some(0) },
             medium: Arc::new(medium::Disk),
         };
-        let Opened { store, intake, appender, committer, sealer, retainer } = Store::open(&options).unwrap();
-        let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
-        let threads = vec![
-            thread(Box::new(|| appender.run())),
-            thread(Box::new(|| committer.run())),
-            thread(Box::new(|| sealer.run())),
-            thread(Box::new(|| retainer.run())),
-        ];
+        let (store, intake, threads) = Store::open(&options).unwrap().on_threads();
         let (tx, asked) = sync_channel(10_000);
         let master =
             FakeMaster { asked: Mutex::new(tx), times: Mutex::default(), answers: Box::new(answers) };
@@ -274,6 +267,13 @@ fn with(change: impl FnOnce(&mut RuleOptions)) -> Settings {
     let mut plain = RuleOptions::default();
     change(&mut plain);
     Settings { plain: Arc::new(plain), ..Settings::default() }
+}
+
+/// Options of one rule.
+fn own(rule: &str, change: fn(&mut RuleOptions)) -> Arc<RuleOptions> {
+    let mut options = RuleOptions { rule: rule.into(), ..RuleOptions::default() };
+    change(&mut options);
+    Arc::new(options)
 }
 
 fn done(tag: &str) -> (String, String, Vec<String>) {
@@ -451,11 +451,6 @@ fn an_answer_that_is_lost_is_asked_for_again_unless_the_job_has_been_seen() {
 
 #[test]
 fn throttles_hold_by_the_clock() {
-    let own = |rule: &str, change: fn(&mut RuleOptions)| {
-        let mut options = RuleOptions { rule: rule.into(), ..RuleOptions::default() };
-        change(&mut options);
-        Arc::new(options)
-    };
     let settings = Settings {
         rules: vec![
             own("rate", |o| o.rate = Some(Rate { times: 2, per: Duration::from_secs(10) })),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::micros;
 use crate::clock::Micros;
 use crate::limits::REACTOR_ONCE_MAX;
 use crate::model::{Rate, RuleOptions};
@@ -86,7 +87,7 @@ impl Throttles {
     pub fn note(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
         let Some(window) = options.once_per else { return };
         let once = &mut self.0.entry(options.rule.clone()).or_default().once;
-        let until = Micros(at.0.saturating_add(i64::try_from(window.as_micros()).unwrap_or(i64::MAX)));
+        let until = Micros(at.0.saturating_add(micros(window)));
         // What is done late is no reason to forget what came later.
         if once.len() < REACTOR_ONCE_MAX && once.get(minion).is_none_or(|(from, _)| *from < at) {
             once.insert(minion.to_owned(), (at, until));

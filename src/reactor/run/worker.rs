@@ -154,7 +154,7 @@ impl Shared {
     }
 
     fn react(&self, by: &dyn React, event: &Event, rules: &[Arc<str>]) -> Reacted {
-        tracing::debug!(tag = event.tag, "Compiling reactions for tag {}", event.tag);
+        tracing::debug!("Compiling reactions for tag {}", event.tag);
         let rendered = catch_unwind(AssertUnwindSafe(|| by.react(event, rules)));
         let reacted = rendered.unwrap_or_else(|_| {
             let words = format!("rendering reactions for tag {} ended by panic, which is a bug", event.tag);

@@ -4,6 +4,7 @@ use std::hash::{Hash as _, Hasher as _};
 
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::reactor::dispatch::PUBLISH_KEYWORDS;
 use crate::sls::value::{Key, Map, Value};
 
 /// What Salt puts in the place of values that are too large for its bus.
@@ -11,19 +12,6 @@ const TRIMMED: &str = "VALUE_TRIMMED";
 
 /// What this daemon puts in the place of secrets.
 const REDACTED: &str = "[redacted]";
-
-/// Of the keywords next to a job's target, those that its master uses (`_prep_pub` in `salt/master.py`).
-const KWARGS_USED: [&str; 9] = [
-    "ret_config",
-    "ret_kwargs",
-    "metadata",
-    "module_executors",
-    "executor_opts",
-    "start_event",
-    "delimiter",
-    "master_id",
-    "id",
-];
 
 /// A call.
 #[derive(Debug, Clone, PartialEq)]
@@ -258,7 +246,7 @@ fn rest_of(load: &Map) -> Map {
     let kwargs = load.get("kwargs").and_then(Value::as_map);
     for (key, value) in kwargs.into_iter().flatten() {
         let is_default = key.as_str() == Some("delimiter") && value.as_str() == Some(":");
-        if key.as_str().is_some_and(|name| KWARGS_USED.contains(&name)) && !is_default {
+        if key.as_str().is_some_and(|name| PUBLISH_KEYWORDS.contains(&name)) && !is_default {
             rest.insert(key.clone(), value.clone());
         }
     }

@@ -40,14 +40,7 @@ fn with_store<T>(dir: &Path, work: impl FnOnce(&Store, &Intake) -> T) -> T {
 }
 
 fn with_store_of<T>(options: &Options, work: impl FnOnce(&Store, &Intake) -> T) -> T {
-    let Opened { store, intake, appender, committer, sealer, retainer } = Store::open(options).unwrap();
-    let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
-    let threads = [
-        thread(Box::new(|| appender.run())),
-        thread(Box::new(|| committer.run())),
-        thread(Box::new(|| sealer.run())),
-        thread(Box::new(|| retainer.run())),
-    ];
+    let (store, intake, threads) = Store::open(options).unwrap().on_threads();
     let done = work(&store, &intake);
     drop((store, intake));
     for thread in threads {

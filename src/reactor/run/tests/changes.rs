@@ -3,9 +3,8 @@
 use super::*;
 
 fn once() -> Settings {
-    let mut options = RuleOptions { rule: "once/*".into(), ..RuleOptions::default() };
-    options.once_per = Some(Duration::from_secs(60));
-    Settings { rules: vec![Arc::new(options)], ..Settings::default() }
+    let rule = own("once/*", |options| options.once_per = Some(Duration::from_secs(60)));
+    Settings { rules: vec![rule], ..Settings::default() }
 }
 
 #[test]
@@ -89,11 +88,6 @@ impl Rig {
 
 #[test]
 fn in_shadow_what_throttles_leave_out_is_rendered_and_is_the_reason_for_what_only_salt_does() {
-    let own = |rule: &str, change: fn(&mut RuleOptions)| {
-        let mut options = RuleOptions { rule: rule.into(), ..RuleOptions::default() };
-        change(&mut options);
-        Arc::new(options)
-    };
     let settings = Settings {
         shadow: true,
         shadow_window: Duration::from_secs(10),

@@ -45,6 +45,24 @@ pub(crate) fn soft_str(val: &Val) -> Res<Val> {
     if val.as_str().is_some() { Ok(val.clone()) } else { str(val).map(Val::str) }
 }
 
+/// A mapping in braces.
+fn braced(pairs: &[(Val, Val)], out: &mut String, print: impl Fn(&Val, &mut String) -> Res<()>) -> Res<()> {
+    let _level = budget::deeper()?;
+    out.push('{');
+    for (i, (key, value)) in pairs.iter().enumerate() {
+        budget::step()?;
+        if i > 0 {
+            out.push_str(", ");
+        }
+        // Keys are what they were: Salt prepares the values alone.
+        Printer { salt: false }.repr(key, out)?;
+        out.push_str(": ");
+        print(value, out)?;
+    }
+    out.push('}');
+    Ok(())
+}
+
 struct Printer {
     /// Whether mappings print as Salt's `PrintableDict`.
     salt: bool,
@@ -72,27 +90,15 @@ impl Printer {
 
     /// A mapping, whose values print with `str` or with `repr`.
     fn mapping(&self, pairs: &[(Val, Val)], values_as_str: bool, out: &mut String) -> Res<()> {
-        let _level = budget::deeper()?;
-        out.push('{');
-        for (i, (key, value)) in pairs.iter().enumerate() {
-            budget::step()?;
-            if i > 0 {
-                out.push_str(", ");
+        braced(pairs, out, |value, out| match value {
+            Val::Str(text) | Val::Markup(text) if text.contains(['\n', '\r', '\t']) => {
+                yaml::scalar::double_quoted(text, out);
+                Ok(())
             }
-            // Keys are what they were: Salt prepares the values alone.
-            Printer { salt: false }.repr(key, out)?;
-            out.push_str(": ");
-            match value {
-                Val::Str(text) | Val::Markup(text) if text.contains(['\n', '\r', '\t']) => {
-                    yaml::scalar::double_quoted(text, out);
-                }
-                Val::Str(_) | Val::Markup(_) => self.repr(value, out)?,
-                _ if values_as_str => self.str(value, out)?,
-                _ => self.repr(value, out)?,
-            }
-        }
-        out.push('}');
-        Ok(())
+            Val::Str(_) | Val::Markup(_) => self.repr(value, out),
+            _ if values_as_str => self.str(value, out),
+            _ => self.repr(value, out),
+        })
     }
 
     fn items(&self, items: &[Val], out: &mut String) -> Res<()> {
@@ -182,18 +188,7 @@ impl Printer {
                     out.push(')');
                     return Ok(());
                 }
-                let _level = budget::deeper()?;
-                out.push('{');
-                for (i, (key, value)) in pairs.iter().enumerate() {
-                    budget::step()?;
-                    if i > 0 {
-                        out.push_str(", ");
-                    }
-                    self.repr(key, out)?;
-                    out.push_str(": ");
-                    self.repr(value, out)?;
-                }
-                out.push('}');
+                braced(&pairs, out, |value, out| self.repr(value, out))?;
             }
             Val::Object(object) => self.object(object, out)?,
         }
