@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::api::call::{Ctx, JidMaker, Watches};
@@ -56,6 +56,25 @@ pub struct Daemon {
     zeromq: Option<zeromq::Doors>,
     reactor: Option<reactor::Running>,
     store_threads: Vec<JoinHandle<()>>,
+    signals: Signals,
+}
+
+/// The signals that mean something, from before anybody is let in: a SIGHUP that nobody listens for ends a process.
+struct Signals {
+    term: Signal,
+    int: Signal,
+    hup: Signal,
+}
+
+impl Signals {
+    /// In the runtime that has been entered.
+    fn listen() -> anyhow::Result<Self> {
+        Ok(Self {
+            term: signal(SignalKind::terminate()).context("listen for SIGTERM")?,
+            int: signal(SignalKind::interrupt()).context("listen for SIGINT")?,
+            hup: signal(SignalKind::hangup()).context("listen for SIGHUP")?,
+        })
+    }
 }
 
 impl Daemon {
@@ -157,6 +176,10 @@ impl Daemon {
                 Some((runtime, served))
             }
         };
+        let signals = {
+            let _in = runtime.enter();
+            Signals::listen()?
+        };
         let socket = runtime.spawn(serve(door, ctx, intake, stopping));
         tracing::info!(socket = %config.socket.display(), "listening");
         Ok(Self {
@@ -172,36 +195,34 @@ impl Daemon {
             zeromq,
             reactor,
             store_threads,
+            signals,
         })
     }
 
     /// Waits for SIGTERM or SIGINT, telling systemd's watchdog that all is well.
-    pub fn wait_for_signal(&self) -> anyhow::Result<()> {
+    pub fn wait_for_signal(&mut self) {
+        let Self { runtime, clock, store, reactor, signals, .. } = self;
         let seen_s_ago = || {
-            let ago = self.clock.now().0.saturating_sub(self.store.appender_seen_at().0);
+            let ago = clock.now().0.saturating_sub(store.appender_seen_at().0);
             u64::try_from(ago / 1_000_000).unwrap_or(0)
         };
-        self.runtime.block_on(async {
-            let mut term = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-            let mut int = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-            let mut hup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
+        runtime.block_on(async {
             let reload = async {
-                while hup.recv().await.is_some() {
-                    if let Some(reactor) = &self.reactor {
+                while signals.hup.recv().await.is_some() {
+                    if let Some(reactor) = &*reactor {
                         reactor.reload();
                     }
                 }
                 std::future::pending::<()>().await;
             };
             let name = tokio::select! {
-                _ = term.recv() => "SIGTERM",
-                _ = int.recv() => "SIGINT",
+                _ = signals.term.recv() => "SIGTERM",
+                _ = signals.int.recv() => "SIGINT",
                 () = watchdog::feed(seen_s_ago) => "the watchdog ended",
                 () = reload => "SIGHUP",
             };
             tracing::info!(signal = name, "stopping: what has arrived is stored first");
-            Ok(())
-        })
+        });
     }
 
     /// Stops everything in order.
@@ -278,11 +299,11 @@ fn newest_jid(store: &Store, now: Micros) -> anyhow::Result<Micros> {
 pub fn run(config: &Config) -> anyhow::Result<()> {
     raise_file_limit();
     take_small_pages();
-    let daemon = Daemon::start(config)?;
+    let mut daemon = Daemon::start(config)?;
     watchdog::ready(config);
-    let outcome = daemon.wait_for_signal();
+    daemon.wait_for_signal();
     daemon.stop();
-    outcome
+    Ok(())
 }
 
 /// Tables and buffers come and go here, and a huge page stays resident as long as any byte of it is used: that cost 55 MB
