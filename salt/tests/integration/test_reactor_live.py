@@ -289,6 +289,15 @@ def test_a_start_leads_to_a_highstate(live, reactor):
     call = row["reaction"]["calls"][0]
     assert (call["fun"], call["load"]["ret"]) == ("state.apply", "smtp"), call
     assert "it is inked" in json.dumps(returned(reactor, row, "ink-1"))
+    # `ret` reached the minion, which tries the returner: 3008 has none of that name, the others have nobody to send mail to
+    tried = ("smtp.returner", f"The return failed for job {call['jid']}")
+
+    def said():
+        with open(f"{live.lab['dir']}/ink-1/log", errors="replace") as log:
+            return any(words in line for line in log for words in tried)
+    eventually("the returner to be tried", said, 20)
+    # once for each start
+    assert len(reactor.history("salt/minion/ink-1/start")) == times(reactor, "salt/minion/ink-1/start")
 
 
 def test_a_server_that_comes_with_another_key_begins_anew(live, reactor, place):
