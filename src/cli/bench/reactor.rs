@@ -3,9 +3,9 @@
 //! The configurations are those that `tests/lab/bench_reactor_salt.py` times Salt's own pipeline with.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use rmpv::Value;
@@ -15,6 +15,7 @@ use super::super::Global;
 use super::super::output::{Format, Output};
 use super::super::table::{Column, Table};
 use super::child::Scratch;
+use super::stage::old_file;
 use super::{rounded, thousands};
 use crate::config::salt_master::SaltMaster;
 use crate::reactor::{Body, Detail, NoSalt, Pipeline, Worker};
@@ -136,19 +137,6 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         ))?,
     }
     Ok(out.flush()?)
-}
-
-/// A file as old as those of a master: one that was changed a moment ago is read for each event.
-pub(super) fn old_file(dir: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
-    let make = || -> std::io::Result<PathBuf> {
-        fs::create_dir_all(dir)?;
-        let path = dir.join(name);
-        fs::write(&path, text)?;
-        let old = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-        File::options().write(true).open(&path)?.set_modified(old)?;
-        Ok(path)
-    };
-    make().context("make the files to render")
 }
 
 fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {

@@ -1,13 +1,14 @@
 //! The reactor on a store of its own, in this process: events go in as if read off a bus, and a master that is played here is asked.
 
 use std::fmt::Write as _;
+use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
 
@@ -44,6 +45,19 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Events that may be on their way into the log.
 const UNANSWERED_MAX: u64 = 20_000;
 
+/// A file as old as those of a master: one that was changed a moment ago is read for each event.
+pub(super) fn old_file(dir: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+    let make = || -> std::io::Result<PathBuf> {
+        fs::create_dir_all(dir)?;
+        let path = dir.join(name);
+        fs::write(&path, text)?;
+        let old = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        File::options().write(true).open(&path)?.set_modified(old)?;
+        Ok(path)
+    };
+    make().context("make the files to render")
+}
+
 /// The store with its threads, and the reactor.
 pub(super) struct Stage {
     pub(super) metrics: Arc<Metrics>,
@@ -68,13 +82,13 @@ impl Stage {
         (limits, classes): (Limits, Classes),
         ask: impl FnOnce(&Arc<Metrics>) -> Arc<dyn Ask>,
     ) -> anyhow::Result<Self> {
-        let file = super::reactor::old_file(dir, "react.sls", SLS)?;
+        let file = old_file(dir, "react.sls", SLS)?;
         let mut text = format!("root_dir: {}\nid: m_master\nreactor:\n", dir.display());
         for rule in rules {
             let _ = writeln!(text, "- '{rule}': [{}]", file.display());
         }
         let config = dir.join("master");
-        std::fs::write(&config, text).context("write the configuration")?;
+        fs::write(&config, text).context("write the configuration")?;
         let pipeline = Pipeline::new(&SaltMaster::read(&config), Arc::new(NoSalt));
         let (clock, metrics) = (Clock::real(), Arc::<Metrics>::default());
         let options = Options {
@@ -188,7 +202,7 @@ impl PlayedMaster {
     pub(super) fn start(dir: &Path) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("open a request port")?;
         let port = listener.local_addr().context("find the port")?.port();
-        std::fs::write(dir.join(".root_key"), "the key").context("write a key")?;
+        fs::write(dir.join(".root_key"), "the key").context("write a key")?;
         let asked: Arc<Mutex<Vec<(String, Instant)>>> = Arc::default();
         let noted = asked.clone();
         let serve = move || {
