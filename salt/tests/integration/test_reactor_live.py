@@ -295,7 +295,8 @@ def test_a_start_leads_to_a_highstate(live, reactor):
     def said():
         with open(f"{live.lab['dir']}/ink-1/log", errors="replace") as log:
             return any(words in line for line in log for words in tried)
-    eventually("the returner to be tried", said, 20)
+    # a job of 3007 may wait half a minute for the master's word on its return before it calls its returners
+    eventually("the returner to be tried", said, 90)
     # once for each start
     assert len(reactor.history("salt/minion/ink-1/start")) == times(reactor, "salt/minion/ink-1/start")
 
