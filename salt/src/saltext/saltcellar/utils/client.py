@@ -75,7 +75,7 @@ class Unavailable(CommandExecutionError):
 def of(opts, functions=None, ret=None):
     """The client that ``opts`` describe. Cheap: connections live in the process, not in the client."""
     said = None
-    # Since 3008 a loaded module has a map of a kind that takes a microsecond a look, and keeps this one for good.
+    # Since 3008 a loader's options are a map of a kind that takes a microsecond a look, and stay the same one.
     if opts is _latest[0]:
         return _latest[1]
     try:

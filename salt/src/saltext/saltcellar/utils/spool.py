@@ -65,8 +65,8 @@ _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 #: Counts that could not be written yet, by directory.
 _uncounted = {}
-#: What writes them when the process ends, by directory.
-_at_exit = {}
+#: Directories whose counts are to be written when the process ends.
+_at_exit = set()
 #: When to look for records that are too old again, by path.
 _expiry_not_before = {}
 
@@ -361,7 +361,8 @@ class Spool:
             self._keep_counts(counts)
             # The last chance, should nobody else ask before.
             if self.directory not in _at_exit:
-                _at_exit[self.directory] = multiprocessing.util.Finalize(None, self.write_counts, exitpriority=90)
+                _at_exit.add(self.directory)
+                multiprocessing.util.Finalize(None, self.write_counts, exitpriority=90)
             log.debug("saltcellar: cannot count in %s: %s", self.directory, exc)
 
     def _keep_counts(self, counts):
