@@ -432,6 +432,16 @@ pub const REACTOR_FILES_TRUSTED: Duration = Duration::from_millis(2);
 /// How long Salt's own renderer may take for one file, or one of its functions for one call. It is killed then, and started anew.
 pub const REACTOR_HELPER_TIME: Duration = Duration::from_secs(30);
 
+/// How often a request to Salt's own renderer is made in all, if its process dies each time.
+pub const REACTOR_HELPER_TRIES: u32 = 3;
+
+/// Bytes of data that one process of Salt's own renderer may have, unless `reactor.helper_memory` says otherwise. With all of Salt
+/// loaded it has some 150 MiB.
+pub const REACTOR_HELPER_MEMORY: u64 = 1024 * 1024 * 1024;
+
+/// The least that `reactor.helper_memory` may be: Salt has to fit.
+pub const REACTOR_HELPER_MEMORY_MIN: u64 = 256 * 1024 * 1024;
+
 /// How long Salt's own renderer may take to start: it loads all of Salt.
 pub const REACTOR_HELPER_START_TIME: Duration = Duration::from_secs(60);
 

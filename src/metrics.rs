@@ -277,6 +277,8 @@ counters! {
     helper_requests_too_long,
     /// Of those, the ones whose process died or answered nonsense.
     helper_requests_broken,
+    /// Of those, the ones that repeat another one, whose process died.
+    helper_requests_repeated,
     /// Times that Salt's own renderer could not be started.
     helper_starts_failed,
 }

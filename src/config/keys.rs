@@ -229,6 +229,7 @@ pub const KEYS: &[Key] = &[
     reactor_keys::AGE_MAX,
     reactor_keys::DEPTH_MAX,
     reactor_keys::PYTHON,
+    reactor_keys::HELPER_MEMORY,
     Key {
         name: "zeromq.pull",
         takes: IPC,

@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use serde_json::{Map as JsonMap, Value as Json, json};
 
-use super::duration;
 use super::keys::{Bad, text};
 use super::raw::{Entry, Node, Value};
 use super::salt_master::Role;
+use super::{duration, size};
 use crate::limits::{
-    REACTOR_OPTIONS_MAX, REACTOR_SHADOW_WINDOW_MAX, REACTOR_SHADOW_WINDOW_MIN, REACTOR_TRIES_MAX,
-    REACTOR_WORKERS,
+    REACTOR_HELPER_MEMORY, REACTOR_HELPER_MEMORY_MIN, REACTOR_OPTIONS_MAX, REACTOR_SHADOW_WINDOW_MAX,
+    REACTOR_SHADOW_WINDOW_MIN, REACTOR_TRIES_MAX, REACTOR_WORKERS,
 };
 use crate::model::{Allow, Glob, Rate, ReactorSettings, RuleOptions};
 use crate::sls;
 
 /// The reactor; there is none unless `master` or `minion` is given.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ReactorConfig {
     /// The master's own configuration file.
     pub master: Option<PathBuf>,
@@ -28,8 +28,17 @@ pub struct ReactorConfig {
     pub rules: Option<sls::Value>,
     /// Salt's Python, for what is not rendered natively.
     pub python: Option<PathBuf>,
+    /// Bytes of data that one process of Salt's Python may have; none for no bound.
+    pub helper_memory: Option<u64>,
     /// How it runs.
     pub settings: ReactorSettings,
+}
+
+impl Default for ReactorConfig {
+    fn default() -> Self {
+        let (master, minion, rules, python, settings) = Default::default();
+        Self { master, minion, rules, python, helper_memory: Some(REACTOR_HELPER_MEMORY), settings }
+    }
 }
 
 impl ReactorConfig {
@@ -116,6 +125,16 @@ pub(super) fn window(value: &Value) -> Result<Duration, Bad> {
     let within = REACTOR_SHADOW_WINDOW_MIN..=REACTOR_SHADOW_WINDOW_MAX;
     let window = duration::parse(text(value)?).filter(|window| within.contains(window));
     window.ok_or_else(|| Bad::from(format!("{} is not accepted", value.noun())))
+}
+
+/// Reads `reactor.helper_memory`.
+pub(super) fn helper_memory(value: &Value) -> Result<Option<u64>, Bad> {
+    let text = text(value)?;
+    let bytes = size::parse(text).filter(|bytes| *bytes >= REACTOR_HELPER_MEMORY_MIN);
+    if bytes.is_none() && text != "none" {
+        return Err(Bad::from(format!("{text:?} is not accepted")));
+    }
+    Ok(bytes)
 }
 
 /// Reads `reactor.depth_max`.
@@ -340,6 +359,11 @@ mod tests {
             assert!(read(window_of, window).is_err(), "{window_of}");
         }
         assert_eq!(read("1h", window).unwrap(), Duration::from_secs(3600));
+        for memory in ["0", "255MiB", "much", "-1"] {
+            assert!(read(memory, helper_memory).is_err(), "{memory}");
+        }
+        assert_eq!(read("256MiB", helper_memory), Ok(Some(256 * size::MIB)));
+        assert_eq!(read("none", helper_memory), Ok(None));
         assert!(read("relative", read_rules).is_err() && read("/a/b.yaml", read_rules).is_ok());
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::keys::{Bad, Key, path, path_json, put, text};
-use super::{duration, reactor};
+use super::{duration, reactor, size};
 
 pub(super) const MASTER: Key = Key {
     name: "reactor.master",
@@ -130,12 +130,28 @@ pub(super) const PYTHON: Key = Key {
     takes: "an absolute path of a Python interpreter",
     default: "/opt/saltstack/salt/bin/python3, if it is there",
     doc: "The Python that Salt is installed in. What is not rendered natively (`#!py`, `salt[...]`) is rendered by Salt's own \
-          renderers, in a process of its own.",
+          renderers, in a process of its own. The process runs as Salt's own `user`, which a daemon of root switches to; a \
+          daemon of another user can start it for that user alone. Its modules are those of Salt's installation: neither the \
+          current directory nor `PYTHONPATH` is searched. If it dies, its file is rendered again, three times in all.",
     example: "/opt/saltstack/salt/bin/python3",
     flag: None,
     environment: None,
     set: |config, value| put(&mut config.reactor.python, path(value).map(Some)),
     show: |config| config.reactor.python.as_deref().map_or(Json::Null, path_json),
+};
+
+pub(super) const HELPER_MEMORY: Key = Key {
+    name: "reactor.helper_memory",
+    takes: "a size from 256MiB on, or none",
+    default: "1GiB",
+    doc: "Limit the data of one process of Salt's Python that renders files (`RLIMIT_DATA`). A file that needs more fails with \
+          `MemoryError`. Commands that a template starts inherit the limit. Processes that run `caller` reactions have none. The \
+          kernel's OOM killer chooses either kind before the daemon.",
+    example: "2GiB",
+    flag: None,
+    environment: None,
+    set: |config, value| put(&mut config.reactor.helper_memory, reactor::helper_memory(value)),
+    show: |config| Json::from(config.reactor.helper_memory.map_or_else(|| "none".to_owned(), size::show)),
 };
 
 const REACTOR: &str = "The master's configuration file; with it, the daemon is that master's reactor. Out of it and the files that it \

@@ -21,7 +21,9 @@ use crate::model::{Glob, Note, NoteLevel, ReactorSettings};
 use crate::reactor::run::engine::{Handle, Parts, Reactor};
 use crate::reactor::run::native::Native;
 use crate::reactor::run::{Ask, CallerError};
-use crate::reactor::{Helper, HelperOptions, NoSalt, Pipeline, Salt, SaltError, Signature, Signatures};
+use crate::reactor::{
+    Account, Helper, HelperOptions, NoSalt, Pipeline, Salt, SaltError, Signature, Signatures,
+};
 use crate::shutdown::Drain;
 use crate::sls::Value;
 use crate::sls::value::Map;
@@ -219,8 +221,16 @@ fn build(
     }
     let python =
         config.python.clone().or_else(|| Some(PathBuf::from(SALT_PYTHON)).filter(|path| path.is_file()));
-    let counting = |python: &PathBuf| HelperOptions::new(python, path).of(role).counting(metrics.clone());
-    let salt = helper(python.as_ref(), counting);
+    let options = |python: &PathBuf| {
+        HelperOptions::of_daemon(python, master).bounded(config.helper_memory).counting(metrics.clone())
+    };
+    if python.is_some()
+        && let Some(user) = master.configured_user()
+        && let Err(why) = Account::switch(user, rustix::process::geteuid().as_raw())
+    {
+        tracing::error!(file = %path.display(), "files that need Salt's Python will fail: {why}");
+    }
+    let salt = helper(python.as_ref(), options);
     let pipeline = Pipeline::new(master, salt);
     if let Some(rules) = &config.rules {
         pipeline.set_rules(rules);
@@ -281,9 +291,14 @@ fn look_at_buses(buses: &[PathBuf], sock_dir: &Path) {
     }
 }
 
-fn callers(python: Option<&PathBuf>, role: Role, path: &Path, metrics: &Arc<Metrics>) -> Arc<dyn Salt> {
-    let options = |python: &PathBuf| HelperOptions::new(python, path).of(role).for_callers();
+fn callers(python: Option<&PathBuf>, master: &SaltMaster, metrics: &Arc<Metrics>) -> Arc<dyn Salt> {
+    let options = |python: &PathBuf| HelperOptions::of_daemon(python, master).for_callers();
     helper(python, |python| options(python).counting(metrics.clone()))
+}
+
+/// The configured user, and what else a process that runs as that user has been given of the configuration.
+fn runs_as(master: &SaltMaster) -> Option<Map> {
+    master.configured_user().map(|_| master.given().clone())
 }
 
 impl Running {
@@ -318,7 +333,7 @@ impl Running {
                 let master = Arc::new(Master::new(place, metrics.clone()));
                 Seat { master, accepted }
             })),
-            callers: RwLock::new(callers(python.as_ref(), role, &path, &metrics)),
+            callers: RwLock::new(callers(python.as_ref(), &master, &metrics)),
             firer: firer.clone(),
             sock_dir: sock_dir.to_string_lossy().into_owned(),
             clock: clock.clone(),
@@ -344,6 +359,7 @@ impl Running {
             own,
             whose: (role, path, key),
             python,
+            runs_as: runs_as(&master),
             files,
             pipeline,
             runners: HashMap::new(),
@@ -382,6 +398,8 @@ struct Keeper {
     whose: (Role, PathBuf, &'static str),
     /// Salt's.
     python: Option<PathBuf>,
+    /// See [`runs_as`].
+    runs_as: Option<Map>,
     files: Followed,
     pipeline: Arc<Pipeline>,
     /// The arguments of the master's runners, once it has told them.
@@ -432,10 +450,11 @@ impl Keeper {
                 }
                 built.pipeline.take_over(&self.pipeline);
                 self.hands.take_up(&built);
-                if built.python != self.python {
-                    let other = callers(built.python.as_ref(), *role, path, metrics);
+                let runs_as = runs_as(&master);
+                if (&built.python, &runs_as) != (&self.python, &self.runs_as) {
+                    let other = callers(built.python.as_ref(), &master, metrics);
                     *self.hands.callers.write().unwrap_or_else(PoisonError::into_inner) = other;
-                    self.python = built.python;
+                    (self.python, self.runs_as) = (built.python, runs_as);
                 }
                 self.config = config;
                 self.pipeline = built.pipeline;

@@ -1,18 +1,18 @@
-//! Salt's own Python as a process beside the daemon: it renders what is not done natively, and calls the functions of `salt`.
+//! Salt's own Python beside the daemon: it renders what is not done natively, and calls the functions of `salt`.
 //!
-//! The program is `render_helper.py` of the extension, which is inside the binary too. One line of JSON is a request, one line its
-//! answer; values are written as in the parity cases. A process that takes too long or answers nonsense is killed, and the next
-//! request starts another.
+//! The work is done by processes ([`super::process`]). While one is busy another is started, up to [`limits::REACTOR_HELPERS`], so
+//! that a slow file holds up no other one. Functions of `caller` have one process: they run one after the other, as in Salt.
 //!
-//! While one process is busy another is started, up to [`limits::REACTOR_HELPERS`], so that a slow file holds up no other one. Functions
-//! of `caller` have one process: they run one after the other, as in Salt.
+//! # A process that dies
+//!
+//! The kernel kills it when memory runs out, or somebody does. That says nothing about the request, which is made again in a new
+//! process, [`limits::REACTOR_HELPER_TRIES`] times in all. Rendering is done at least once: it is repeated after a restart of the
+//! daemon, too, so a template whose `salt[...]` functions change something must bear that. A function of a `caller` reaction is not
+//! repeated here: whether it is, the rule says (`tries`, `at_most_once`). A request that no process has begun is always made again.
+//! A process that takes too long or answers nonsense is killed, and its request has failed.
 
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,15 +20,13 @@ use serde_json::{Value as Json, json};
 
 use super::encode::{decode, encode, encode_map};
 use super::outcome::{Render, SaltCall};
+use super::process::{Fault, Process, StartError};
 use super::salt::{Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
-use crate::config::salt_master::Role;
+use crate::config::salt_master::{Role, SaltMaster};
 use crate::limits;
 use crate::metrics::Metrics;
 use crate::model::{Note, NoteLevel};
 use crate::sls::{Map, Value};
-
-/// The program.
-const PROGRAM: &str = include_str!("../../salt/src/saltext/saltcellar/utils/render_helper.py");
 
 /// Which Python, and what it is told.
 #[derive(Debug, Clone)]
@@ -43,6 +41,14 @@ pub struct HelperOptions {
     pub caller: bool,
     /// Answers that functions of `salt` give without being called, as in the parity cases; an object.
     pub stubs: Json,
+    /// The user to run as; none for the user that the daemon runs as.
+    pub user: Option<String>,
+    /// What the configuration says, without defaults: its files may be unreadable for `user`. An object.
+    pub given: Option<Json>,
+    /// Bytes of data that one process may have; none for no bound.
+    pub memory: Option<u64>,
+    /// How often a request is made in all if the process dies of it.
+    pub tries: u32,
     /// How many processes there may be at once.
     pub processes: usize,
     /// How long one file or one call may take.
@@ -54,11 +60,32 @@ pub struct HelperOptions {
 impl HelperOptions {
     /// For a master: the usual limits, no stubs.
     pub fn new(python: impl Into<PathBuf>, config: impl Into<PathBuf>) -> Self {
-        let empty = Json::Object(serde_json::Map::new());
-        let (python, config) = (python.into(), config.into());
-        let time = limits::REACTOR_HELPER_TIME;
-        let (processes, metrics) = (limits::REACTOR_HELPERS, Arc::default());
-        Self { python, config, role: Role::Master, caller: false, stubs: empty, processes, time, metrics }
+        let python: PathBuf = python.into();
+        // A name alone is searched for in PATH.
+        let is_name = python.components().count() == 1;
+        Self {
+            python: if is_name { python } else { absolute(&python) },
+            config: absolute(&config.into()),
+            role: Role::Master,
+            caller: false,
+            stubs: Json::Object(serde_json::Map::new()),
+            user: None,
+            given: None,
+            memory: Some(limits::REACTOR_HELPER_MEMORY),
+            tries: limits::REACTOR_HELPER_TRIES,
+            processes: limits::REACTOR_HELPERS,
+            time: limits::REACTOR_HELPER_TIME,
+            metrics: Arc::default(),
+        }
+    }
+
+    /// Those of a Salt daemon with this configuration, and as its user.
+    pub fn of_daemon(python: impl Into<PathBuf>, salt: &SaltMaster) -> Self {
+        let mut options = Self::new(python, &salt.conf_file);
+        options.role = salt.role;
+        options.user = salt.configured_user().map(str::to_owned);
+        options.given = Some(encode_map(salt.given()));
+        options
     }
 
     /// That counts there.
@@ -68,20 +95,21 @@ impl HelperOptions {
         self
     }
 
-    /// For that role.
+    /// With so much memory for each process; none for no bound.
     #[must_use]
-    pub fn of(mut self, role: Role) -> Self {
-        self.role = role;
+    pub fn bounded(mut self, memory: Option<u64>) -> Self {
+        self.memory = memory;
         self
     }
 
-    /// For `caller` reactions, which may be as long as a state run.
+    /// For `caller` reactions, which may be as long as a state run. What they start inherits bounds, so there is none of memory.
     #[must_use]
     pub fn for_callers(mut self) -> Self {
         // A master has no functions of a minion; its renderer's have to do.
         self.caller = self.role == Role::Minion;
         self.time = limits::REACTOR_CALLER_TIME;
         self.processes = 1;
+        (self.tries, self.memory) = (1, None);
         self
     }
 }
@@ -111,21 +139,6 @@ struct Pool {
     count: usize,
 }
 
-struct Process {
-    child: Child,
-    stream: UnixStream,
-    /// Bytes behind the last answer.
-    rest: Vec<u8>,
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // A process that is dropped is idle or out of hand; either way nobody waits for it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 impl Helper {
     /// A helper; nothing is started yet.
     pub fn new(options: HelperOptions) -> Self {
@@ -149,28 +162,52 @@ impl Helper {
 
     fn ask(&self, request: &Json) -> Result<Json, SaltError> {
         let metrics = &self.options.metrics;
-        let mut process = self.take_process()?;
-        metrics.helper_requests.add(1);
-        let answer = process.ask(request, self.options.time);
-        let counter = match &answer {
-            Ok(_) => {
-                self.with_pool(|pool| pool.idle.push(process));
-                None
+        let (mut tries, mut not_begun) = (0, 0);
+        let answer = loop {
+            let mut process = self.take_process()?;
+            metrics.helper_requests.add(1);
+            let fault = match process.ask(request, self.options.time) {
+                Ok(answer) => {
+                    self.with_pool(|pool| pool.idle.push(process));
+                    break answer;
+                }
+                Err(fault) => fault,
+            };
+            // Killed; the next request starts another.
+            drop(process);
+            self.with_pool(|pool| pool.count -= 1);
+            if matches!(fault, Fault::TooLong) {
+                metrics.helper_requests_too_long.add(1);
+                return Err(SaltError::TooLong { seconds: self.options.time.as_secs() });
             }
-            Err(error) => {
-                // Killed; the next request starts another.
-                drop(process);
-                self.with_pool(|pool| pool.count -= 1);
-                Some(match error {
-                    SaltError::TooLong { .. } => &metrics.helper_requests_too_long,
-                    _ => &metrics.helper_requests_broken,
-                })
-            }
+            metrics.helper_requests_broken.add(1);
+            let why = match fault {
+                Fault::TooLong => continue,
+                Fault::Nonsense(why) => return Err(SaltError::Broken(why)),
+                // One that had been idle is found to have ended. All of them may have.
+                Fault::NotBegun(why) => {
+                    not_begun += 1;
+                    if not_begun > self.options.processes + 1 {
+                        return Err(SaltError::Absent(format!("Salt's Python dies at once: {why}")));
+                    }
+                    why
+                }
+                Fault::Died(why) => {
+                    tries += 1;
+                    if tries >= self.options.tries {
+                        let times =
+                            if tries == 1 { "died".to_owned() } else { format!("died {tries} times") };
+                        return Err(SaltError::Broken(format!(
+                            "its process {times} in the middle of this: {why}"
+                        )));
+                    }
+                    why
+                }
+            };
+            let (op, path) = (request.get("op"), request.get("path").or_else(|| request.get("fun")));
+            tracing::warn!(why, ?op, ?path, "a process of Salt's Python died; its request is made again");
+            metrics.helper_requests_repeated.add(1);
         };
-        if let Some(counter) = counter {
-            counter.add(1);
-        }
-        let answer = answer?;
         match answer.get("error").and_then(Json::as_str) {
             Some(error) => Err(SaltError::Absent(error.to_owned())),
             None => Ok(answer),
@@ -183,8 +220,11 @@ impl Helper {
         let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         let full = |pool: &mut Pool| pool.idle.is_empty() && pool.count >= most;
         let mut pool = self.freed.wait_while(pool, full).unwrap_or_else(PoisonError::into_inner);
-        if let Some(idle) = pool.idle.pop() {
-            return Ok(idle);
+        while let Some(mut idle) = pool.idle.pop() {
+            if !idle.has_ended() {
+                return Ok(idle);
+            }
+            pool.count -= 1;
         }
         pool.count += 1;
         drop(pool);
@@ -200,90 +240,34 @@ impl Helper {
     }
 
     fn start(&self) -> Result<Process, SaltError> {
-        let python = self.options.python.display().to_string();
-        let absent = |what: String| SaltError::Absent(format!("{python}: {what}"));
-        let (ours, theirs) = UnixStream::pair().map_err(|error| absent(error.to_string()))?;
-        let output = theirs.try_clone().map_err(|error| absent(error.to_string()))?;
-        let mut command = Command::new(&self.options.python);
-        command
-            .args(["-u", "-c", PROGRAM])
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::from(OwnedFd::from(output)))
-            .stderr(Stdio::null());
-        // What functions of `caller` start has nothing to do with these.
-        if !self.options.caller {
-            command.env("PYTHONHASHSEED", "0").env("PYTHONDONTWRITEBYTECODE", "1");
+        let mut tries = 0;
+        loop {
+            self.options.metrics.helper_starts.add(1);
+            match Process::start(&self.options) {
+                Ok((process, answer)) => {
+                    let salt = answer.get("salt").and_then(Json::as_str).map(str::to_owned);
+                    let _ = self.greeting.set(Greeting { salt });
+                    return Ok(process);
+                }
+                Err(StartError::Failed(why)) => return Err(SaltError::Absent(why)),
+                Err(StartError::Killed(why)) => {
+                    tries += 1;
+                    if tries >= limits::REACTOR_HELPER_TRIES {
+                        return Err(SaltError::Absent(format!("{why} ({tries} times)")));
+                    }
+                    tracing::warn!(
+                        why,
+                        "a process of Salt's Python died while it started; another one is started"
+                    );
+                }
+            }
         }
-        let child = command.spawn().map_err(|error| absent(error.to_string()))?;
-        // It holds the other end of the socket; without it the end of the child shows.
-        drop(command);
-        let mut process = Process { child, stream: ours, rest: Vec::new() };
-        self.options.metrics.helper_starts.add(1);
-        let hello = json!({
-            "op": "hello",
-            "config": self.options.config.to_string_lossy(),
-            "stubs": self.options.stubs,
-            "loggers": LOGGERS,
-            "role": match self.options.role {
-                Role::Master => "master",
-                Role::Minion => "minion",
-            },
-            "caller": self.options.caller,
-        });
-        let answer = process
-            .ask(&hello, limits::REACTOR_HELPER_START_TIME)
-            .map_err(|error| absent(error.to_string()))?;
-        let salt = answer.get("salt").and_then(Json::as_str).map(str::to_owned);
-        if let Some(error) = answer.get("error").and_then(Json::as_str) {
-            return Err(absent(error.to_owned()));
-        }
-        let _ = self.greeting.set(Greeting { salt });
-        Ok(process)
     }
 }
 
-impl Process {
-    fn ask(&mut self, request: &Json, time: Duration) -> Result<Json, SaltError> {
-        let until = Instant::now() + time;
-        let broken = |what: &dyn std::fmt::Display| SaltError::Broken(what.to_string());
-        let too_long = || SaltError::TooLong { seconds: time.as_secs() };
-        let mut line = request.to_string().into_bytes();
-        line.push(b'\n');
-        self.stream.set_write_timeout(Some(time)).map_err(|error| broken(&error))?;
-        self.stream.write_all(&line).map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => too_long(),
-            _ => broken(&error),
-        })?;
-        let mut chunk = vec![0; 64 * 1024];
-        let mut looked = 0;
-        loop {
-            if let Some(end) = memchr::memchr(b'\n', self.rest.get(looked..).unwrap_or_default()) {
-                let answer: Vec<u8> = self.rest.drain(..=looked + end).collect();
-                return serde_json::from_slice(&answer).map_err(|error| broken(&error));
-            }
-            looked = self.rest.len();
-            if looked > limits::REACTOR_HELPER_ANSWER_BYTES_MAX {
-                return Err(broken(&format!(
-                    "an answer has more than {} bytes",
-                    limits::REACTOR_HELPER_ANSWER_BYTES_MAX
-                )));
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(too_long());
-            }
-            self.stream.set_read_timeout(Some(left)).map_err(|error| broken(&error))?;
-            match self.stream.read(&mut chunk) {
-                Ok(0) => return Err(broken(&"it ended")),
-                Ok(read) => self.rest.extend_from_slice(chunk.get(..read).unwrap_or_default()),
-                Err(error) => match error.kind() {
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut => return Err(too_long()),
-                    ErrorKind::Interrupted => {}
-                    _ => return Err(broken(&error)),
-                },
-            }
-        }
-    }
+/// The same path from any directory: processes run in `/`.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 impl Salt for Helper {
@@ -291,8 +275,8 @@ impl Salt for Helper {
         self.options.metrics.helper_renders.add(1);
         let answer = self.ask(&json!({
             "op": "render",
-            "path": file.path,
-            "source": file.source.to_string_lossy(),
+            "path": absolute(Path::new(file.path)).to_string_lossy(),
+            "source": absolute(file.source).to_string_lossy(),
             "reference": file.reference,
             "tag": file.tag,
             "data": encode(file.data),

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use super::*;
 use crate::sls::yaml;
@@ -49,6 +50,206 @@ fn python_files_run_without_salt() {
     assert_eq!(render(&helper, &path).unwrap().result, Some(Err(("KeyError".to_owned(), "'no'".to_owned()))));
     let path = file(dir.path(), "#!mako|yaml\n");
     assert!(matches!(render(&helper, &path), Err(SaltError::Absent(_)) | Ok(_)));
+}
+
+/// What a file returns, one `str` for each item of a list.
+fn returned(rendered: &SaltRendered) -> Vec<String> {
+    let Some(Ok(Value::List(items))) = &rendered.result else { panic!("{:?}", rendered.result) };
+    items.iter().map(Value::python_str).collect()
+}
+
+fn is_root() -> bool {
+    if rustix::process::geteuid().is_root() {
+        return true;
+    }
+    assert!(std::env::var_os("CI").is_none(), "this test needs root");
+    eprintln!("skipped: only root can switch users");
+    false
+}
+
+/// A user other than root, one with supplementary groups if this machine has one.
+fn somebody() -> String {
+    let groups = std::fs::read_to_string("/etc/group").unwrap();
+    let members = groups.lines().filter_map(|line| line.split(':').nth(3)).flat_map(|names| names.split(','));
+    members.into_iter().find(|name| !name.is_empty() && *name != "root").unwrap_or("nobody").to_owned()
+}
+
+/// A directory that every user may enter.
+fn open_dir() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    dir
+}
+
+const WHO: &str = "#!py
+import os, subprocess
+def run():
+    made = data['id'] + '/made'
+    os.mkdir(made)
+    env = [os.environ.get(name, '') for name in ('HOME', 'USER', 'PYTHONHASHSEED', 'PYTHONPATH')]
+    child = subprocess.run(['cat'], stdout=subprocess.PIPE).stdout.decode()
+    return [os.getresuid(), os.getresgid(), sorted(os.getgroups()), os.stat(made).st_uid,
+            oct(os.stat(made).st_mode), env, os.getcwd(), child, hash('salt')]
+";
+
+#[test]
+fn the_helper_of_root_ran_as_root_whoever_the_master_runs_as() {
+    let Some(mut helper) = python(Duration::from_secs(30)) else { return };
+    if !is_root() {
+        return;
+    }
+    let name = somebody();
+    helper.options.user = Some(name.clone());
+    // One that others than root may run.
+    helper.options.python = "/usr/bin/python3".into();
+    let dir = open_dir();
+    let path = file(dir.path(), &WHO.replace("data['id']", &format!("{:?}", dir.path())));
+    let got = returned(&render(&helper, &path).unwrap());
+    let id = |flag: &str| {
+        let output = Command::new("id").args([flag, &name]).output().unwrap();
+        let mut ids: Vec<u32> = String::from_utf8(output.stdout)
+            .unwrap()
+            .split_whitespace()
+            .map(|id| id.parse().unwrap())
+            .collect();
+        ids.sort_unstable();
+        ids
+    };
+    let (uid, gid) = (id("-u")[0], id("-g")[0]);
+    assert_eq!(got[0], format!("({uid}, {uid}, {uid})"));
+    assert_eq!(got[1], format!("({gid}, {gid}, {gid})"));
+    assert_eq!(got[2], format!("{:?}", id("-G")), "supplementary groups of {name}");
+    assert_eq!((got[3].as_str(), got[4].as_str()), (uid.to_string().as_str(), "0o40755"));
+    assert!(!got[5].contains("root"), "{}", got[5]);
+    assert_eq!((got[6].as_str(), got[7].as_str()), ("/", ""));
+}
+
+#[test]
+fn sets_are_walked_alike_in_each_process_and_what_python_was_told_is_told_to_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hashes = Vec::new();
+    for _ in 0..2 {
+        let Some(helper) = python(Duration::from_secs(30)) else { return };
+        let path = file(dir.path(), &WHO.replace("data['id']", &format!("{:?}", dir.path())));
+        let got = returned(&render(&helper, &path).unwrap());
+        assert!(got[5].ends_with("'', '']"), "{}", got[5]);
+        hashes.push(got[8].clone());
+        std::fs::remove_dir(dir.path().join("made")).unwrap();
+    }
+    assert_eq!(hashes[0], hashes[1]);
+}
+
+#[test]
+fn a_user_that_cannot_be_switched_to_is_named() {
+    let Some(mut helper) = python(Duration::from_secs(30)) else { return };
+    helper.options.user = Some("no-such-user".to_owned());
+    let Err(SaltError::Absent(why)) = helper.salt_version() else { panic!("it started") };
+    assert!(why.contains("there is no user \"no-such-user\""), "{why}");
+    // Whatever keeps a process from starting, its last line says.
+    let broken = Helper::new(HelperOptions::new("/bin/ls", "/x"));
+    let Err(SaltError::Absent(why)) = broken.salt_version() else { panic!("it started") };
+    assert!(why.contains("exit code 2: ") && why.contains("ls"), "{why}");
+}
+
+/// A file that counts how often it runs, and goes on from there.
+fn counting(dir: &Path, then: &str) -> PathBuf {
+    let text = format!(
+        "#!py\nimport os, signal\ndef run():\n    with open({:?}, 'a') as file:\n        file.write('x')\n    \
+         times = os.stat({:?}).st_size\n    {then}\n",
+        dir.join("times"),
+        dir.join("times")
+    );
+    file(dir, &text)
+}
+
+fn times(dir: &Path) -> u64 {
+    std::fs::metadata(dir.join("times")).unwrap().len()
+}
+
+#[test]
+fn the_death_of_a_process_was_taken_for_what_the_file_renders_to() {
+    let Some(helper) = python(Duration::from_secs(30)) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let path = counting(
+        dir.path(),
+        "return [os.kill(os.getpid(), signal.SIGKILL) if times < 3 else 'rendered at last']",
+    );
+    assert_eq!(returned(&render(&helper, &path).unwrap()), ["rendered at last"]);
+    let metrics = &helper.options.metrics;
+    assert_eq!((times(dir.path()), metrics.helper_requests_repeated.get()), (3, 2));
+    assert_eq!((metrics.helper_starts.get(), metrics.helper_requests_broken.get()), (3, 2));
+}
+
+#[test]
+fn a_file_that_kills_its_process_each_time_fails_and_says_why() {
+    let Some(helper) = python(Duration::from_secs(30)) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let path = counting(dir.path(), "os.kill(os.getpid(), signal.SIGKILL)");
+    let Err(SaltError::Broken(why)) = render(&helper, &path) else { panic!("it was rendered") };
+    assert!(why.contains("died 3 times") && why.contains("SIGKILL"), "{why}");
+    assert_eq!(times(dir.path()), 3);
+    let path = file(dir.path(), "#!py\ndef run():\n    return ['good']\n");
+    assert_eq!(
+        returned(&render(&helper, &path).unwrap()),
+        ["good"],
+        "the next file has nothing to do with it"
+    );
+}
+
+/// Kills a process, and waits until it is gone.
+fn kill(pid: &str) {
+    let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    let until = Instant::now() + Duration::from_secs(30);
+    while !std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z ")) {
+        assert!(Instant::now() < until, "{pid:?} does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_request_after_the_death_of_an_idle_process_failed_by_a_broken_pipe() {
+    let Some(mut helper) = python(Duration::from_secs(30)) else { return };
+    // Not even those are lost that are made once.
+    helper.options.tries = 1;
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(dir.path(), "#!py\nimport os\ndef run():\n    return [os.getpid()]\n");
+    let first = returned(&render(&helper, &path).unwrap());
+    kill(&first[0]);
+    let second = returned(&render(&helper, &path).unwrap());
+    assert_ne!(first, second);
+    // It ends between the look at it and the request.
+    let mut process = helper.pool.lock().unwrap().idle.pop().unwrap();
+    kill(&second[0]);
+    let fault = process.ask(&json!({"op": "nothing"}), Duration::from_secs(30)).unwrap_err();
+    assert!(matches!(fault, Fault::NotBegun(_)), "{fault:?}");
+}
+
+#[test]
+fn a_function_that_may_have_had_its_run_is_not_run_again_by_the_helper() {
+    let Some(mut helper) = python(Duration::from_secs(30)) else { return };
+    helper.options = helper.options.for_callers();
+    let dir = tempfile::tempdir().unwrap();
+    let path = counting(dir.path(), "os.kill(os.getpid(), signal.SIGKILL)");
+    assert!(matches!(render(&helper, &path), Err(SaltError::Broken(_))));
+    assert_eq!(times(dir.path()), 1);
+}
+
+#[test]
+fn a_file_that_eats_memory_fails_alone() {
+    let Some(mut helper) = python(Duration::from_secs(30)) else { return };
+    helper.options.memory = Some(limits::REACTOR_HELPER_MEMORY_MIN);
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(dir.path(), "#!py\ndef run():\n    return [len(bytearray(1 << 30))]\n");
+    let rendered = render(&helper, &path).unwrap();
+    let Some(Err((kind, text))) = rendered.result else { panic!("{:?}", rendered.result) };
+    assert_eq!(kind, "MemoryError");
+    assert!(text.contains("268435456 bytes (reactor.helper_memory)"), "{text}");
+    let score = "#!py\ndef run():\n    return [open('/proc/self/oom_score_adj').read()]\n";
+    let score = returned(&render(&helper, &file(dir.path(), score)).unwrap());
+    assert_eq!(score, ["500\n"], "the kernel kills it before the daemon");
+    assert_eq!(helper.options.metrics.helper_starts.get(), 1);
 }
 
 #[test]

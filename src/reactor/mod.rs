@@ -10,6 +10,7 @@
 //! What Salt 3008.3 does is the measure (`tests/data/reactor-cases`, [`parity`]); where Salt's process would die there is an ERROR
 //! and the next event. Sending calls, and being sure that they are sent, is not done here.
 
+mod account;
 mod arguments;
 mod call;
 mod dispatch;
@@ -26,6 +27,7 @@ mod outcome;
 pub mod parity;
 mod pipe;
 mod pipeline;
+mod process;
 mod render;
 mod rules;
 pub mod run;
@@ -33,6 +35,7 @@ mod salt;
 pub mod shadow;
 mod signatures;
 
+pub use account::Account;
 pub use call::{Call, CallerCall, Client, LocalCall, MasterCall};
 pub use dispatch::{DispatchSettings, REACTOR_USER};
 pub use encode::{decode, encode, encode_map};

@@ -86,6 +86,49 @@ fn rules_and_files_are_looked_over() {
 }
 
 #[test]
+fn the_helper_runs_no_python_from_the_current_directory_or_the_environment() {
+    let python = Path::new("/usr/bin/python3");
+    if !python.exists() {
+        assert!(std::env::var_os("CI").is_none(), "{} is missing", python.display());
+        eprintln!("skipped: there is no {}", python.display());
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let master = master(dir.path());
+    let (planted, marks) = (at("planted"), at("marks"));
+    let version = std::process::Command::new(python)
+        .args(["-I", "-c", "import sys; print('python%d.%d' % sys.version_info[:2])"])
+        .output()
+        .unwrap();
+    let site = at("home/.local/lib").join(stdout(&version).trim()).join("site-packages");
+    for place in [&planted, &site, &marks] {
+        fs::create_dir_all(place).unwrap();
+    }
+    // Whichever of them is imported, leaves a mark.
+    for name in ["salt", "json", "base64", "pwd", "sitecustomize", "usercustomize"] {
+        let mark = format!("open({:?}, 'w').close()\n", marks.join(name));
+        fs::write(planted.join(format!("{name}.py")), &mark).unwrap();
+        fs::write(site.join(format!("{name}.py")), &mark).unwrap();
+        fs::write(site.join(format!("{name}.pth")), format!("import os; {mark}")).unwrap();
+    }
+    let done = program()
+        .args(["reactor", "test", "../salt/py.sls", "--tag", "a", "--master-config", &master])
+        .args(["--salt-python", python.to_str().unwrap()])
+        .current_dir(&planted)
+        .env("PYTHONPATH", &planted)
+        .env("PYTHONSTARTUP", planted.join("salt.py"))
+        .env("PYTHONUSERBASE", at("home/.local"))
+        .env("HOME", at("home"))
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{} {}", stdout(&done), stderr(&done));
+    assert!(stdout(&done).contains("rendered by Salt's own Python"), "{}", stdout(&done));
+    let run: Vec<_> = fs::read_dir(&marks).unwrap().map(|mark| mark.unwrap().file_name()).collect();
+    assert!(run.is_empty(), "these were run: {run:?}");
+}
+
+#[test]
 fn parity_says_which_case_differs() {
     let dir = tempfile::tempdir().unwrap();
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/reactor-cases");

@@ -55,6 +55,11 @@ fn the_units_exposure_stays_low_by_systemds_own_measure() {
 fn the_files_agree_with_the_program() {
     assert!(UNIT.contains("Type=notify\n") && UNIT.contains("WatchdogSec="));
     assert!(UNIT.contains("StateDirectory=saltcellar\n") && UNIT.contains("RuntimeDirectory=saltcellar\n"));
+    // One that is killed must not take the daemon along, and a stop must not end them first.
+    assert!(UNIT.contains("\nOOMPolicy=continue\n") && UNIT.contains("\nKillMode=mixed\n"));
+    for capability in ["CAP_KILL", "CAP_SETGID", "CAP_SETUID"] {
+        assert!(UNIT.contains(capability), "Salt's Python runs as the master's user: {capability}");
+    }
     assert_eq!(saltcellar::config::SYSTEM_STATE_DIR, "/var/lib/saltcellar");
     assert_eq!(saltcellar::config::SYSTEM_SOCKET, "/run/saltcellar/saltcellar.sock");
     assert!(SYSUSERS.contains("\ng saltcellar "));

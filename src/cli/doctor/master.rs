@@ -12,6 +12,7 @@ use super::python::{Installed, single_file};
 use super::{Advice, Findings, Verdict, options};
 use crate::config::salt_master::{SaltMaster, same_place};
 use crate::config::{Config, SYSTEM_SOCKET};
+use crate::reactor::Account;
 use crate::sls::Value;
 
 /// What the checks look at.
@@ -75,6 +76,7 @@ pub(super) fn look(found: &mut Findings, beside: &Beside<'_>) {
     sock_dir(found, beside, &uses);
     keys(found, beside);
     reactor(found, beside);
+    helper(found, beside);
 }
 
 /// The files themselves, in Salt's words where Salt has some.
@@ -353,6 +355,27 @@ fn reactor(found: &mut Findings, beside: &Beside<'_>) {
     }
 }
 
+/// Salt's Python runs as the master's user, or not at all.
+fn helper(found: &mut Findings, beside: &Beside<'_>) {
+    const CHECK: &str = "reactor.python";
+    let Beside { master, config, daemon, .. } = beside;
+    let reactor = &config.reactor;
+    let is_its_reactor = reactor.master.as_deref().is_some_and(|path| same_place(path, &master.conf_file));
+    let (true, Some(user)) = (is_its_reactor, master.configured_user()) else { return };
+    match Account::switch(user, daemon.uid) {
+        Ok(_) => found.say(CHECK, Verdict::Ok, format!("Salt's Python runs as {user}, the master's user")),
+        Err(why) => found.advise(
+            CHECK,
+            Verdict::Problem,
+            why,
+            Advice {
+                why: "reactor files that only Salt's Python can render (`#!py`, `salt[...]`) fail".to_owned(),
+                write: format!("run the daemon as root or as {user}, and see that {user} exists"),
+            },
+        ),
+    }
+}
+
 /// Does the daemon react for the master of that file? With `shadow` it looks on and carries nothing out.
 fn reacts(config: &Config, conf_file: &Path) -> bool {
     let reactor = &config.reactor;
@@ -385,6 +408,30 @@ pub(super) fn said_at(master: &SaltMaster, key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_daemon_that_cannot_run_salts_python_as_the_masters_user_is_told_of() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("master");
+        fs::write(&file, "user: root\n").unwrap();
+        let master = SaltMaster::read(&file);
+        let verdicts = |uid: u32, reactor: bool| {
+            let mut config = Config::for_state_dir(Path::new("/state"), "/s");
+            config.reactor.master = reactor.then(|| file.clone());
+            let (socket, daemon) = (Path::new("/s"), Who::numbered(uid));
+            let python = Err(String::new());
+            let beside =
+                Beside { master: &master, config: &config, socket, daemon: &daemon, python: &python };
+            let mut found = Findings::default();
+            helper(&mut found, &beside);
+            found.0.iter().map(|finding| (finding.verdict, finding.words.clone())).collect::<Vec<_>>()
+        };
+        assert_eq!(verdicts(4_000_000, false), []);
+        assert_eq!(verdicts(0, true)[0].0, Verdict::Ok);
+        let (verdict, words) = verdicts(4_000_000, true).remove(0);
+        assert_eq!(verdict, Verdict::Problem);
+        assert!(words.contains("Salt runs as user root") && words.contains("uid 4000000"), "{words}");
+    }
 
     #[test]
     fn a_daemon_reacts_for_a_master_unless_it_only_looks_on() {

@@ -95,11 +95,11 @@ impl SaltArgs {
     }
 
     fn salt(&self) -> Arc<dyn Salt> {
-        let (role, path) = self.whose();
-        match self.python.python() {
-            Some(python) => Arc::new(Helper::new(HelperOptions::new(python, path).of(role))),
-            None => Arc::new(NoSalt),
-        }
+        let Some(python) = self.python.python() else { return Arc::new(NoSalt) };
+        let mut options = HelperOptions::of_daemon(python, &self.master());
+        // Nothing is sent, so whoever is not root may try files as themselves.
+        options.user = options.user.filter(|_| rustix::process::geteuid().is_root());
+        Arc::new(Helper::new(options))
     }
 }
 

@@ -121,6 +121,7 @@ pub struct SaltMaster {
     pub pki_dir: PathBuf,
     /// Where the file server looks, per environment.
     pub file_roots: Roots,
+    given: Map,
     options: Map,
 }
 
@@ -145,8 +146,8 @@ impl SaltMaster {
         }
         let default_include = text_of(&options, "default_include", "");
         let given = reader.main_file(conf_file, &default_include);
-        options.extend(given);
-        Self::checked(conf_file, options, reader, role)
+        options.extend(given.clone());
+        Self { given, ..Self::checked(conf_file, options, reader, role) }
     }
 
     /// What the files say, over Salt's defaults.
@@ -205,8 +206,19 @@ impl SaltMaster {
             sock_dir: text_of(&options, "sock_dir", "/var/run/salt/master").into(),
             pki_dir: text_of(&options, "pki_dir", "/etc/salt/pki/master").into(),
             file_roots: options.get("file_roots").and_then(Value::as_map).map(roots_of).unwrap_or_default(),
+            given: Map::default(),
             options,
         }
+    }
+
+    /// What the files say, without Salt's defaults.
+    pub fn given(&self) -> &Map {
+        &self.given
+    }
+
+    /// The user that the files name. Without one Salt runs as whoever starts it.
+    pub fn configured_user(&self) -> Option<&str> {
+        self.given.get("user")?.as_str()
     }
 
     /// An option as configured, else Salt's default.

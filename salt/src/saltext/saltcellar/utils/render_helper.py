@@ -3,7 +3,8 @@ Render reactor files, and call execution functions, for the saltcellar daemon.
 
 The daemon renders Jinja, YAML and JSON by itself. What only Python can do (``#!py`` and the other renderers, functions of
 ``salt`` in templates, files of other backends than ``roots``) is asked of this program, which the daemon starts with the Python
-that Salt is installed for. It reads one JSON object per line from standard input and answers each with one line on standard output.
+that Salt is installed for, as the user that Salt runs as. Standard output is a socket: it reads one JSON object per line from it,
+and answers each with one line. The program itself comes by standard input.
 
 The first line says whose configuration it is, a master's or a minion's, and whether a minion's ``caller`` reactions are to be run:
 a second process does that, so that a state run does not hold up templates.
@@ -13,16 +14,29 @@ Without Salt in reach it still runs ``#!py`` files, with a ``__salt__`` that has
 It is a program on its own and imports nothing of this package.
 """
 
+import sys
+
+if __name__ == "__main__" and sys.path[:1] == [""]:
+    # Up to Python 3.10 the current directory stands first, for a program that comes by standard input.
+    del sys.path[0]
+
+# pylint: disable=wrong-import-position
 import base64
 import copy
 import json
 import logging
 import math
 import os
+import pwd
 import re
-import sys
+import resource
+import site
+import sysconfig
 import time
 import traceback
+
+#: How much likelier than others the kernel's OOM killer chooses this process; the highest is 1000.
+OOM_SCORE_ADJ = 500
 
 
 def enc(value):
@@ -100,7 +114,10 @@ class Records(logging.Handler):
 
 
 def raised(exc):
-    return {"type": type(exc).__name__, "message": str(exc)}
+    message = str(exc)
+    if isinstance(exc, MemoryError) and not message:
+        message = f"this needs more than {resource.getrlimit(resource.RLIMIT_DATA)[0]} bytes (reactor.helper_memory)"
+    return {"type": type(exc).__name__, "message": message}
 
 
 class Recorded:
@@ -196,6 +213,70 @@ class Plain:
             scope[name] = scope[f"__{name}__"] = value
         exec(compile(text, request["path"], "exec"), scope)  # pylint: disable=exec-used
         return scope["run"](), []
+
+
+def user_site():
+    """Where ``pip install --user`` puts modules. Python was told not to look there by itself: it would trust the environment."""
+    if sys.prefix != sys.base_prefix:
+        return None
+    try:
+        base = os.path.join(pwd.getpwuid(os.getuid()).pw_dir, ".local")
+    except KeyError:
+        return None
+    return sysconfig.get_path("purelib", "posix_user", {"userbase": base})
+
+
+def search_user_site():
+    """Lets modules be found where ``pip install --user`` puts them, before the system's, as in a Python without ``-s``."""
+    path = user_site()
+    if path is None or not os.path.isdir(path):
+        return
+    known = list(sys.path)
+    site.addsitedir(path)
+    new = [entry for entry in sys.path if entry not in known]
+    place = next((n for n, entry in enumerate(known) if entry.endswith(("site-packages", "dist-packages"))), len(known))
+    sys.path[:] = known[:place] + new + known[place:]
+
+
+def be_killed_first():
+    """The daemon is not to be the one that goes when memory runs out."""
+    try:
+        with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
+            if int(file.read()) < OOM_SCORE_ADJ:
+                file.seek(0)
+                file.write(str(OOM_SCORE_ADJ))
+    except OSError as exc:
+        logging.getLogger(__name__).debug("oom_score_adj cannot be changed: %s", exc)
+
+
+def bound_memory(size):
+    """No more than so many bytes of data, from now on; children inherit it."""
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard != resource.RLIM_INFINITY:
+        size = min(size, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+
+
+def use_given(options, path):
+    """
+    Have Salt take these for what the file at ``path``, and the files that it includes, say.
+
+    Salt's daemons read their configuration as root and switch to their user afterwards, so that user may not be able to read it.
+    Salt takes a file that it cannot read for one that is empty.
+    """
+    import salt.config
+
+    load, include = salt.config.load_config, salt.config.include_config
+
+    def load_config(wanted, *args, **kwargs):
+        if wanted != path:
+            return load(wanted, *args, **kwargs)
+        return {**copy.deepcopy(options), "conf_file": path}
+
+    def include_config(pattern, orig_path, *args, **kwargs):
+        return {} if orig_path == path else include(pattern, orig_path, *args, **kwargs)
+
+    salt.config.load_config, salt.config.include_config = load_config, include_config
 
 
 class Salt:
@@ -309,6 +390,8 @@ class Helper:
     def __init__(self, request):
         config, stubs, role = request["config"], request["stubs"], request.get("role")
         try:
+            if request.get("options") is not None:
+                use_given(dec(request["options"]), config)
             self.salt = Caller(config) if request.get("caller") else Salt(config, stubs, role)
         except ImportError:
             self.salt = Plain(stubs)
@@ -370,27 +453,46 @@ def tidy(text):
 
 
 def main():
-    # Whatever is printed by modules and files must not get between the answers.
+    # What the daemon needed to start Python is not for the programs that modules and files start.
+    for name in ("PYTHONHASHSEED", "PYTHONSAFEPATH"):
+        os.environ.pop(name, None)
+    os.umask(0o022)  # pylint: disable=blacklisted-function
+    be_killed_first()
+    # Whatever is printed or read by modules and files must not get between requests and answers.
+    requests = os.fdopen(os.dup(1), encoding="utf-8", newline="\n")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", newline="\n")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
     records = Records()
     logging.getLogger().addHandler(records)
     logging.getLogger().setLevel(logging.WARNING)
     helper = None
-    for line in sys.stdin:
+    for line in requests:
         try:
             request = json.loads(line)
             if request["op"] == "hello":
                 records.loggers = tuple(request["loggers"])
+                if request.get("memory"):
+                    bound_memory(request["memory"])
+                search_user_site()
                 helper = Helper(request)
                 answer = {"salt": helper.salt.version}
+                # The daemon reads what stands there only if this process does not start.
+                os.dup2(null, 1)
+                os.dup2(null, 2)
             else:
                 answer = helper.answer(request)
         except BaseException:  # pylint: disable=broad-except
             answer = {"error": traceback.format_exc().strip().splitlines()[-1]}
         answer["logs"] = records.take()
-        answers.write(json.dumps(answer) + "\n")
+        try:
+            text = json.dumps(answer)
+        except MemoryError as exc:
+            del answer
+            text = json.dumps({"error": ": ".join(raised(exc).values())})
+        answers.write(text + "\n")
         answers.flush()
 
 
