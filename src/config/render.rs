@@ -218,6 +218,7 @@ mod tests {
                 "  age_max: 1h  # default",
                 "  depth_max: 8  # default",
                 "  # python: not set  # default",
+                "  helper_memory: 1GiB  # default",
                 "zeromq:",
                 "  # pull: not set  # default",
                 "  # pub: not set  # default",
