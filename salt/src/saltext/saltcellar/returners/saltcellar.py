@@ -25,6 +25,8 @@ map ``saltcellar:`` without the prefix, and on a minion they may come from pilla
     # saltcellar/saltcellar.sock in $XDG_RUNTIME_DIR or else in ~/.local/state. The environment
     # variable SALTCELLAR_SOCKET wins over all.
     saltcellar.socket: /run/saltcellar/saltcellar.sock
+    # The user that the daemon runs as. Unset: root, the user of this process, or the owner of the socket's directory.
+    saltcellar.daemon_user: saltcellar
     # Seconds that a call may take before the daemon counts as away.
     saltcellar.timeout: 2
     # The same for calls that list all jobs.

@@ -20,7 +20,7 @@ import time
 import salt.utils.jid
 import salt.utils.job
 from salt.exceptions import CommandExecutionError
-from saltext.saltcellar.utils import fold, jids
+from saltext.saltcellar.utils import fold, jids, peer
 from saltext.saltcellar.utils import settings as settings_
 from saltext.saltcellar.utils import spool as spool_
 from saltext.saltcellar.utils import wire
@@ -400,6 +400,8 @@ class Client:
             raise Away(f"{path}: {exc}") from exc
         except wire.TimedOut as exc:
             _trip(path)
+            if isinstance(exc, peer.Untrusted):
+                complain("untrusted", "saltcellar: %s: %s", path, exc)
             raise Away(f"{path}: {exc}") from exc
         except wire.Refusal as exc:
             if exc.code in ("unavailable", "internal"):
@@ -599,7 +601,7 @@ def _connect(settings, deadline):
         from saltext.saltcellar.utils import https
 
         return https.Connection(settings, deadline)
-    return wire.Connection(settings.socket, deadline)
+    return peer.Connection(settings, deadline)
 
 
 def _take(path):

@@ -33,6 +33,7 @@ KEYS = {
     "pki_dir": (str, None),
     "full_ret": (bool, False),
     "return_kwargs": (list, ()),
+    "daemon_user": (str, None),
 }
 
 #: Of Salt's options what :func:`said` looks at.

@@ -1,0 +1,89 @@
+"""
+Who serves the daemon's socket.
+
+A path proves nothing: whoever may write to the socket's directory can put a socket of their own there, and would
+be handed every return, and asked for every answer. The kernel knows the user that called ``listen(2)``, and only
+these users are trusted:
+
+* root, and the user of this process, who could read its memory anyway;
+* ``saltcellar.daemon_user``, if it is set;
+* otherwise the owner of the socket's directory, if nobody else can replace that directory. So a daemon with a user
+  and a runtime directory of its own needs no setting, be the caller a root master, one with ``user: salt``, or a
+  user's ``salt`` command.
+"""
+
+import os
+import pwd
+import socket
+import stat
+import struct
+
+from saltext.saltcellar.utils import wire
+
+_UCRED = struct.Struct("@iII")
+
+
+class Untrusted(wire.TimedOut):
+    """
+    Another user serves the socket; a person has to do something about it.
+
+    A ``TimedOut``, because the client then keeps the entry without blaming it, and asks less often.
+    """
+
+
+class Connection(wire.Connection):
+    """A connection to the daemon of this machine, if a trusted user serves the socket."""
+
+    def __init__(self, settings, deadline):
+        super().__init__(settings.socket, deadline)
+        try:
+            credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+            verify(_UCRED.unpack(credentials)[1], settings.socket, settings.daemon_user)
+        except BaseException:
+            self.close()
+            raise
+
+
+def verify(uid, path, daemon_user):
+    """Raises :class:`Untrusted` unless the user ``uid`` is trusted to serve the socket ``path``."""
+    if uid in (0, os.geteuid()):
+        return
+    if daemon_user:
+        if uid == _uid(daemon_user):
+            return
+        remedy = f"saltcellar.daemon_user is {daemon_user}"
+    else:
+        if uid == _directory_owner(path):
+            return
+        remedy = f"if the daemon runs as that user, set saltcellar.daemon_user: {_name(uid)}"
+    raise Untrusted(f"user {_name(uid)} serves this socket and is not trusted, nothing was sent ({remedy})")
+
+
+def _directory_owner(path):
+    """The owner of a socket's directory; ``None`` if somebody else could have put that directory there."""
+    directory = os.path.realpath(os.path.dirname(os.path.abspath(path)))
+    try:
+        owner = os.stat(directory).st_uid
+        while directory != os.path.dirname(directory):
+            directory = os.path.dirname(directory)
+            above = os.stat(directory)
+            # The sticky bit does not help: it protects names that exist, and anybody may have been the first.
+            if above.st_uid not in (0, owner, os.geteuid()) or above.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                return None
+    except OSError:
+        return None
+    return owner
+
+
+def _uid(user):
+    try:
+        return int(user) if user.isdigit() else pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None
+
+
+def _name(uid):
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
