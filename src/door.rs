@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::limits::PEER_PATIENCE;
+use crate::limits::{LISTEN_BACKLOG, PEER_PATIENCE};
 
 /// Why the socket could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -104,14 +104,15 @@ impl Door {
             .transpose()?;
         let parent = path.parent().unwrap_or(Path::new("/"));
         if !parent.is_dir() {
-            let made = fs::DirBuilder::new().recursive(true).mode(0o750).create(parent);
-            made.map_err(io("create the directory", parent))?;
+            make_dirs(parent, mode).map_err(io("create the directory", parent))?;
             if gid.is_some() {
                 std::os::unix::fs::chown(parent, None, gid).map_err(io("change the group of", parent))?;
             }
         }
         let uid = rustix::process::geteuid().as_raw();
-        for concern in concerns(parent, uid, mode, gid).map_err(io("look at the directory", parent))? {
+        let looking = || io("look at the directory", parent);
+        let of_parents = parents(parent, "the socket's directory", uid).map_err(looking())?;
+        for concern in concerns(parent, uid, mode, gid).map_err(looking())?.into_iter().chain(of_parents) {
             if concern.grave {
                 return Err(SocketError::Unsafe(concern));
             }
@@ -128,11 +129,7 @@ impl Door {
             Ok(_) => fs::remove_file(path).map_err(io("remove the stale socket", path))?,
             Err(_) => {}
         }
-        // Nobody is let in before the mode is set.
-        let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
-        let bound = UnixListener::bind(path);
-        rustix::process::umask(umask);
-        let listener = bound.map_err(io("bind", path))?;
+        let listener = bind_closed(path).map_err(io("bind", path))?;
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io("set the mode of", path))?;
         if gid.is_some() {
             std::os::unix::fs::chown(path, None, gid).map_err(io("change the group of", path))?;
@@ -183,6 +180,28 @@ impl Door {
     }
 }
 
+/// Binds and listens; the file has mode 0600. Linux takes the mode from the unbound socket, so that neither the umask, which
+/// other threads use, nor a moment between two calls decides who may connect.
+fn bind_closed(path: &Path) -> io::Result<UnixListener> {
+    let socket = UnixSocket::new_stream()?;
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(0o600))?;
+    socket.bind(path)?;
+    socket.listen(LISTEN_BACKLOG)
+}
+
+/// Makes a directory and those above it: mode 0750 if the socket's mode lets a group or others in, otherwise 0700. The umask does
+/// not count, because it is that of the store's files.
+fn make_dirs(dir: &Path, socket_mode: u32) -> io::Result<()> {
+    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir()) {
+        make_dirs(parent, socket_mode)?;
+    }
+    let mode = if socket_mode & 0o066 == 0 { 0o700 } else { 0o750 };
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        made => made.and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(mode))),
+    }
+}
+
 /// Something about a directory that is not as it should be around the socket, and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Concern {
@@ -201,6 +220,48 @@ impl std::fmt::Display for Concern {
 pub fn concerns(dir: &Path, uid: u32, mode: u32, gid: Option<u32>) -> io::Result<Vec<Concern>> {
     let found = fs::metadata(dir)?;
     Ok(judge(&dir.display().to_string(), &Directory::of(&found), uid, mode, gid))
+}
+
+/// What is to be said about the directories above `dir`, which is called `what`: whoever may write to one of them can put another
+/// directory in its place.
+pub fn parents(dir: &Path, what: &str, uid: u32) -> io::Result<Vec<Concern>> {
+    // The names on the way and those of the real path: a link can be replaced as well as a directory.
+    let (named, real) = (std::path::absolute(dir)?, dir.canonicalize()?);
+    let mut seen = Vec::new();
+    let mut concerns = Vec::new();
+    for parent in named.ancestors().skip(1).chain(real.ancestors().skip(1)) {
+        let found = fs::metadata(parent)?;
+        let id = (found.dev(), found.ino());
+        if !seen.contains(&id) {
+            seen.push(id);
+            let words = (parent.display().to_string(), format!("{what} {}", dir.display()));
+            concerns.extend(judge_parent((&words.0, &words.1), &Directory::of(&found), uid));
+        }
+    }
+    Ok(concerns)
+}
+
+fn judge_parent((name, of): (&str, &str), dir: &Directory, uid: u32) -> Vec<Concern> {
+    let mut concerns = Vec::new();
+    let mut say = |grave, words| concerns.push(Concern { grave, words });
+    // In a sticky directory nobody but the owners can rename or remove what is there.
+    let sticky = dir.mode & 0o1000 != 0;
+    if dir.uid != 0 && dir.uid != uid {
+        let owner = dir.uid;
+        say(false, format!("{name} belongs to uid {owner}, who can replace {of}: `chown root {name}`"));
+    }
+    if dir.mode & 0o002 != 0 && !sticky {
+        let mode = dir.mode;
+        say(true, format!("anyone can write to {name} (mode {mode:04o}) and replace {of}: `chmod o-w {name}`"));
+    }
+    if dir.mode & 0o020 != 0 && !sticky {
+        let gid = dir.gid;
+        say(
+            false,
+            format!("members of group {gid} can write to {name} and replace {of}: `chmod g-w {name}`"),
+        );
+    }
+    concerns
 }
 
 /// What of a directory matters.
@@ -388,6 +449,63 @@ mod tests {
         }
         assert_eq!(said((0, 5, 0o750), 7, 0o660, Some(5)), []);
         assert_eq!(said((0, 5, 0o755), 7, 0o666, None), [], "everyone is meant to come in");
+    }
+
+    #[test]
+    fn a_parent_that_others_can_write_to_is_reported_unless_it_is_sticky() {
+        let said = |uid, gid, mode| {
+            let dir = Directory { uid, gid, mode };
+            judge_parent(("/a", "the state directory /a/b"), &dir, 7)
+                .iter()
+                .map(|concern| (concern.grave, concern.words.split(' ').next().unwrap_or_default().to_owned()))
+                .collect::<Vec<_>>()
+        };
+        let one = |grave, word: &str| vec![(grave, word.to_owned())];
+        for dir in [(0, 0, 0o755), (7, 5, 0o755), (0, 0, 0o1777), (0, 5, 0o1775)] {
+            assert_eq!(said(dir.0, dir.1, dir.2), [], "{dir:?}");
+        }
+        assert_eq!(said(8, 0, 0o755), one(false, "/a"));
+        assert_eq!(said(0, 0, 0o757), one(true, "anyone"));
+        assert_eq!(said(0, 5, 0o775), one(false, "members"));
+        assert_eq!(said(8, 0, 0o1777), one(false, "/a"), "the owner of a sticky directory can rename all in it");
+    }
+
+    #[test]
+    fn all_parents_of_both_ends_of_a_link_are_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let (open, closed) = (dir.path().join("open"), dir.path().join("closed"));
+        for path in [&open.join("dir"), &closed] {
+            fs::create_dir_all(path).unwrap();
+        }
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        std::os::unix::fs::symlink(open.join("dir"), closed.join("link")).unwrap();
+        std::os::unix::fs::symlink(&closed, open.join("link")).unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        let grave = |path: &Path| parents(path, "it", uid).unwrap().iter().filter(|c| c.grave).count();
+        for (path, count) in [("open/dir", 1), ("closed", 0), ("closed/link", 1), ("open/link", 1), ("open", 0)] {
+            assert_eq!(grave(&dir.path().join(path)), count, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_closed_to_others_until_its_mode_is_set_whatever_the_umask() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = bind_closed(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        drop(listener);
+    }
+
+    #[test]
+    fn directories_made_for_a_socket_let_in_whom_the_socket_lets_in() {
+        for (socket_mode, mode) in [(0o660, 0o750), (0o600, 0o700)] {
+            let dir = tempfile::tempdir().unwrap();
+            make_dirs(&dir.path().join("a/b"), socket_mode).unwrap();
+            for made in ["a", "a/b"] {
+                let found = fs::metadata(dir.path().join(made)).unwrap().mode() & 0o777;
+                assert_eq!(found, mode, "{made} for {socket_mode:o}");
+            }
+        }
     }
 
     #[test]

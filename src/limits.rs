@@ -77,6 +77,9 @@ pub const ANSWERS_WRITTEN_AT_ONCE: usize = 64 * 1024;
 /// How long a peer may take over a frame it has begun, or over taking an answer.
 pub const PEER_PATIENCE: Duration = Duration::from_secs(30);
 
+/// Connections of a unix socket that may wait to be accepted; the system has a bound of its own (`net.core.somaxconn`).
+pub const LISTEN_BACKLOG: u32 = 1024;
+
 /// How long a new peer may take over its preamble.
 pub const PREAMBLE_PATIENCE: Duration = Duration::from_secs(10);
 

@@ -10,6 +10,7 @@ mod access;
 mod disk;
 mod master;
 mod options;
+mod permissions;
 mod python;
 
 use std::fmt::Write as _;
@@ -134,6 +135,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         look_at_counters(&mut found, &status);
     }
     disk::look(&mut found, &config, away);
+    permissions::look(&mut found, &config, daemon_uid(&choice.path));
     let mut spools = args.spool.clone();
     let salt_master = SaltMaster::read(&args.salt_config.join("master"));
     if !args.no_master && is_there(&mut found, &salt_master, args) {
@@ -174,9 +176,6 @@ fn look_at_master(
     socket: &Path,
     args: &Args,
 ) {
-    // The socket belongs to whom the daemon runs as; without one, to whom it would if it were started now.
-    let uid = std::fs::symlink_metadata(socket)
-        .map_or_else(|_| rustix::process::geteuid().as_raw(), |file| file.uid());
     let python = match python::find(args.salt_python.as_deref()) {
         Some(path) => python::ask(&path).map_err(|why| format!("{} cannot be asked: {why}", path.display())),
         None => Err("no salt-master is on PATH that would name its Python".to_owned()),
@@ -186,9 +185,14 @@ fn look_at_master(
     {
         found.say("salt", Verdict::Ok, format!("{salt}, in {}", installed.python.display()));
     }
-    let daemon = access::Who::numbered(uid);
+    let daemon = access::Who::numbered(daemon_uid(socket));
     let beside = master::Beside { master: salt_master, config, socket, daemon: &daemon, python: &python };
     master::look(found, &beside);
+}
+
+/// Whom the daemon runs as: its socket's owner; without a socket, whom it would run as if it were started now.
+fn daemon_uid(socket: &Path) -> u32 {
+    std::fs::symlink_metadata(socket).map_or_else(|_| rustix::process::geteuid().as_raw(), |file| file.uid())
 }
 
 fn report(global: &Global, found: &Findings, away: bool) -> anyhow::Result<()> {
@@ -236,7 +240,10 @@ fn look_at_socket(found: &mut Findings, socket: &Path, config: &Config) {
     };
     let mode = file.mode() & 0o777;
     let gid = config.socket_group.as_deref().and_then(door::group_id);
-    let concerns = match door::concerns(socket.parent().unwrap_or(Path::new("/")), file.uid(), mode, gid) {
+    let dir = socket.parent().unwrap_or(Path::new("/"));
+    let looked = door::concerns(dir, file.uid(), mode, gid)
+        .and_then(|of_dir| Ok([of_dir, door::parents(dir, "the socket's directory", file.uid())?].concat()));
+    let concerns = match looked {
         Ok(concerns) => concerns,
         Err(error) => {
             return found.say(

@@ -179,6 +179,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         )
         .into());
     }
+    // Copies of the archive are for the user who makes them; `serve` reads the configuration first, which may name a group.
+    if matches!(verb, Verb::Store(_) | Verb::Export(_)) {
+        restrict_umask(0o077);
+    }
     match verb {
         Verb::Serve(args) => serve::run(&global, args),
         Verb::Check => check::run(&global),
@@ -195,6 +199,13 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Version => version::run(&global),
         Verb::Completions(args) => completions::run(&args),
     }
+}
+
+/// Takes permissions from all files that the process creates from now on, in addition to those that its umask takes already.
+fn restrict_umask(mask: u32) {
+    let mask = rustix::fs::Mode::from_raw_mode(mask);
+    let inherited = rustix::process::umask(mask);
+    rustix::process::umask(inherited | mask);
 }
 
 /// Says what went wrong. Causes may quote what a daemon or a file said, hence the escaping.

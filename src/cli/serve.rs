@@ -35,6 +35,7 @@ See also: saltcellar check";
 pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
     let given = Given { bus: args.bus, log_level: args.log_level, ..global.given() };
     let config = Config::load(&given, &Surroundings::of_process()).context("read the configuration")?;
+    super::restrict_umask(config.umask());
     logs::start(&config.log);
     crate::daemon::run(&config)
 }

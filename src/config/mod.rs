@@ -107,6 +107,13 @@ pub struct LogConfig {
     pub format: LogFormat,
 }
 
+impl Config {
+    /// The umask of the daemon: nothing for others; reading for the group if the socket has one.
+    pub fn umask(&self) -> u32 {
+        if self.socket_group.is_some() { 0o027 } else { 0o077 }
+    }
+}
+
 impl Space {
     /// The bytes, if it says any.
     pub fn bytes(self) -> Option<u64> {

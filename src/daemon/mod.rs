@@ -11,6 +11,7 @@
 //!
 //! Whatever was taken before the stop is stored and answered before the process ends.
 
+mod permissions;
 mod reactor;
 mod threads;
 mod watchdog;
@@ -88,6 +89,7 @@ impl Daemon {
         let options =
             Options { metrics: metrics.clone(), medium, ..store_options(config, holder, clock.clone()) };
         let opened = Store::open(&options).context("open the store")?;
+        permissions::restrict(&config.state_dir, config.umask()).context("restrict the state directory")?;
         let (store, intake) = (opened.store, opened.intake);
         let (appender, committer) = (opened.appender, opened.committer);
         let (sealer, retainer) = (opened.sealer, opened.retainer);

@@ -19,7 +19,7 @@ pub(super) mod power_cut;
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub struct Space {
 
 /// Where a store keeps its files.
 pub trait Medium: Debug + Send + Sync {
-    /// Makes a file, or empties the one that is there, for reading and writing.
+    /// Makes a file, or empties the one that is there, for reading and writing. A symbolic link is refused.
     fn create(&self, path: &Path) -> io::Result<Box<dyn MediumFile>>;
 
     /// Opens a file for reading.
@@ -128,7 +128,11 @@ pub struct Disk;
 
 impl Medium for Disk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn MediumFile>> {
-        Ok(Box::new(OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?))
+        // Whoever can write to a backup's directory may have put a link there.
+        let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).custom_flags(no_link);
+        Ok(Box::new(options.open(path)?))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn MediumFile>> {

@@ -65,7 +65,8 @@ fn doctor_names_what_waits_what_was_lost_and_a_directory_that_is_open() {
     let output = doctor(&cellar, &[]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(verdict(&checks(&output), "socket").0, "problem");
-    assert!(stderr(&output).contains("1 of "), "{}", stderr(&output));
+    assert_eq!(verdict(&checks(&output), "state directory").0, "problem", "it can be replaced");
+    assert!(stderr(&output).contains("2 of "), "{}", stderr(&output));
 
     set_mode(&cellar, 0o700);
     cellar.kill();
@@ -74,6 +75,61 @@ fn doctor_names_what_waits_what_was_lost_and_a_directory_that_is_open() {
     assert_eq!(output.status.code(), Some(69), "{found:?}");
     assert_eq!(verdict(&found, "daemon").0, "problem");
     assert!(verdict(&found, "spool").1.contains("when a daemon answers"), "{found:?}");
+}
+
+#[test]
+fn doctor_was_silent_about_a_state_directory_and_a_key_that_others_can_read() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let cellar = Cellar::start();
+    let (config, key) = (cellar.dir.path().join("c.yaml"), cellar.dir.path().join("key.pem"));
+    std::fs::write(&key, "no key").unwrap();
+    let https = format!("https: {{certificate: /no/such/file, key: {}}}\n", key.display());
+    std::fs::write(&config, https).unwrap();
+    let look = |state: u32, key_mode: u32| {
+        let set = |path: &std::path::Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        set(&cellar.state_dir(), state);
+        set(&key, key_mode);
+        let checks = checks(&doctor(&cellar, &["--config", config.to_str().unwrap()]));
+        let of = |check| {
+            let (verdict, words) = verdict(&checks, check);
+            (verdict.to_owned(), words.to_owned())
+        };
+        (of("state directory"), of("https.key"))
+    };
+    for (state, key, expected) in [
+        (0o700, 0o600, ["", ""]),
+        (0o700, 0o640, ["", ""]),
+        (0o750, 0o604, ["its group can read", "others can read"]),
+        (0o705, 0o660, ["others can read", "its group can read or write"]),
+        (0o777, 0o666, ["others can read or write", "others can read or write"]),
+    ] {
+        let (of_state, of_key) = look(state, key);
+        for ((verdict, words), expected) in [of_state, of_key].into_iter().zip(expected) {
+            let is = if expected.is_empty() { "ok" } else { "warning" };
+            assert!(verdict == is && words.contains(expected), "{state:o} {key:o}: {verdict} {words}");
+        }
+    }
+}
+
+#[test]
+fn doctor_was_silent_about_a_parent_of_the_socket_that_others_can_write_to() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let outer = dir.path().join("outer");
+    std::fs::create_dir(&outer).unwrap();
+    let inner = tempfile::tempdir_in(&outer).unwrap();
+    let cellar = Cellar::start_on(inner);
+    for (mode, is) in [(0o755, "ok"), (0o777, "problem"), (0o1777, "ok"), (0o775, "warning")] {
+        std::fs::set_permissions(&outer, std::fs::Permissions::from_mode(mode)).unwrap();
+        let checks = checks(&doctor(&cellar, &[]));
+        for check in ["socket", "state directory"] {
+            let (verdict, words) = verdict(&checks, check);
+            assert!(verdict == is, "{mode:o}: {verdict} {words}");
+            assert!(is == "ok" || words.contains("replace"), "{words}");
+        }
+    }
 }
 
 #[test]

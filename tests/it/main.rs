@@ -38,6 +38,9 @@ mod bus_door;
 /// What `doctor` finds.
 mod doctor;
 
+/// Permissions of what is kept and exported, and links in the way.
+mod permissions;
+
 /// What `doctor` finds in a Salt master's configuration.
 mod doctor_master;
 

@@ -64,4 +64,8 @@ fn the_files_agree_with_the_program() {
     assert_eq!(saltcellar::config::SYSTEM_SOCKET, "/run/saltcellar/saltcellar.sock");
     assert!(SYSUSERS.contains("\ng saltcellar "));
     assert!(TMPFILES.contains("\nd /run/saltcellar 0750 root saltcellar "));
+    // The daemon's own umask, and modes that it would not have to restrict; the group comes to the socket all the same.
+    assert!(UNIT.contains("\nUMask=0077\n") && UNIT.contains("\nStateDirectoryMode=0700\n"));
+    assert!(TMPFILES.contains("\nd /var/lib/saltcellar 0700 root saltcellar "));
+    assert!(UNIT.contains("\nGroup=saltcellar\n") && UNIT.contains("\nRuntimeDirectoryMode=0750\n"));
 }

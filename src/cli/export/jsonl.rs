@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, BufWriter, Seek as _, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -31,7 +32,7 @@ pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<
         drop(bar);
         return say(&format!("{entries} entries exported"));
     }
-    if file.exists() {
+    if file.symlink_metadata().is_ok() {
         bail!("export to {}: it is there already; remove it, or name another file", file.display());
     }
     let part = PathBuf::from({
@@ -41,7 +42,7 @@ pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<
     });
     let writing = || format!("write {}", part.display());
     let from = resume(&part, events)?;
-    let mut out = OpenOptions::new().append(true).create(true).open(&part).with_context(writing)?;
+    let mut out = open(&part, OpenOptions::new().append(true).create(true)).with_context(writing)?;
     if from.is_none() {
         out.set_len(0).with_context(writing)?;
         write_head(&mut out, events).with_context(writing)?;
@@ -65,10 +66,22 @@ fn write_head(out: &mut impl Write, events: bool) -> io::Result<()> {
     writeln!(out, "{}", json!({ "kind": "saltcellar", "version": JSONL_VERSION, "events": events }))
 }
 
+/// Opens the file in the making. One of somebody else could be read by them later, and a link leads anywhere.
+fn open(part: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let file = options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed()).open(part)?;
+    let found = file.metadata()?;
+    if found.uid() != rustix::process::geteuid().as_raw() || found.nlink() > 1 || !found.is_file() {
+        return Err(io::Error::other("it is not a file of this user alone; remove it"));
+    }
+    // Of an earlier release, which left it open to others.
+    file.set_permissions(fs::Permissions::from_mode(found.mode() & 0o700))?;
+    Ok(file)
+}
+
 /// Where an interrupted export of the same kind goes on; what follows its last whole line is cut off.
 fn resume(part: &Path, events: bool) -> anyhow::Result<Option<u64>> {
     let reading = || format!("go on with {}", part.display());
-    let file = match File::open(part) {
+    let file = match open(part, OpenOptions::new().read(true)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.with_context(reading)?,
     };
@@ -98,7 +111,7 @@ fn resume(part: &Path, events: bool) -> anyhow::Result<Option<u64>> {
     if number == 0 {
         return Ok(None);
     }
-    let mut file = OpenOptions::new().write(true).open(part).with_context(reading)?;
+    let mut file = open(part, OpenOptions::new().write(true)).with_context(reading)?;
     file.set_len(end).with_context(reading)?;
     file.seek(SeekFrom::End(0)).with_context(reading)?;
     Ok(Some(last.map_or(1, |seq| seq + 1)))

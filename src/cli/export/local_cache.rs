@@ -6,7 +6,6 @@
 //! there as long as the export is not done, and says that it may go on. A job that is in the tree already is left alone.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -26,6 +25,7 @@ use crate::limits::{CLI_PAGE_ROWS, IMPORT_BAD_NAMED};
 use crate::model::{JidKey, Kind};
 use crate::query::{Standing, load_of, rank};
 use crate::store::tools::Watch as _;
+use crate::store::tools::tree::Tree;
 use crate::wire::msgpack::{self, Writer, as_text, is_nil};
 
 /// Arguments of `export local_cache`.
@@ -68,8 +68,8 @@ const PLACE: &str = ".saltcellar-export";
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let mut jobs = ask::connect(global)?;
-    let place = prepare(args)?;
-    let mut export = Export { args, place: place.clone(), jobs: 0, there: 0, returns: 0, bad: 0 };
+    let tree = prepare(args)?;
+    let mut export = Export { args, tree, jobs: 0, there: 0, returns: 0, bad: 0 };
     let mut bar = Bar::new("export", Unit::Jobs);
     let status = client.call("status", Value::Map(Vec::new())).context("ask how much there is")?;
     // What comes in meanwhile is not part of it.
@@ -86,8 +86,9 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             _ => break,
         }
     }
-    sync(&args.dir)?;
-    fs::remove_dir_all(&place).with_context(|| format!("remove {}", place.display()))?;
+    let dir = args.dir.display();
+    export.tree.sync_file_system().with_context(|| format!("sync {dir}"))?;
+    export.tree.remove(PLACE).with_context(|| format!("remove {PLACE} in {dir}"))?;
     let seconds = bar.seconds();
     drop(bar);
     export.report(global, seconds)?;
@@ -98,20 +99,20 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 /// Makes the directory ready, if it may be written to.
-fn prepare(args: &Args) -> anyhow::Result<PathBuf> {
-    let (dir, place) = (&args.dir, args.dir.join(PLACE));
+fn prepare(args: &Args) -> anyhow::Result<Tree> {
+    let dir = &args.dir;
     let writing = || format!("write to {}", dir.display());
-    fs::create_dir_all(dir).with_context(writing)?;
-    let has_more = fs::read_dir(dir).with_context(writing)?.next().is_some();
-    if has_more && !place.is_dir() && !args.into_existing {
+    let tree = Tree::root(dir).with_context(writing)?;
+    let names = tree.list("").with_context(writing)?;
+    if !names.is_empty() && !names.iter().any(|name| name == PLACE) && !args.into_existing {
         bail!(
             "write to {}: it is not empty, and no export of ours was interrupted there; name a new directory, or say --into-existing to add \
              to Salt's job cache",
             dir.display()
         );
     }
-    fs::create_dir_all(&place).with_context(writing)?;
-    Ok(place)
+    tree.make_dir(PLACE).with_context(writing)?;
+    Ok(tree)
 }
 
 /// Jids before another one, the newest first, and whether there are more.
@@ -132,16 +133,9 @@ fn page(
     Ok((jids, answer["more"].as_bool() == Some(true)))
 }
 
-/// Has the system write everything to the disk.
-fn sync(dir: &Path) -> anyhow::Result<()> {
-    let syncing = || format!("sync {}", dir.display());
-    let dir = File::open(dir).with_context(syncing)?;
-    rustix::fs::syncfs(&dir).with_context(syncing)
-}
-
 struct Export<'a> {
     args: &'a Args,
-    place: PathBuf,
+    tree: Tree,
     jobs: u64,
     there: u64,
     returns: u64,
@@ -149,8 +143,8 @@ struct Export<'a> {
 }
 
 /// A job in the making. Returns are on the disk, the rest is small.
-struct Making {
-    dir: PathBuf,
+struct Making<'a> {
+    dir: &'a Tree,
     load: Vec<u8>,
     rank: u8,
     minions: Option<BTreeSet<Vec<u8>>>,
@@ -174,18 +168,15 @@ impl Export<'_> {
     fn job(&mut self, client: &mut Client, jid: &str, until: u64) -> anyhow::Result<()> {
         let name = dir_name(self.args.hash_type, jid);
         let (top, rest) = name.split_at(2);
-        let target = self.args.dir.join(top).join(rest);
-        if target.exists() {
+        let (target, place) = (Path::new(top).join(rest), Path::new(PLACE).join("making").join("job"));
+        let writing = || format!("write job {jid} to {}", self.args.dir.display());
+        if self.tree.file_type(&target).with_context(writing)?.is_some() {
             self.there += 1;
             return Ok(());
         }
-        let dir = self.place.join("making").join("job");
-        let writing = || format!("write job {jid} to {}", dir.display());
-        if dir.exists() {
-            fs::remove_dir_all(&dir).with_context(writing)?;
-        }
-        fs::create_dir_all(&dir).with_context(writing)?;
-        let mut making: Option<Making> = None;
+        self.tree.remove(&place).with_context(writing)?;
+        let dir = self.tree.make_dir(&place).with_context(writing)?;
+        let mut making: Option<Making<'_>> = None;
         let mut from = None;
         loop {
             client.post("entries", &question(jid, from)).context("read a job")?;
@@ -205,15 +196,13 @@ impl Export<'_> {
         // None: retention has let go of it meanwhile, or it began after the export.
         let Some(making) = making else { return Ok(()) };
         making.finish(jid).with_context(writing)?;
-        let parent = self.args.dir.join(top);
-        fs::create_dir_all(&parent).with_context(writing)?;
-        fs::rename(&dir, &target).with_context(|| format!("move job {jid} to {}", target.display()))?;
+        self.tree.rename(&place, &target).with_context(writing)?;
         self.jobs += 1;
         self.returns += making.answers.len() as u64;
         Ok(())
     }
 
-    fn take(&mut self, making: &mut Making, jid: &str, entry: &Value) -> io::Result<()> {
+    fn take(&mut self, making: &mut Making<'_>, jid: &str, entry: &Value) -> io::Result<()> {
         let Some(kind) = entry["kind"].as_str().and_then(Kind::named) else { return Ok(()) };
         let body = entry["body"].as_slice().unwrap_or_default();
         if rank(kind) > making.rank {
@@ -243,7 +232,7 @@ impl Export<'_> {
                 }
             }
             Kind::Endtime => making.endtime = as_text(body).map(|text| text.as_bytes().to_vec()),
-            Kind::NoCache => write(&making.dir.join("nocache"), b"", making.at)?,
+            Kind::NoCache => write(making.dir, "nocache", b"", making.at)?,
             Kind::Return => {
                 let minion = entry["minion"].as_str().unwrap_or_default();
                 let taken = ["jid", "nocache", "endtime"].contains(&minion);
@@ -281,11 +270,11 @@ impl Export<'_> {
     }
 }
 
-impl Making {
-    fn of(jid: &str, dir: &Path, first: &Value) -> Self {
+impl<'a> Making<'a> {
+    fn of(jid: &str, dir: &'a Tree, first: &Value) -> Self {
         let at = JidKey::of(jid).time().map(|at| at.0);
         Self {
-            dir: dir.to_owned(),
+            dir,
             load: Vec::new(),
             rank: 0,
             minions: None,
@@ -308,8 +297,7 @@ impl Making {
             Some(known) if !new.counts_before(*known) => return Ok(()),
             _ => self.answers.insert(minion.to_owned(), new),
         };
-        let dir = self.dir.join(minion);
-        fs::create_dir_all(&dir)?;
+        let dir = self.dir.make_dir(minion)?;
         let at = entry["time"].as_i64().unwrap_or(self.at);
         let pairs: Vec<_> = ["return", "retcode", "success"]
             .into_iter()
@@ -320,13 +308,10 @@ impl Making {
         for (key, value) in pairs {
             w.str(key).raw(value);
         }
-        write(&dir.join("return.p"), &w.into_bytes(), at)?;
+        write(&dir, "return.p", &w.into_bytes(), at)?;
         match msgpack::get(body, "out") {
-            Some(out) => write(&dir.join("out.p"), out, at),
-            None => match fs::remove_file(dir.join("out.p")) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            },
+            Some(out) => write(&dir, "out.p", out, at),
+            None => dir.remove("out.p"),
         }
     }
 
@@ -340,18 +325,18 @@ impl Making {
             w.into_bytes()
         };
         if self.rank > 0 {
-            write(&self.dir.join(".load.p"), &with_jid(&self.load, jid), self.at)?;
+            write(self.dir, ".load.p", &with_jid(&self.load, jid), self.at)?;
         }
         // Without that file Salt's `get_load` raises, even if there is nothing to say.
         let none = BTreeSet::new();
-        write(&self.dir.join(".minions.p"), &list(self.minions.as_ref().unwrap_or(&none)), self.at)?;
+        write(self.dir, ".minions.p", &list(self.minions.as_ref().unwrap_or(&none)), self.at)?;
         for (syndic, minions) in &self.syndics {
-            write(&self.dir.join(format!(".minions.{syndic}.p")), &list(minions), self.at)?;
+            write(self.dir, &format!(".minions.{syndic}.p"), &list(minions), self.at)?;
         }
         if let Some(endtime) = &self.endtime {
-            write(&self.dir.join("endtime"), endtime, self.at)?;
+            write(self.dir, "endtime", endtime, self.at)?;
         }
-        write(&self.dir.join("jid"), jid.as_bytes(), self.at)
+        write(self.dir, "jid", jid.as_bytes(), self.at)
     }
 }
 
@@ -374,9 +359,10 @@ fn is_file_name(name: &str) -> bool {
     !name.is_empty() && name.len() < 200 && name != "." && name != ".." && !name.contains(['/', '\0'])
 }
 
-/// Writes a file with a time of its own.
-fn write(path: &Path, bytes: &[u8], at: i64) -> io::Result<()> {
-    let mut file = File::create(path)?;
+/// Writes a file with a time of its own, in place of one of that name.
+fn write(dir: &Tree, name: &str, bytes: &[u8], at: i64) -> io::Result<()> {
+    dir.remove(name)?;
+    let mut file = dir.create_new(name)?;
     file.write_all(bytes)?;
     let since = Duration::from_micros(u64::try_from(at).unwrap_or(0));
     let time: SystemTime = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);

@@ -17,14 +17,17 @@
 //! first, and copied up to the last whole frame below that.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
 
 use super::files;
 use super::layout::{self, Place};
 use super::manifest::{Log, Manifest, Small, Stamp, State};
 use super::scan::{self, Scanned};
+use super::tree::Tree;
 use super::{ToolError, Watch};
 use crate::clock::Micros;
 use crate::store::error::io_at;
@@ -104,7 +107,9 @@ pub fn backup(
     };
     let new: u64 = sources.iter().filter(|s| known(s).is_none()).map(|s| s.stamp.size).sum();
     files::check_room(to, new)?;
-    files::make_dir(to)?;
+    let tree = Tree::root(to)?;
+    // Before anything is copied: none of them is a link.
+    dirs(&tree)?;
     let mut report = Report::default();
     let mut manifest = Manifest { store_format, made: now.0, sequence, logs: Vec::new(), smalls: Vec::new() };
     let mut done = 0;
@@ -117,7 +122,7 @@ pub fn backup(
         watch.step(done, new, &name);
         let size = source.stamp.size;
         let mut each = |bytes: u64| watch.step(done + bytes, new, &name);
-        if let Some(log) = take((source, format.stamp), to, &before, options, &mut each, &mut report)? {
+        if let Some(log) = take((source, format.stamp), &tree, &before, options, &mut each, &mut report)? {
             report.segments_copied += 1;
             manifest.logs.push(log);
         }
@@ -140,11 +145,11 @@ pub fn backup(
     for name in layout::SMALL_FILES {
         manifest.smalls.extend(small(from, to, name, &before)?);
     }
-    for dir in dirs(to)? {
-        files::sync_dir(&dir)?;
+    for dir in dirs(&tree)? {
+        tree.sync(&dir).map_err(io_at("sync the directory", &tree.path(&dir)))?;
     }
     manifest.write(to)?;
-    remove_unnamed(to, &manifest)?;
+    remove_unnamed(&tree, &manifest)?;
     report.segments = manifest.logs.len() as u64;
     report.bytes = manifest.logs.iter().map(|log| log.bytes).sum();
     Ok(report)
@@ -201,7 +206,7 @@ fn stamp(file: &File, path: &Path) -> Result<Stamp, StoreError> {
 /// Copies one log; none if retention has dropped it since.
 fn take(
     (source, stamp_of_store): (Source, Option<u64>),
-    to: &Path,
+    tree: &Tree,
     before: &Manifest,
     options: Options,
     each: &mut dyn FnMut(u64),
@@ -228,24 +233,23 @@ fn take(
         // What lies behind the last whole frame is being written, or was never finished.
         bytes = scanned.end;
     }
-    let name =
-        new_name(to, &format!("log/{}/{}", place.class_name, format::segment_name(place.first_seq)), before);
-    let target = to.join(&name);
-    if let Some(dir) = target.parent() {
-        if before.made == 0 {
-            mark_unfinished(to)?;
-        }
-        files::make_dir(dir)?;
+    let root = tree.path(Path::new(""));
+    let base = format!("log/{}/{}", place.class_name, format::segment_name(place.first_seq));
+    let name = new_name(&root, &base, before);
+    let target = root.join(&name);
+    if before.made == 0 {
+        mark_unfinished(&root)?;
     }
-    let linked = options.link && place.is_sealed && fs::hard_link(&path, &target).is_ok();
+    let linked = options.link && place.is_sealed && tree.link(&path, &name).is_ok();
     let mut copied = 0;
     let hash = if linked {
-        let mut file = File::open(&target).map_err(io_at("open", &target))?;
+        let mut file = tree.open_file(&name).map_err(io_at("open", &target))?;
         files::hashed(&mut file, &target, bytes, |_| Ok(()))?
     } else {
         use std::io::Seek as _;
         file.rewind().map_err(io_at("read", &path))?;
-        files::copy(&mut file, &path, &target, bytes, |part| {
+        let out = tree.create_new(&name).map_err(io_at("create", &target))?;
+        files::copy_into(&mut file, &path, out, &target, bytes, |part| {
             copied += part;
             each(copied);
         })?
@@ -293,41 +297,45 @@ fn small(from: &Path, to: &Path, name: &str, before: &Manifest) -> Result<Option
     Ok(Some(Small { name: name.to_owned(), file, bytes: text.len() as u64, hash }))
 }
 
-/// The directories of a backup.
-fn dirs(to: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let mut dirs = vec![to.to_owned()];
-    for class_dir in files::list(&to.join("log"))? {
-        dirs.push(class_dir);
-    }
-    if dirs.len() > 1 {
-        dirs.push(to.join("log"));
+/// The directories of a backup, that above all others first; an error if one of them is a link.
+fn dirs(tree: &Tree) -> Result<Vec<PathBuf>, StoreError> {
+    let mut dirs = vec![PathBuf::new()];
+    let log = PathBuf::from("log");
+    if tree.file_type(&log).map_err(io_at("look at", &tree.path(&log)))?.is_some() {
+        for class in tree.list(&log).map_err(io_at("list", &tree.path(&log)))? {
+            let dir = log.join(class);
+            tree.dir(&dir).map_err(io_at("open", &tree.path(&dir)))?;
+            dirs.push(dir);
+        }
+        dirs.push(log);
     }
     Ok(dirs)
 }
 
 /// Removes what the manifest does not name: copies of an interrupted backup, and those that newer ones replace.
-fn remove_unnamed(to: &Path, manifest: &Manifest) -> Result<(), ToolError> {
-    let named: HashSet<PathBuf> = manifest
-        .logs
-        .iter()
-        .map(|log| to.join(&log.file))
-        .chain(manifest.smalls.iter().map(|small| to.join(&small.file)))
-        .collect();
-    let is_copy = |path: &Path| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+fn remove_unnamed(tree: &Tree, manifest: &Manifest) -> Result<(), ToolError> {
+    let logs = manifest.logs.iter().map(|log| &log.file);
+    let named: HashSet<&Path> =
+        logs.chain(manifest.smalls.iter().map(|small| &small.file)).map(Path::new).collect();
+    let is_copy = |name: &str| {
         let Some((base, n)) = name.rsplit_once('-') else { return name == UNFINISHED };
         let ours = format::segment_seq(base).is_some() || layout::SMALL_FILES.contains(&base);
         ours && n.bytes().all(|b| b.is_ascii_digit())
     };
-    for dir in dirs(to)? {
-        for path in files::list(&dir)? {
-            if path.is_file() && is_copy(&path) && !named.contains(&path) {
-                fs::remove_file(&path).map_err(io_at("remove", &path))?;
+    for dir in dirs(tree)? {
+        let names = tree.list(&dir).map_err(io_at("list", &tree.path(&dir)))?;
+        let mut left = names.len();
+        for name in names.iter().filter(|name| name.to_str().is_some_and(is_copy)) {
+            let path = dir.join(name);
+            let shown = tree.path(&path);
+            let found = tree.file_type(&path).map_err(io_at("look at", &shown))?;
+            if found.is_some_and(FileType::is_file) && !named.contains(path.as_path()) {
+                tree.remove(&path).map_err(io_at("remove", &shown))?;
+                left -= 1;
             }
         }
-        // Refuses if there is still something in it.
-        if dir.parent() == Some(&to.join("log")) {
-            let _ = fs::remove_dir(&dir);
+        if left == 0 && dir.parent() == Some(Path::new("log")) {
+            tree.remove_dir(&dir).map_err(io_at("remove", &tree.path(&dir)))?;
         }
     }
     Ok(())

@@ -24,9 +24,21 @@ pub fn copy(
     source: &Path,
     to: &Path,
     len: u64,
+    each: impl FnMut(u64),
+) -> Result<Hash, StoreError> {
+    let out = File::create_new(to).map_err(io_at("create", to))?;
+    copy_into(from, source, out, to, len, each)
+}
+
+/// The same into a file that was just created.
+pub fn copy_into(
+    from: &mut File,
+    source: &Path,
+    mut out: File,
+    to: &Path,
+    len: u64,
     mut each: impl FnMut(u64),
 ) -> Result<Hash, StoreError> {
-    let mut out = File::create_new(to).map_err(io_at("create", to))?;
     let hash = hashed(from, source, len, |part| {
         each(part.len() as u64);
         out.write_all(part).map_err(io_at("write", to))

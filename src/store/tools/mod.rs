@@ -19,6 +19,7 @@ pub mod restore;
 pub mod salvage;
 pub mod scan;
 pub mod seqs;
+pub mod tree;
 pub mod verify;
 
 pub use error::ToolError;

@@ -456,6 +456,7 @@ def main():
     # What the daemon needed to start Python is not for the programs that modules and files start.
     for name in ("PYTHONHASHSEED", "PYTHONSAFEPATH"):
         os.environ.pop(name, None)
+    # What modules and states make has the permissions that Salt's own processes give it; the daemon's umask is stricter.
     os.umask(0o022)  # pylint: disable=blacklisted-function
     be_killed_first()
     # Whatever is printed or read by modules and files must not get between requests and answers.
