@@ -476,12 +476,20 @@ fn the_tables_of_pgjsonb_go_in_by_way_of_psql() {
     ]);
     cellar.ask("returner", vec![("load", returned)]);
     let path = fake_psql(cellar.dir.path(), ROWS);
-    let import = |connection: &str| {
+    let import_with = |password: &str, connection: &str| {
         let mut command = program();
-        command.env("PATH", &path).arg("--socket").arg(cellar.socket());
+        command.env("PATH", &path).env("PGPASSWORD", password).arg("--socket").arg(cellar.socket());
         command.args(["--output", "json", "import", "pgjsonb", connection]).output().unwrap()
     };
-    let output = import("postgresql://salt:secret@db/salt");
+    let import = |connection: &str| import_with("secret", connection);
+    // A password among the arguments is not repeated, nor handed on.
+    for with_password in ["postgresql://salt:secret@db/salt", "host=db password='secret' dbname=salt"] {
+        let output = import_with("", with_password);
+        assert_eq!(output.status.code(), Some(64), "{}", stderr(&output));
+        let said = format!("{}{}", stderr(&output), stdout(&output));
+        assert!(said.contains("PGPASSWORD") && !said.contains("secret"), "{said}");
+    }
+    let output = import("postgresql://salt@db/salt");
     assert_eq!((output.status.code(), sums(&output)), (Some(65), [5, 2, 2]), "{}", stderr(&output));
     assert!(
         stderr(&output).contains("salt_events, 3") && stderr(&output).contains("salt_returns, free of web1")
@@ -497,9 +505,9 @@ fn the_tables_of_pgjsonb_go_in_by_way_of_psql() {
     assert_eq!(load.unwrap()["time"], 1_793_534_400_000_001_u64.into(), "that of its jid");
     let events = cellar.ask("events_list", vec![("tag", "my/tag".into())]);
     assert_eq!(events["events"][0]["data"]["text"], "a\\b\tc\n\u{fc}".into());
-    let output = import("host=db password=secret dbname=salt");
+    let output = import("host=db dbname=salt");
     assert_eq!(sums(&output), [0, 7, 2], "{}", stderr(&output));
-    let output = import("host=db");
+    let output = import_with("", "host=db");
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("no password"), "{}", stderr(&output));
 }

@@ -70,7 +70,7 @@ Examples:
   saltcellar import local_cache --since 30d /var/cache/salt/master/jobs";
 
 const PGJSONB: &str = "\
-Whatever psql understands is a connection. A password is best in PGPASSWORD or ~/.pgpass. JSON knows no bytes: a return that is here
+CONNECTION is whatever psql understands, without a password: that is read from PGPASSWORD, PGPASSFILE or ~/.pgpass. JSON knows no bytes: a return that is here
 already counts as the same if it says the same in JSON.
 
 Examples:

@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use rmpv::Value;
 use serde_json::Value as Json;
 
+use super::super::BadUsage;
 use super::feed::Feed;
 use super::item::{Item, What};
 use crate::limits::{JSON_LINE_BYTES_MAX, MSGPACK_DEPTH_MAX};
@@ -38,7 +39,7 @@ pub(super) fn import(
     events: bool,
     watch: &mut dyn Watch,
 ) -> anyhow::Result<()> {
-    let connection = Connection::of(connection);
+    let connection = Connection::of(connection)?;
     let mut counts = Vec::new();
     connection.rows(COUNT, |columns| {
         counts = columns.iter().map(|n| n.parse::<u64>().unwrap_or(0)).collect();
@@ -138,25 +139,28 @@ fn value(json: Json) -> Value {
     }
 }
 
-/// How to connect. A password does not go onto the command line of `psql`, where everybody sees it.
-struct Connection {
-    to: String,
-    password: Option<String>,
-}
+/// What `psql` connects to: without a password, which comes from its environment, or from a file that this names or holds.
+struct Connection<'a>(&'a str);
 
-impl Connection {
-    fn of(text: &str) -> Self {
-        let (to, password) = apart(text);
-        Self { to, password }
+impl<'a> Connection<'a> {
+    /// Rejects a password: all users of this machine can read the arguments of all processes. It is not repeated in the error.
+    fn of(text: &'a str) -> Result<Self, BadUsage> {
+        if holds_password(text) {
+            return Err(BadUsage(
+                "read CONNECTION: it holds a password, which all users of this machine can read while this runs; remove it, and \
+                 set PGPASSWORD or PGPASSFILE, or write it to ~/.pgpass"
+                    .to_owned(),
+            ));
+        }
+        Ok(Self(text))
     }
 
     /// Hands over each row of a query, column by column.
     fn rows(&self, query: &str, mut take: impl FnMut(&[String]) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let mut command = Command::new("psql");
         command.args(["--no-psqlrc", "--quiet", "--no-password", "--set", "ON_ERROR_STOP=1"]);
-        command.args(["--command", query, "--dbname", &self.to]);
+        command.args(["--command", query, "--dbname", self.0]);
         command.env("PGCLIENTENCODING", "UTF8").env("PGAPPNAME", "saltcellar");
-        command.envs(self.password.iter().map(|password| ("PGPASSWORD", password)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child =
             command.spawn().context("run psql, which reads the database (package postgresql-client)")?;
@@ -235,24 +239,21 @@ fn unescaped(column: &[u8]) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// A connection string without its password, and the password.
-fn apart(text: &str) -> (String, Option<String>) {
-    let as_url = || {
-        let (scheme, rest) = text.split_once("://")?;
-        let (login, rest) = rest.split_once('@')?;
-        let (user, password) = login.split_once(':').filter(|_| !login.contains('/'))?;
-        Some((format!("{scheme}://{user}@{rest}"), Some(percent_decoded(password))))
-    };
-    let as_words = || {
-        // Quoted values are psql's business.
-        if text.contains(['\'', '\\']) || text.contains("://") {
-            return None;
-        }
-        let password = text.split(' ').find_map(|word| word.strip_prefix("password="))?;
-        let rest: Vec<_> = text.split(' ').filter(|word| !word.starts_with("password=")).collect();
-        Some((rest.join(" "), Some(password.to_owned())))
-    };
-    as_url().or_else(as_words).unwrap_or_else(|| (text.to_owned(), None))
+/// Does a connection string hold a password, in any form that libpq reads? One that only looks like it counts as well.
+fn holds_password(text: &str) -> bool {
+    // As libpq splits a URL: what precedes the first `@` or `/` is user and password.
+    let login = text.split_once("://").and_then(|(_, rest)| {
+        let end = rest.find(['@', '/'])?;
+        rest.get(end..)?.starts_with('@').then(|| rest.get(..end))?
+    });
+    if login.and_then(|login| login.split_once(':')).is_some_and(|(_, password)| !password.is_empty()) {
+        return true;
+    }
+    // `password = x` and `sslpassword=x` as words, or as parameters of a URL, where any character may be written as `%70`.
+    let decoded = percent_decoded(text).to_ascii_lowercase();
+    decoded.match_indices("password").any(|(at, word)| {
+        decoded.get(at + word.len()..).is_some_and(|rest| rest.trim_start().starts_with('='))
+    })
 }
 
 fn percent_decoded(text: &str) -> String {
@@ -272,14 +273,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_does_not_reach_the_command_line_of_psql() {
-        for (text, to, password) in [
-            ("postgresql://salt:s%3Acret@db/salt?x=1", "postgresql://salt@db/salt?x=1", Some("s:cret")),
-            ("postgresql://salt@db/salt", "postgresql://salt@db/salt", None),
-            ("host=db password=secret dbname=salt", "host=db dbname=salt", Some("secret")),
-            ("service=salt", "service=salt", None),
+    fn a_password_on_the_command_line_was_taken_in_some_forms() {
+        for text in [
+            "postgresql://salt:s%3Acret@db/salt?x=1",
+            "postgres://:secret@db",
+            "postgresql://salt@db/salt?password=secret",
+            "postgresql://salt@db/salt?pass%77ord=secret",
+            "host=db password=secret dbname=salt",
+            "host=db password = 'sec ret' dbname=salt",
+            "host=db sslpassword=secret",
         ] {
-            assert_eq!(apart(text), (to.to_owned(), password.map(str::to_owned)), "{text}");
+            assert!(holds_password(text), "{text}");
+        }
+        for text in [
+            "postgresql://salt@db:5432/salt?options=-c%20x%3Dy",
+            "postgresql://db:5432/a@b:c",
+            "postgresql://salt:@db/salt",
+            "host=db dbname=password user=salt",
+            "host=db passfile=/root/.pgpass",
+            "service=salt",
+            "salt",
+        ] {
+            assert!(!holds_password(text), "{text}");
         }
     }
 
