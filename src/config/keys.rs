@@ -92,7 +92,7 @@ pub const KEYS: &[Key] = &[
         name: "socket_group",
         takes: "the name of a group",
         default: "none: the daemon's own group",
-        doc: "Group of the socket: its members may use the command line and the Salt extension.",
+        doc: "Group of the socket: its members may use the command line and the Salt extension. The daemon's files are then readable for its own group (umask 0027), otherwise for its user alone (0077).",
         example: "salt",
         flag: None,
         environment: None,
