@@ -252,7 +252,10 @@ fn judge_parent((name, of): (&str, &str), dir: &Directory, uid: u32) -> Vec<Conc
     }
     if dir.mode & 0o002 != 0 && !sticky {
         let mode = dir.mode;
-        say(true, format!("anyone can write to {name} (mode {mode:04o}) and replace {of}: `chmod o-w {name}`"));
+        say(
+            true,
+            format!("anyone can write to {name} (mode {mode:04o}) and replace {of}: `chmod o-w {name}`"),
+        );
     }
     if dir.mode & 0o020 != 0 && !sticky {
         let gid = dir.gid;
@@ -457,7 +460,9 @@ mod tests {
             let dir = Directory { uid, gid, mode };
             judge_parent(("/a", "the state directory /a/b"), &dir, 7)
                 .iter()
-                .map(|concern| (concern.grave, concern.words.split(' ').next().unwrap_or_default().to_owned()))
+                .map(|concern| {
+                    (concern.grave, concern.words.split(' ').next().unwrap_or_default().to_owned())
+                })
                 .collect::<Vec<_>>()
         };
         let one = |grave, word: &str| vec![(grave, word.to_owned())];
@@ -467,7 +472,11 @@ mod tests {
         assert_eq!(said(8, 0, 0o755), one(false, "/a"));
         assert_eq!(said(0, 0, 0o757), one(true, "anyone"));
         assert_eq!(said(0, 5, 0o775), one(false, "members"));
-        assert_eq!(said(8, 0, 0o1777), one(false, "/a"), "the owner of a sticky directory can rename all in it");
+        assert_eq!(
+            said(8, 0, 0o1777),
+            one(false, "/a"),
+            "the owner of a sticky directory can rename all in it"
+        );
     }
 
     #[test]
@@ -482,7 +491,9 @@ mod tests {
         std::os::unix::fs::symlink(&closed, open.join("link")).unwrap();
         let uid = rustix::process::geteuid().as_raw();
         let grave = |path: &Path| parents(path, "it", uid).unwrap().iter().filter(|c| c.grave).count();
-        for (path, count) in [("open/dir", 1), ("closed", 0), ("closed/link", 1), ("open/link", 1), ("open", 0)] {
+        for (path, count) in
+            [("open/dir", 1), ("closed", 0), ("closed/link", 1), ("open/link", 1), ("open", 0)]
+        {
             assert_eq!(grave(&dir.path().join(path)), count, "{path}");
         }
     }

@@ -26,6 +26,8 @@ pub mod clock;
 pub mod limits;
 pub mod metrics;
 pub mod shutdown;
+#[cfg(test)]
+mod testing;
 
 // Layer 1: words.
 pub mod channel;

@@ -152,7 +152,7 @@ fn a_job_is_published_with_our_jid_and_key_and_the_connection_is_kept() {
     let minions = vec!["web1".to_owned()];
     assert_eq!(answer, Answer::Published { jid: "7_1".to_owned(), minions, missing: vec![] });
     master.ask(&ping(), "7_2", PATIENCE).unwrap();
-    let request = asked.recv().unwrap();
+    let request = crate::testing::receive(&asked);
     let load = get(&request, "load").unwrap();
     assert_eq!(get(&request, "version"), Some(&[3][..]));
     let text = |key| get(load, key).and_then(as_text);
@@ -193,7 +193,7 @@ fn runners_and_wheels_go_out_under_the_reactors_name_and_only_then_under_the_mas
     master.ask(&call, "", PATIENCE).unwrap();
     let users: Vec<_> = (0..4)
         .map(|_| {
-            let request = asked.recv().unwrap();
+            let request = crate::testing::receive(&asked);
             as_text(get(get(&request, "load").unwrap(), "user").unwrap()).unwrap().to_owned()
         })
         .collect();
@@ -386,7 +386,7 @@ fn many_threads_ask_at_once() {
                     .unwrap()
             })
             .collect();
-        let routers: Vec<_> = (0..4).map(|_| seen.recv().unwrap()).collect();
+        let routers: Vec<_> = (0..4).map(|_| crate::testing::receive(&seen)).collect();
         for mut router in routers {
             router.say(&published("1"));
         }

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::*;
 use crate::sls::yaml;
+use crate::testing::{missing, wait_for};
 
 fn python(time: Duration) -> Option<Helper> {
     let there =
@@ -13,6 +14,9 @@ fn python(time: Duration) -> Option<Helper> {
     let mut options = HelperOptions::new("python3", "/no/such/master");
     options.stubs = json!({"test.echo": {"return": "stubbed"}, "test.fail": {"raise": {"type": "Oops", "message": "no"}}});
     options.time = time;
+    if !there {
+        missing("python3");
+    }
     there.then(|| Helper::new(options))
 }
 
@@ -289,9 +293,7 @@ fn one_waits_for_the_other(processes: usize, seconds: u64) -> (Result<SaltRender
     let rendered = std::thread::scope(|scope| {
         let waiting =
             std::thread::Builder::new().spawn_scoped(scope, || render(&helper, &at("slow.sls"))).unwrap();
-        while !begun.exists() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_for("rendering that has begun", || begun.exists().then_some(()));
         render(&helper, &at("quick.sls")).unwrap();
         waiting.join().unwrap()
     });

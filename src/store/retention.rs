@@ -19,7 +19,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::class::Class;
 use super::error::StoreError;
@@ -200,18 +200,23 @@ impl Retainer {
     pub fn run(self) {
         let shared = self.shared;
         shared.empty_trash();
-        let mut last = Instant::now();
+        let mut last = shared.clock.now();
         loop {
-            let pause = RETENTION_ROUND.saturating_sub(last.elapsed());
+            // A clock that was set back makes a round due.
+            let due_in = |last: Micros| match shared.clock.now().0.checked_sub(last.0) {
+                Some(elapsed @ 0..) => {
+                    RETENTION_ROUND.saturating_sub(Duration::from_micros(elapsed.cast_unsigned()))
+                }
+                _ => Duration::ZERO,
+            };
             let look = if shared.guard.room() == Room::Ample { GUARD_LOOK_IDLE } else { GUARD_LOOK };
-            let pause = pause.min(look);
-            let woken = shared.retention.wait(pause);
+            let woken = shared.retention.wait(due_in(last).min(look));
             if woken == Woken::ToEnd {
                 return;
             }
-            if woken == Woken::ByNudge || last.elapsed() >= RETENTION_ROUND {
+            if woken == Woken::ByNudge || due_in(last).is_zero() {
                 shared.round();
-                last = Instant::now();
+                last = shared.clock.now();
             } else if shared.guard.look().room != Room::Ample {
                 let _one = lock(&shared.retention.round);
                 let gone = shared.make_room();

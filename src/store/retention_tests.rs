@@ -8,6 +8,7 @@ use super::retention::{Fate, Going, PruneWish, Reason};
 use super::tests::{Rig, SMALL, batch_of, check_all, event, jid, options};
 use super::*;
 use crate::model::{Age, ClassRule, ClassRules, EventFilter, Glob, Keep, Source};
+use crate::testing::wait_for;
 use crate::wire::salt_event::event_entry;
 
 pub(super) const FOREVER: Keep = Keep { age: Age::Forever, bytes: None, entries: None };
@@ -98,9 +99,7 @@ pub(super) fn fill(rig: &Rig, numbers: std::ops::Range<u64>) {
 pub(super) fn settle(rig: &Rig) {
     let unsealed =
         |s: &Arc<segment::Segment>| s.is_finished() && (s.facts().is_none() || s.work.try_lock().is_err());
-    while rig.store.0.all_segments().iter().any(unsealed) {
-        std::thread::yield_now();
-    }
+    wait_for("sealed segments", || (!rig.store.0.all_segments().iter().any(unsealed)).then_some(()));
 }
 
 pub(super) fn gone(going: &[Going]) -> Vec<(&str, Reason)> {
@@ -442,9 +441,7 @@ fn what_a_crash_left_in_the_trash_is_removed() {
     std::fs::create_dir_all(&left).unwrap();
     std::fs::write(left.join("log"), b"x").unwrap();
     let rig = Rig::open_with(&options);
-    while left.exists() {
-        std::thread::yield_now();
-    }
+    wait_for("empty trash", || (!left.exists()).then_some(()));
     rig.close();
 }
 
@@ -559,9 +556,7 @@ fn a_full_disk_refuses_in_words_reads_on_and_recovers_by_itself() {
     medium.available.store(999_999, Ordering::Relaxed);
     // The look after this commit finds the disk full, and wakes the retainer.
     rig.put(batch_of(30..32)).unwrap();
-    while rig.store.0.guard.room() != Room::Full {
-        std::thread::yield_now();
-    }
+    wait_for("full disk", || (rig.store.0.guard.room() == Room::Full).then_some(()));
     let words = rig.put(batch_of(32..35)).unwrap_err();
     let expected = format!(
         "the disk is full: {} has 999999 bytes free, and 1000000 are kept free (store.free_bytes_min)",
@@ -572,11 +567,8 @@ fn a_full_disk_refuses_in_words_reads_on_and_recovers_by_itself() {
     check_all(&rig, 0..32);
     rig.put(crate::model::Batch::default()).unwrap();
     medium.available.store(1_500_000, Ordering::Relaxed);
-    let began = std::time::Instant::now();
-    while rig.put(batch_of(32..35)).is_err() {
-        std::thread::yield_now();
-    }
-    assert!(began.elapsed() < Duration::from_secs(4), "it does not wait for the next round");
+    // The clock stands still: no round comes to the rescue.
+    wait_for("room again", || rig.put(batch_of(32..35)).ok());
     check_all(&rig, 0..35);
     assert_eq!(rig.store.0.guard.room(), Room::Low);
     rig.close();

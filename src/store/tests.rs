@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use super::*;
 use crate::clock::Micros;
 use crate::model::{Batch, EventFilter, Flags, Glob, JidKey, Kind, Source};
+use crate::testing::receive;
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::event_entry;
 
@@ -53,7 +54,7 @@ impl Rig {
     pub(super) fn put(&self, batch: Batch) -> Result<(), String> {
         let (tx, rx) = sync_channel(1);
         self.intake.submit(batch, Some(tell(tx))).unwrap();
-        rx.recv().unwrap()
+        receive(&rx)
     }
 
     pub(super) fn close(self) {

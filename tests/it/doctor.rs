@@ -120,6 +120,7 @@ fn doctor_was_silent_about_a_parent_of_the_socket_that_others_can_write_to() {
     let outer = dir.path().join("outer");
     std::fs::create_dir(&outer).unwrap();
     let inner = tempfile::tempdir_in(&outer).unwrap();
+    std::fs::set_permissions(inner.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     let cellar = Cellar::start_on(inner);
     for (mode, is) in [(0o755, "ok"), (0o777, "problem"), (0o1777, "ok"), (0o775, "warning")] {
         std::fs::set_permissions(&outer, std::fs::Permissions::from_mode(mode)).unwrap();

@@ -4,25 +4,27 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use rmpv::Value;
 use saltcellar::api::client::{Client, ClientError};
 
 use crate::fake_daemon::program;
 
-/// Longest wait for anything; a machine under load is slow, not wrong.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::testing::DEADLINE;
+pub(crate) use crate::testing::wait_for;
 
-/// Tries again until something is there.
-pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+/// Waits for the end of a process; one that does not end is killed, and the test fails.
+pub(crate) fn ended(child: &mut Child) -> std::process::ExitStatus {
+    let deadline = std::time::Instant::now() + DEADLINE;
     loop {
-        if let Some(found) = look() {
-            return found;
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
         }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        if std::time::Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("process {} did not end within {DEADLINE:?}", child.id());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
     }
 }
 
@@ -159,7 +161,7 @@ impl Cellar {
     pub(crate) fn terminate(&mut self) -> bool {
         let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        self.child.wait().unwrap().success()
+        ended(&mut self.child).success()
     }
 
     /// kill -9
@@ -265,7 +267,7 @@ impl FakeBus {
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => None,
                 accepted => Some(accepted.unwrap().0),
             });
-        to.set_write_timeout(Some(PATIENCE)).unwrap();
+        to.set_write_timeout(Some(DEADLINE)).unwrap();
         to
     }
 }
@@ -286,7 +288,7 @@ pub(crate) fn publish(to: &mut UnixStream, framing: &str, frames: &[Vec<u8>]) {
 
 /// Reads until the other side closes.
 pub(crate) fn read_to_end(stream: &mut UnixStream) -> Vec<u8> {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
         // Closing with bytes of ours unread resets the connection, after its last words.

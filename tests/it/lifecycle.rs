@@ -7,7 +7,8 @@ use std::os::unix::net::UnixDatagram;
 use rmpv::Value;
 
 use crate::fake_daemon::stderr;
-use crate::harness::{Cellar, map, serve_command, wait_for};
+use crate::harness::{Cellar, ended, map, serve_command, wait_for};
+use crate::testing::DEADLINE;
 
 fn a_return(n: u64) -> Value {
     map(vec![
@@ -94,7 +95,7 @@ fn a_socket_left_behind_is_replaced_and_anything_else_is_left_alone() {
 fn systemd_is_told_ready_watchdog_and_stopping() {
     let dir = tempfile::tempdir().unwrap();
     let notify = UnixDatagram::bind(dir.path().join("notify")).unwrap();
-    notify.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+    notify.set_read_timeout(Some(DEADLINE)).unwrap();
     let mut child = serve_command(dir.path())
         .env("NOTIFY_SOCKET", dir.path().join("notify"))
         .env("WATCHDOG_USEC", "300000")
@@ -103,7 +104,7 @@ fn systemd_is_told_ready_watchdog_and_stopping() {
         .unwrap();
     let hear = |wanted: &str| loop {
         let mut words = [0; 500];
-        let len = notify.recv(&mut words).unwrap();
+        let len = notify.recv(&mut words).unwrap_or_else(|error| panic!("no {wanted}: {error}"));
         if String::from_utf8_lossy(&words[..len]).contains(wanted) {
             break;
         }
@@ -113,7 +114,7 @@ fn systemd_is_told_ready_watchdog_and_stopping() {
     let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     hear("STOPPING=1");
-    assert!(child.wait().unwrap().success());
+    assert!(ended(&mut child).success());
 }
 
 #[test]

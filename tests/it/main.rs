@@ -5,6 +5,10 @@
 /// A made-up daemon for tests of the command line alone: it speaks docs/WIRE.md and knows canned answers.
 mod fake_daemon;
 
+/// Deadlines and missing preconditions, shared with the tests inside the crate.
+#[path = "../../src/testing.rs"]
+mod testing;
+
 /// The real program as a child process with a state directory of its own, and a made-up event bus.
 mod harness;
 

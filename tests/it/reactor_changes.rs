@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 use crate::fake_daemon::{program, stderr, stdout};
 use crate::harness::{Cellar, map, wait_for};
 use crate::reactor::{FakeMaster, LEGACY, Lab, lab};
+use crate::testing::missing;
 
 const RULES: &str = "[{'a/*': DIR/a.sls}]";
 
@@ -225,7 +226,7 @@ fn at_level_debug_the_log_says_what_salts_guide_promises() {
 fn what_salts_own_renderer_is_asked_for_is_counted() {
     let python = "/usr/bin/python3";
     if !std::path::Path::new(python).exists() {
-        return;
+        return missing(python);
     }
     let good =
         "#!py\ndef run():\n    return {'x': {'local.test.arg': [{'tgt': data['id']}, {'arg': [tag]}]}}\n";

@@ -12,7 +12,8 @@ use crate::door;
 /// Looks at both; `uid` is whom the daemon runs as.
 pub(super) fn look(found: &mut Findings, config: &Config, uid: u32) {
     let why = "it holds every event and return in clear: secrets, and what minions are told to do";
-    let dir = Private { check: "state directory", path: &config.state_dir, forbidden: config.umask(), why, uid };
+    let dir =
+        Private { check: "state directory", path: &config.state_dir, forbidden: config.umask(), why, uid };
     dir.look(found);
     if let Some(key) = &config.https.key {
         let why = "with it another machine can pass for the daemon";
@@ -36,13 +37,13 @@ impl Private<'_> {
     fn look(&self, found: &mut Findings) {
         let Self { check, path, forbidden, why, uid } = *self;
         let name = path.display();
-        let looked = fs::metadata(path).and_then(|file| {
-            Ok((file, door::parents(path, check, uid)?))
-        });
+        let looked = fs::metadata(path).and_then(|file| Ok((file, door::parents(path, check, uid)?)));
         let (file, replaced) = match looked {
             // The daemon makes its directory; a key that is not there is said by `check`.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            Err(error) => return found.say(check, Verdict::Warning, format!("cannot look at {name}: {error}")),
+            Err(error) => {
+                return found.say(check, Verdict::Warning, format!("cannot look at {name}: {error}"));
+            }
             Ok(looked) => looked,
         };
         let before = found.0.len();

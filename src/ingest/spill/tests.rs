@@ -10,8 +10,6 @@ use crate::store::medium::Disk;
 use crate::store::{Classes, FreeSpace, Limits, Opened, Options, Store};
 use crate::wire::salt_event::read_event;
 
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
-
 fn event(n: u64, bytes: usize) -> Batch {
     let mut batch = Batch::default();
     let tag = format!("test/{n}");
@@ -248,11 +246,7 @@ impl Rig {
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
+    crate::testing::wait_for(what, || is_so().then_some(()));
 }
 
 #[test]

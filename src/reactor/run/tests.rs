@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Condvar, Mutex};
-use std::time::Instant;
 
 use super::engine::{Parts, Reactor};
 use super::record::told;
@@ -207,7 +206,7 @@ impl Rig {
         self.intake
             .submit(Batch::of(&entry), Some(Box::new(move |stored| tx.send(stored).unwrap())))
             .unwrap();
-        rx.recv().unwrap().unwrap();
+        crate::testing::receive(&rx).unwrap();
     }
 
     fn tell(&self, tag: &str, minion: &str) {
@@ -220,11 +219,7 @@ impl Rig {
     }
 
     fn wait_for(&self, what: &str, is_there: impl Fn(&Self) -> bool) {
-        let until = Instant::now() + PATIENCE;
-        while !is_there(self) {
-            assert!(Instant::now() < until, "waited in vain for {what}");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        crate::testing::wait_for(what, || is_there(self).then_some(()));
     }
 
     fn wait_until_through(&self) {

@@ -13,7 +13,7 @@ fn answered_by(rig: &Rig, batch: Batch) -> ThreadId {
         tx.send(std::thread::current().id()).unwrap();
     });
     rig.intake.submit(batch, Some(done)).unwrap();
-    rx.recv().unwrap()
+    crate::testing::receive(&rx)
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Durability `written`: answered before the sync, synced within the time that is stated.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -18,11 +18,7 @@ fn rig(dir: &Path, within: Duration) -> (Rig, Arc<Plan>) {
 
 /// Time enough for a machine that is busy with other things.
 fn wait_until(what: &str, is: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    crate::testing::wait_for(what, || is().then_some(()));
 }
 
 #[test]

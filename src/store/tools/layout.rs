@@ -183,8 +183,18 @@ pub fn without_log(dir: &Path) -> Result<Vec<Place>, StoreError> {
 pub fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let known = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let known =
-            ["FORMAT", "LOCK", "SEQUENCE", "HOLDS", "REACTOR", "state", "log", "spill", "trash", "state.damaged"];
+        let known = [
+            "FORMAT",
+            "LOCK",
+            "SEQUENCE",
+            "HOLDS",
+            "REACTOR",
+            "state",
+            "log",
+            "spill",
+            "trash",
+            "state.damaged",
+        ];
         known.contains(&name) || Path::new(name).extension().is_some_and(|end| end == "tmp")
     };
     let mut found: Vec<PathBuf> = files::list(dir)?.into_iter().filter(|path| !known(path)).collect();

@@ -19,7 +19,8 @@ use super::files;
 use crate::store::StoreError;
 use crate::store::error::io_at;
 
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// An open directory. Names are relative to it and have no `..`.
 #[derive(Debug)]
@@ -63,7 +64,10 @@ impl Tree {
                 }
             }
             let opened = rustix::fs::openat(&at.directory, part, DIRECTORY, Mode::empty());
-            at = Self { directory: opened.map_err(|error| at.refusal(part, error))?, path: at.path.join(part) };
+            at = Self {
+                directory: opened.map_err(|error| at.refusal(part, error))?,
+                path: at.path.join(part),
+            };
         }
         Ok(at)
     }

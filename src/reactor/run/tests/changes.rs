@@ -82,7 +82,7 @@ impl Rig {
         self.intake
             .submit(Batch::of(&entry), Some(Box::new(move |stored| tx.send(stored).unwrap())))
             .unwrap();
-        rx.recv().unwrap().unwrap();
+        crate::testing::receive(&rx).unwrap();
     }
 }
 
