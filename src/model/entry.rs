@@ -118,6 +118,12 @@ impl Source {
             .copied()
     }
 
+    /// A returner call: Salt's master makes it only for a return whose sender the session key authenticated, and a
+    /// minion on another machine signs its own.
+    pub fn confirms(self) -> bool {
+        matches!(self, Source::Returner | Source::SpooledReturner)
+    }
+
     /// The same door, for what comes out of its spool.
     #[must_use]
     pub fn spooled(self) -> Self {
@@ -158,6 +164,10 @@ impl Flags {
     pub const RETCODE_KNOWN: Flags = Flags(8);
     /// A finished reaction, for the reactor's history.
     pub const REACTION: Flags = Flags(16);
+    /// A return that did not come from a returner call, so no signature or session key of the minion vouches for it. A
+    /// call that brings the same return later is stored as an entry of its own. Absent from entries of releases up to
+    /// 0.1, which did not store that call.
+    pub const UNCONFIRMED: Flags = Flags(64);
 
     /// Are all bits of `other` set?
     pub fn has(self, other: Flags) -> bool {
@@ -190,7 +200,7 @@ pub struct Entry<'a> {
     pub kind: Kind,
     /// The door it came in by.
     pub source: Source,
-    /// Small facts.
+    /// Small facts; the appender alone sets [`Flags::UNCONFIRMED`].
     pub flags: Flags,
     /// When it arrived, or when Salt made the call if it waited in a spool.
     pub at: Micros,

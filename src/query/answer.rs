@@ -114,6 +114,12 @@ impl Answer {
         msgpack::get(&self.entry.body, key)
     }
 
+    /// Was it on a bus alone, so that anybody may have fired it? False of what releases up to 0.1 stored: they did not
+    /// record it.
+    pub fn is_bus_only(&self) -> bool {
+        is_bus_only(&self.entry)
+    }
+
     /// What it says.
     pub fn outcome(&self) -> Outcome<'_> {
         Outcome::of(&self.entry.body, &self.entry.jid)
@@ -135,6 +141,11 @@ impl Answer {
         }
         self.entry.flags.has(Flags::RETCODE_KNOWN).then_some(self.entry.retcode)
     }
+}
+
+/// Is a return known to have been on a bus alone when it was stored?
+pub(super) fn is_bus_only(entry: &StoredEntry) -> bool {
+    entry.flags.has(Flags::UNCONFIRMED)
 }
 
 /// Do two answers say the same?

@@ -3,10 +3,14 @@
 //! # Rules
 //!
 //! - The best load counts (`store::row::rank`), of equal ones the first.
-//! - A minion's first answer counts; later different ones are its history. But an answer that a returner call vouches
-//!   for counts before those that were only on a bus, and one that the bus trimmed for its size (`VALUE_TRIMMED`,
-//!   `salt/utils/dicttrim.py`) never before a whole one.
-//! - The minions expected are all that the publish and the syndics named, and who ran something by itself.
+//! - A minion's first answer counts; later different ones are its history. But an answer that a returner call brought
+//!   counts before those that were on a bus alone. Of the latter, one that was trimmed for its size (`VALUE_TRIMMED`,
+//!   `salt/utils/dicttrim.py`) counts behind a whole one.
+//! - Anybody who may fire events can put a return on a bus. In a job that Salt stored through the extension
+//!   ([`JobRow::is_cached_by_salt`]) a return that was on a bus alone is no answer: see [`Job::bus_only`]. In any other job it is
+//!   one, and says so ([`Answer::is_bus_only`]).
+//! - The minions expected are all that the publish and the syndics named, and who ran something by itself. The event
+//!   `.../new` counts only where no load names minions.
 //! - The last end time counts.
 //! - A job of a runner, a wheel or `salt-call` has no arguments in its load; those of its result count.
 
@@ -15,12 +19,12 @@ use std::collections::BTreeSet;
 
 use memchr::memmem;
 
-use super::answer::{Answer, Outcome, same, tells_by_body};
+use super::answer::{Answer, Outcome, is_bus_only, same, tells_by_body};
 use super::links;
 use crate::clock::Micros;
 use crate::limits::ANSWERS_DIFFERING_SHOWN;
-use crate::model::{Flags, JidKey, Kind, SeqNo};
-pub use crate::store::row::{load_of, rank};
+use crate::model::{JidKey, Kind, SeqNo};
+pub use crate::store::row::{is_of_cached_job, load_of, rank};
 use crate::store::{Store, StoreError, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text, is_nil};
@@ -38,6 +42,8 @@ pub struct Job {
     pub minions: Option<BTreeSet<String>>,
     /// Answers by minion.
     pub answers: BTreeMap<String, Answer>,
+    /// Minions of which a bus showed returns that are no answers, because no returner call brought them.
+    pub bus_only: BTreeSet<String>,
     /// Salt's spelling of when it ended; empty if unknown.
     pub endtime: String,
     /// Its returns are not to be cached.
@@ -48,6 +54,8 @@ pub struct Job {
     pub started: Micros,
     /// The job that started it, if it says so itself.
     pub parent: Option<String>,
+    /// Only returns that a returner call brought are answers.
+    confirmed_only: bool,
 }
 
 /// A job in numbers.
@@ -57,7 +65,9 @@ pub struct Totals {
     pub expected: Option<usize>,
     /// How many answered.
     pub returned: usize,
-    /// How many of those failed.
+    /// How many of those were on a bus alone.
+    pub bus_only: usize,
+    /// How many of those that returned failed.
     pub failed: usize,
     /// How many were asked and have not answered, if anybody said whom.
     pub missing: Option<usize>,
@@ -98,18 +108,40 @@ impl Job {
 
     /// Puts a job together from its entries in the order of the log.
     pub fn of(entries: Vec<StoredEntry>) -> Option<Self> {
+        let cached = entries.iter().any(|entry| is_of_cached_job(entry.kind));
+        Self::of_part(entries, cached)
+    }
+
+    /// The same of some of its entries, where the others tell whether Salt stored the job through the extension.
+    pub(super) fn of_part(entries: Vec<StoredEntry>, confirmed_only: bool) -> Option<Self> {
         let first = entries.first()?;
         let started = JidKey::of(&first.jid).time().unwrap_or(first.at);
-        let mut job = Self { jid: first.jid.clone(), first: first.seq, started, ..Self::default() };
+        let jid = first.jid.clone();
+        let mut job = Self { jid, first: first.seq, started, confirmed_only, ..Self::default() };
+        let mut of_event = None;
         for entry in entries {
-            job.learn(entry);
+            job.learn(entry, &mut of_event);
+        }
+        if job.minions.is_none() {
+            job.minions = of_event;
+        }
+        if confirmed_only {
+            job.keep_confirmed();
         }
         Some(job)
     }
 
-    fn learn(&mut self, entry: StoredEntry) {
+    /// Takes returns that were on a bus alone out of the answers.
+    pub fn keep_confirmed(&mut self) {
+        let bus_only = self.answers.iter().filter(|(_, answer)| answer.is_bus_only());
+        self.bus_only.extend(bus_only.map(|(minion, _)| minion.clone()));
+        self.answers.retain(|_, answer| !answer.is_bus_only());
+    }
+
+    fn learn(&mut self, entry: StoredEntry, minions_of_event: &mut Option<BTreeSet<String>>) {
         let rank = rank(entry.kind);
-        if rank > self.load_rank {
+        let no_answer = self.confirmed_only && is_bus_only(&entry);
+        if rank > self.load_rank && !no_answer {
             self.load_rank = rank;
             self.load = load_of(entry.kind, &entry.body).to_vec();
         }
@@ -122,7 +154,8 @@ impl Job {
             }
             Kind::JobNew => {
                 if let Some(minions) = msgpack::get(&entry.body, "minions") {
-                    self.expect(minions);
+                    let named = msgpack::elements(minions).filter_map(id_text);
+                    minions_of_event.get_or_insert_default().extend(named);
                 }
             }
             Kind::Minions => self.expect(msgpack::elements(&entry.body).next().unwrap_or_default()),
@@ -130,7 +163,8 @@ impl Job {
             Kind::NoCache => self.nocache = true,
             Kind::Return => {
                 // Most often it is known to be asked.
-                if !self.minions.as_ref().is_some_and(|minions| minions.contains(&entry.minion)) {
+                if !no_answer && !self.minions.as_ref().is_some_and(|minions| minions.contains(&entry.minion))
+                {
                     self.expect_whom_it_names(&entry.body);
                 }
                 self.answered(entry);
@@ -165,7 +199,7 @@ impl Job {
 
     fn answered(&mut self, entry: StoredEntry) {
         let Some(known) = self.answers.get_mut(&entry.minion) else {
-            if tells_by_body(&entry) {
+            if tells_by_body(&entry) && !(self.confirmed_only && is_bus_only(&entry)) {
                 let args = Outcome::of(&entry.body, &entry.jid).fun_args;
                 self.parent = links::parent_in_args(args, &entry.jid).or(self.parent.take());
             }
@@ -221,6 +255,7 @@ impl Job {
         };
         for answer in self.answers.values() {
             totals.failed += usize::from(answer.failed());
+            totals.bus_only += usize::from(answer.is_bus_only());
             if let Some(code) = answer.code() {
                 *totals.retcodes.entry(code).or_default() += 1;
             }
@@ -237,34 +272,31 @@ impl Job {
 /// What of two answers of a minion tells which one counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
-    on_bus: bool,
+    confirmed: bool,
     trimmed: bool,
 }
 
 impl Standing {
-    /// Of an answer that was on a bus or not, with this body.
-    pub fn of(on_bus: bool, body: &[u8]) -> Self {
-        Self { on_bus, trimmed: trimmed(body) }
+    /// Of an answer that a returner call brought or not, with this body. The text by which Salt trims an event may well
+    /// stand in a return: a returner call gets it whole.
+    pub fn of(confirmed: bool, body: &[u8]) -> Self {
+        Self { confirmed, trimmed: !confirmed && memmem::find(body, b"VALUE_TRIMMED").is_some() }
     }
 
     fn of_entry(entry: &StoredEntry) -> Self {
-        Self::of(entry.flags.has(Flags::ON_BUS), &entry.body)
+        Self::of(entry.source.confirms(), &entry.body)
     }
 
     /// Does it count before one that came earlier?
     pub fn counts_before(self, earlier: Self) -> bool {
-        if earlier.trimmed == self.trimmed { earlier.on_bus && !self.on_bus } else { earlier.trimmed }
+        if earlier.confirmed == self.confirmed { earlier.trimmed && !self.trimmed } else { self.confirmed }
     }
-}
-
-fn trimmed(body: &[u8]) -> bool {
-    memmem::find(body, b"VALUE_TRIMMED").is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Source;
+    use crate::model::{Flags, Source};
     use msgpack::Writer;
 
     fn entry(seq: u64, kind: Kind, minion: &str, body: Vec<u8>) -> StoredEntry {
@@ -332,19 +364,80 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_a_returner_call_vouches_for_counts_before_the_bus() {
-        let on_bus = |seq, text| StoredEntry {
-            flags: Flags::ON_BUS,
-            ..entry(seq, Kind::Return, "web1", answer(text))
-        };
+    fn an_answer_that_a_returner_call_brought_counts_before_the_bus() {
         let job = Job::of(vec![
-            on_bus(1, "forged"),
-            on_bus(2, "real"),
-            entry(3, Kind::Return, "web1", answer("real")),
-            on_bus(4, "later"),
+            forged(1, "web1", "forged"),
+            forged(2, "web1", "real"),
+            returned(3, "web1", "real"),
+            forged(4, "web1", "later"),
         ])
         .unwrap();
         assert_eq!((text_of(&job, "web1").as_str(), job.answers["web1"].duplicates), ("real", 3));
+        assert!(!job.answers["web1"].is_bus_only() && job.bus_only.is_empty());
+    }
+
+    #[test]
+    fn a_forged_event_was_the_answer_of_a_minion_that_never_answered() {
+        let load = || entry(2, Kind::Load, "", load("test.ping", &names(&["web1", "web2"])));
+        let new = || {
+            let mut w = Writer::new();
+            w.map(1).str("minions").raw(&names(&["web1", "web2", "stranger"]));
+            entry(1, Kind::JobNew, "", w.into_bytes())
+        };
+        let job =
+            Job::of(vec![new(), load(), forged(3, "web1", "forged"), returned(4, "web2", "x")]).unwrap();
+        assert_eq!(job.answers.keys().collect::<Vec<_>>(), ["web2"]);
+        assert_eq!((job.missing(), &job.bus_only), (vec!["web1"], &BTreeSet::from(["web1".to_owned()])));
+        assert_eq!(
+            (job.totals().returned, job.totals().missing, job.totals().expected),
+            (1, Some(1), Some(2))
+        );
+        // Without the extension's load the bus is all there is.
+        let job = Job::of(vec![new(), forged(3, "web1", "seen")]).unwrap();
+        assert!(job.answers["web1"].is_bus_only() && job.bus_only.is_empty());
+        // A store of an earlier release does not tell whether a returner call repeated what a bus had shown.
+        let of_old = StoredEntry { flags: Flags::ON_BUS, ..entry(3, Kind::Return, "web1", answer("old")) };
+        let job = Job::of(vec![load(), of_old]).unwrap();
+        assert!(!job.answers["web1"].is_bus_only());
+    }
+
+    #[test]
+    fn a_forged_return_named_the_load_and_the_minions_of_a_job() {
+        let ran = |id: &str| {
+            let mut w = Writer::new();
+            w.map(4).str("id").str(id).str("tgt").str(id).str("cmd").str("_return").str("fun").str("forged");
+            w.into_bytes()
+        };
+        let mut end = Writer::new();
+        end.str("2026, Nov 21 03:09:53.349344");
+        let forged = StoredEntry { body: ran("web9"), ..forged(1, "web9", "") };
+        let job = Job::of(vec![forged, entry(2, Kind::Endtime, "", end.into_bytes())]).unwrap();
+        assert_eq!((job.minions, job.load_rank, job.answers.len()), (None, 0, 0));
+    }
+
+    /// An entry as the master's call of `returner` leaves it: of a fired return, so it was on the bus, too.
+    fn returned(seq: u64, minion: &str, text: &str) -> StoredEntry {
+        let entry = entry(seq, Kind::Return, minion, answer(text));
+        StoredEntry { source: Source::Returner, flags: Flags::ON_BUS, ..entry }
+    }
+
+    fn forged(seq: u64, minion: &str, text: &str) -> StoredEntry {
+        let flags = Flags::ON_BUS.with(Flags::UNCONFIRMED);
+        StoredEntry { flags, ..entry(seq, Kind::Return, minion, answer(text)) }
+    }
+
+    #[test]
+    fn a_forged_event_replaced_a_return_that_contained_the_text_value_trimmed() {
+        for order in [[1, 2], [2, 1]] {
+            let mut entries = [
+                returned(order[0], "web1", "grep VALUE_TRIMMED salt.log"),
+                forged(order[1], "web1", "forged"),
+            ];
+            entries.sort_by_key(|entry| entry.seq);
+            let job = Job::of(entries.to_vec()).unwrap();
+            assert_eq!(text_of(&job, "web1"), "grep VALUE_TRIMMED salt.log", "{order:?}");
+            assert_eq!(job.answers["web1"].duplicates, 1);
+        }
     }
 
     #[test]

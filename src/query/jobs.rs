@@ -3,6 +3,7 @@
 //! A jid made of time sorts by it. Jobs with any other jid sort behind all of those, in no promised order.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use super::job::Job;
 use super::states::state_rows;
@@ -271,6 +272,27 @@ fn answered_by(store: &Store, filter: &JobFilter, listed: &Listed) -> Result<boo
     Ok(job.is_some_and(|job| {
         job.answers.contains_key(minion) || job.minions.is_some_and(|minions| minions.contains(minion))
     }))
+}
+
+/// Per minion the last job that ran a function. A return that was on a bus alone counts as in a [`Job`]; or not at all, if only
+/// confirmed ones are asked for.
+pub fn last_jobs(
+    store: &Store,
+    fun: &str,
+    confirmed_only: bool,
+) -> Result<BTreeMap<String, String>, StoreError> {
+    let mut latest = store.latest_of(fun)?;
+    if !confirmed_only {
+        for (minion, seen) in store.latest_on_bus_only(fun)? {
+            let is_newer = latest
+                .get(&minion)
+                .is_none_or(|known| known.jid != seen.jid && known.newness() < seen.newness());
+            if is_newer && !store.job_row(&seen.jid)?.is_some_and(|row| row.is_cached_by_salt()) {
+                latest.insert(minion, seen);
+            }
+        }
+    }
+    Ok(latest.into_iter().map(|(minion, latest)| (minion, latest.jid)).collect())
 }
 
 /// A row whose values are whole: those that were too long for it are read from the log.

@@ -13,8 +13,10 @@ mod states;
 
 pub use answer::{Answer, Outcome, is_empty};
 pub use diff::{Difference, StateDiff, What, diff, previous_run};
-pub use job::{Job, Standing, Totals, load_of, rank};
-pub use jobs::{Bounds, JobFilter, JobResult, JobsPage, Listed, each_job_before, jobs_before, row_load};
+pub use job::{Job, Standing, Totals, is_of_cached_job, load_of, rank};
+pub use jobs::{
+    Bounds, JobFilter, JobResult, JobsPage, Listed, each_job_before, jobs_before, last_jobs, row_load,
+};
 pub use links::{Child, children, parent};
 pub use progress::{News, Step, news};
 pub use states::{StateRow, state_rows};

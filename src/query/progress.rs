@@ -1,6 +1,6 @@
 //! A job as it goes on: what came since somebody looked last.
 
-use super::answer::tells_by_body;
+use super::answer::{is_bus_only, tells_by_body};
 use super::job::Job;
 use crate::limits::LIST_ROWS_MAX;
 use crate::model::{Kind, SeqNo};
@@ -51,6 +51,8 @@ pub fn news(store: &Store, jid: &str, from: SeqNo) -> Result<News, StoreError> {
     if let Some(last) = entries.last() {
         found.next = if entries.len() == LIST_ROWS_MAX { last.seq.next() } else { upto.max(last.seq.next()) };
     }
+    // Its load may have come long before.
+    let cached = store.job_row(jid)?.is_some_and(|row| row.is_cached_by_salt());
     let (mut of_job, mut runs) = (Vec::new(), false);
     for entry in entries {
         let of_master = ["runner.", "wheel."].iter().any(|kind| entry.fun.starts_with(kind));
@@ -62,13 +64,13 @@ pub fn news(store: &Store, jid: &str, from: SeqNo) -> Result<News, StoreError> {
                 of_job.push(entry);
             }
             _ => {
-                runs |= entry.kind == Kind::Return && of_master;
+                runs |= entry.kind == Kind::Return && of_master && !(cached && is_bus_only(&entry));
                 of_job.push(entry);
             }
         }
     }
     // A `.../ret` that is no minion's is a runner's or a wheel's.
     found.ended |= runs;
-    found.job = Job::of(of_job);
+    found.job = Job::of_part(of_job, cached);
     Ok(found)
 }

@@ -107,6 +107,9 @@ pub(super) struct EntryRef {
     pub(super) batch: u32,
     /// Place in that batch.
     pub(super) at: u32,
+    /// What it is in the log, which need not be what it is in the batch.
+    pub(super) kind: Kind,
+    pub(super) flags: Flags,
 }
 
 /// A block that is packed, and what it was made of: the index takes note of that once the block is on disk.
@@ -140,7 +143,8 @@ impl Lane {
             self.batches.push(batch.clone());
         }
         let place = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        self.entries.push(EntryRef { seq, batch: place(self.batches.len() - 1), at: place(at) });
+        let (batch, at) = (place(self.batches.len() - 1), place(at));
+        self.entries.push(EntryRef { seq, batch, at, kind: entry.kind, flags: entry.flags });
         self.builder.push(seq, entry);
         self.last_seq = seq;
     }
@@ -382,6 +386,9 @@ impl Appender {
         self.dedupe.note_heard(self.shared.heard.load(Ordering::Relaxed));
         for (at, (mut entry, prints)) in batch.entries().enumerate() {
             let prints = prints.unwrap_or_else(|| prints_of(&entry));
+            if entry.kind == Kind::Return && !entry.source.confirms() {
+                entry.flags = entry.flags.with(Flags::UNCONFIRMED);
+            }
             let class = self.classifier.class_of(&entry).index();
             let Some(lane) = self.lanes.get_mut(class) else {
                 return Err(StoreError::Failed(format!("no class has the number {class}")));

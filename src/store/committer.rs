@@ -25,7 +25,7 @@ use super::segment::{Index, Segment, create};
 use super::{Limits, Shared};
 use crate::channel::{Next, Rx, Tx};
 use crate::limits::{LOG_BYTES_AHEAD, SEGMENT_AGE_LOOK};
-use crate::model::{Durability, SeqNo};
+use crate::model::{Durability, Entry, SeqNo};
 
 /// What goes to disk together.
 pub(super) struct Commit {
@@ -423,6 +423,7 @@ fn take_note(index: &mut MemIndex, block: &PackedBlock) {
     for (at, place) in block.entries.iter().enumerate() {
         let batch = block.batches.get(place.batch as usize);
         if let Some(entry) = batch.and_then(|batch| batch.entry(place.at as usize)) {
+            let entry = Entry { kind: place.kind, flags: place.flags, ..entry };
             index.add(at, place.seq, &entry, entry.raw_len(), || entry.body);
         }
     }

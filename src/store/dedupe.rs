@@ -10,8 +10,9 @@
 //! own, because it may have been taken before.
 //!
 //! An event under `salt/job/<jid>/ret/<id>` can be fired by anybody who may fire events, and a large return is trimmed
-//! before it is fired. So when a returner call brings an answer other than the first one seen on the bus, it is stored
-//! once more, as no event, and readers of the job believe it.
+//! before it is fired. So the first returner call for a minion's answer that so far was on a bus alone is stored, too: as
+//! no event, so that views of events show it once. Readers of the job rely on it ([`Flags::UNCONFIRMED`]), whether it
+//! repeats what the bus showed or contradicts it.
 //!
 //! A minion's own `--return` carries fewer keys than the event; it is the same return if job, minion, `return`,
 //! `retcode` and `success` are.
@@ -74,7 +75,7 @@ pub enum Verdict {
     New,
     /// Store it: another answer of a minion that has answered this job already.
     Differs,
-    /// Store it, but as no event: a returner call vouches for an answer of which the bus showed another one first.
+    /// Store it, but as no event: a returner call brought it, and so far the minion's answer was on a bus alone.
     Confirms,
     /// It is stored already.
     Known,
@@ -171,23 +172,22 @@ impl Dedupe {
             return if known { Verdict::Known } else { Verdict::New };
         }
         let on_bus = entry.flags.has(Flags::ON_BUS);
-        let vouched = matches!(entry.source, Source::Returner | Source::SpooledReturner);
+        let vouched = entry.source.confirms();
         let digest = prints.answer;
         let (place, found) = self.answers.place(prints.asked);
         let first = found.then_some(*place);
         let verdict = match first {
             None => Verdict::New,
+            Some(first) if vouched && !first.vouched => Verdict::Confirms,
             Some(first) if first.digest == digest => {
                 // The event must be kept as it was on the bus; the bare return adds nothing to it.
                 if known || !on_bus { Verdict::Known } else { Verdict::New }
             }
-            Some(first) if vouched && !first.vouched => Verdict::Confirms,
             Some(_) if known => Verdict::Known,
             Some(_) => Verdict::Differs,
         };
         *place = match first {
             None => First { digest, vouched },
-            Some(first) if first.digest == digest => First { digest, vouched: first.vouched || vouched },
             Some(_) if verdict == Verdict::Confirms => First { digest, vouched },
             Some(first) => first,
         };
@@ -308,15 +308,17 @@ mod tests {
     #[test]
     fn one_event_by_three_doors_is_stored_once() {
         let body = body(1, true);
-        for doors in [
-            [Source::Bus, Source::EventReturn, Source::Returner],
-            [Source::Returner, Source::Bus, Source::SpooledReturner],
-            [Source::SpooledReturner, Source::SpooledEventReturn, Source::Bus],
-            [Source::SpooledEventReturn, Source::SpooledReturner, Source::EventReturn],
+        let known = Verdict::Known;
+        for (doors, second) in [
+            ([Source::Bus, Source::EventReturn, Source::SpooledEventReturn], known),
+            ([Source::Returner, Source::Bus, Source::SpooledReturner], known),
+            ([Source::SpooledReturner, Source::SpooledEventReturn, Source::Bus], known),
+            // Stored again as what confirms it, which is no event.
+            ([Source::SpooledEventReturn, Source::SpooledReturner, Source::EventReturn], Verdict::Confirms),
         ] {
             let mut dedupe = Dedupe::new();
             let verdicts = doors.map(|door| judge(&mut dedupe, &entry(door, true, &body)));
-            assert_eq!(verdicts, [Verdict::New, Verdict::Known, Verdict::Known], "{doors:?}");
+            assert_eq!(verdicts, [Verdict::New, second, known], "{doors:?}");
         }
     }
 
@@ -342,10 +344,11 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_return_folds_into_its_event_but_not_the_other_way_round() {
+    fn a_bare_return_confirms_its_event_once_and_the_event_is_kept_in_any_order() {
         let (event, bare) = (body(1, true), body(1, false));
         let mut dedupe = Dedupe::new();
         assert_eq!(judge(&mut dedupe, &entry(Source::Bus, true, &event)), Verdict::New);
+        assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &bare)), Verdict::Confirms);
         assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &bare)), Verdict::Known);
         let mut dedupe = Dedupe::new();
         assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &bare)), Verdict::New);
@@ -370,6 +373,15 @@ mod tests {
         assert_eq!(judge(Source::Bus, &later), Verdict::Differs);
         assert_eq!(judge(Source::Returner, &later), Verdict::Known);
         assert_eq!(judge(Source::SpooledReturner, &real), Verdict::Known);
+    }
+
+    #[test]
+    fn a_return_seen_on_the_bus_first_was_never_recorded_as_confirmed() {
+        let body = body(1, true);
+        let mut dedupe = Dedupe::new();
+        let verdicts = [Source::Bus, Source::EventReturn, Source::Returner, Source::SpooledReturner]
+            .map(|source| judge(&mut dedupe, &entry(source, true, &body)));
+        assert_eq!(verdicts, [Verdict::New, Verdict::Known, Verdict::Confirms, Verdict::Known]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use super::Store;
 use super::block;
 use super::error::StoreError;
+use super::index::latest::BUS_ONLY;
 use super::index::{Latest, LatestJob, Place, Sums};
 use super::row::JobRow;
 use super::scan::{Backwards, Search};
@@ -301,7 +302,12 @@ impl Store {
         self.0.all_segments().iter().map(of).sum()
     }
 
-    /// Per minion, the last job that ran a function: that with the newest jid.
+    /// Per minion, the last job that ran a function and whose return was on a bus alone: see [`Flags::UNCONFIRMED`].
+    pub fn latest_on_bus_only(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
+        self.latest_of(&format!("{BUS_ONLY}{fun}"))
+    }
+
+    /// Per minion, the last job that ran a function, by the newest jid. Returns that were on a bus alone do not count.
     pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
         // What memory knows first: a segment that is sealed in between is then seen twice, and never not at all.
         let mut fresh = Vec::new();
@@ -323,17 +329,20 @@ impl Store {
         Ok(latest)
     }
 
-    /// Every minion that has returned a job, sorted.
-    pub fn minions(&self) -> Result<Vec<String>, StoreError> {
+    /// Every minion that has returned a job, sorted; or only those of which a return was not on a bus alone.
+    pub fn minions(&self, confirmed_only: bool) -> Result<Vec<String>, StoreError> {
+        let counts = |fun: &[u8]| !(confirmed_only && fun.first() == Some(&(BUS_ONLY as u8)));
         let mut minions = Vec::new();
         for segment in self.0.all_segments() {
             with_memory(&segment, |index| {
-                minions.extend(index.latest().iter().map(|row| row.minion.to_vec()));
+                let rows = index.latest().into_iter().filter(|row| counts(row.fun));
+                minions.extend(rows.map(|row| row.minion.to_vec()));
             });
         }
         let there = self.0.there();
         let known = self.0.with_state(super::state::State::latest)?;
-        minions.extend(known.into_iter().filter(|row| there(row.seq)).map(|row| row.minion));
+        let rows = known.into_iter().filter(|row| there(row.seq) && counts(&row.fun));
+        minions.extend(rows.map(|row| row.minion));
         minions.sort_unstable();
         minions.dedup();
         Ok(minions.into_iter().filter_map(|minion| String::from_utf8(minion).ok()).collect())

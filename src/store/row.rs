@@ -53,6 +53,12 @@ pub fn rank(kind: Kind) -> u8 {
     }
 }
 
+/// Does an entry of this kind come from Salt's master storing the job through the extension alone? Then the master calls
+/// `returner` for each return that it authenticated.
+pub fn is_of_cached_job(kind: Kind) -> bool {
+    matches!(kind, Kind::Load | Kind::ReturnLoad | Kind::Minions | Kind::Endtime | Kind::NoCache)
+}
+
 /// The load inside an entry that is one.
 pub fn load_of(kind: Kind, body: &[u8]) -> &[u8] {
     match kind {
@@ -62,6 +68,15 @@ pub fn load_of(kind: Kind, body: &[u8]) -> &[u8] {
 }
 
 impl JobRow {
+    /// Did Salt's master store the job through the extension, as [`is_of_cached_job`] has it? A row does not tell of a
+    /// return load or of a syndic's minions behind a better load; both come with a load of their own.
+    pub fn is_cached_by_salt(&self) -> bool {
+        self.rank == rank(Kind::Load)
+            || self.rank == rank(Kind::ReturnLoad)
+            || self.nocache
+            || self.endtime_seq > 0
+    }
+
     /// Learns from an entry of the job, in the order of the log. True if it makes or changes a row.
     pub fn learn(&mut self, seq: SeqNo, entry: &Entry<'_>) -> bool {
         match entry.kind {

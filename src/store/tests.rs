@@ -445,10 +445,10 @@ fn the_latest_jobs_the_minions_and_the_register_outlive_sealing() {
     rig.close();
     let rig = Rig::open(dir.path(), SMALL);
     assert_eq!(rig.store.register().unwrap().as_deref(), Some(&b"\xa3new"[..]));
-    let latest = rig.store.latest_of("test.echo").unwrap();
+    let latest = rig.store.latest_on_bus_only("test.echo").unwrap();
     assert_eq!(latest.get("web199").map(|l| l.jid.clone()), Some(jid(19)));
-    assert_eq!(latest.len(), rig.store.minions().unwrap().len());
-    assert_eq!(rig.store.latest_of("test").unwrap().len(), 0, "no function begins another");
+    assert_eq!(latest.len(), rig.store.minions(false).unwrap().len());
+    assert_eq!(rig.store.latest_on_bus_only("test").unwrap().len(), 0, "no function begins another");
     let before = JidKey::of(&jid(5));
     let rows = rig.store.jobs_before(Some(before), 2).unwrap();
     assert_eq!(rows.iter().map(|(_, r)| r.jid.clone()).collect::<Vec<_>>(), [jid(4), jid(3)]);

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use super::{Ctx, failed};
 use crate::limits::WIRE_ANSWER_BYTES_MAX;
 use crate::model::start_time;
-use crate::query::{Bounds, Job, JobFilter, Listed, each_job_before, jobs_before, row_load};
+use crate::query::{
+    Answer, Bounds, Job, JobFilter, Listed, each_job_before, jobs_before, last_jobs, row_load,
+};
 use crate::store::{JobRow, StoreError};
 use crate::wire::call::{ANSWER_HEAD_BYTES_MAX, Args, CallError};
 use crate::wire::msgpack::{self, Reader, Writer};
@@ -41,16 +43,43 @@ pub(super) fn load_with_minions(w: &mut Writer, job: &Job) {
     }
 }
 
+/// A job with the answers that a caller is to see: with `confirmed`, those that a returner call brought.
+fn job_of(ctx: &Ctx, args: &Args<'_>, jid: &str) -> Result<Job, CallError> {
+    let mut job = Job::read(&ctx.store, jid).map_err(failed)?.unwrap_or_default();
+    if args.flag("confirmed")? {
+        job.keep_confirmed();
+    }
+    Ok(job)
+}
+
+/// Added to a return that was on a bus alone.
+const BUS_ONLY: &str = "bus_only";
+
+/// The whole return, marked if it was on a bus alone.
+fn whole_return(w: &mut Writer, answer: &Answer) {
+    let body = &answer.entry.body;
+    if !answer.is_bus_only() || Reader::new(body).map().is_err() {
+        w.raw(body);
+        return;
+    }
+    let pairs: Vec<_> = msgpack::pairs(body).collect();
+    w.map(pairs.len() + 1);
+    for (key, value) in pairs {
+        w.raw(key).raw(value);
+    }
+    w.str(BUS_ONLY).bool(true);
+}
+
 /// `{minion: {"return", "retcode"?, "success"?, "out"?}}`, the keys that the return has; with `full` the whole return.
 pub(super) fn get_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let job = Job::read(&ctx.store, &args.required_id("jid")?).map_err(failed)?.unwrap_or_default();
+    let job = job_of(ctx, args, &args.required_id("jid")?)?;
     let full = args.flag("full")?;
     let answers: Vec<_> = job.cached().collect();
     let mut w = Writer::new();
     w.map(answers.len());
     for (minion, answer) in answers {
         if full {
-            w.str(minion).raw(&answer.entry.body);
+            whole_return(w.str(minion), answer);
             continue;
         }
         // One walk over the return, which may be long.
@@ -62,11 +91,16 @@ pub(super) fn get_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
                 place.get_or_insert(value);
             }
         }
-        w.str(minion).map(kept.iter().filter(|(_, value)| value.is_some()).count());
+        let bus_only = answer.is_bus_only();
+        let known = kept.iter().filter(|(_, value)| value.is_some()).count();
+        w.str(minion).map(known + usize::from(bus_only));
         for (key, value) in kept {
             if let Some(value) = value {
                 w.str(key).raw(value);
             }
+        }
+        if bus_only {
+            w.str(BUS_ONLY).bool(true);
         }
     }
     Ok(w.into_bytes())
@@ -180,43 +214,44 @@ fn instance(ctx: &Ctx, w: &mut Writer, row: &JobRow, with_jid: bool) -> Result<(
 
 /// `{minion: jid}`; with `full` the whole return in place of the jid.
 pub(super) fn get_fun(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let latest = ctx.store.latest_of(args.required_text("fun")?).map_err(failed)?;
+    let fun = args.required_text("fun")?;
+    let latest = last_jobs(&ctx.store, fun, args.flag("confirmed")?).map_err(failed)?;
     if args.flag("full")? {
-        return full_returns(ctx, latest.into_iter().map(|(minion, latest)| (minion, latest.jid)));
+        return full_returns(ctx, args, latest);
     }
     let mut w = Writer::new();
     w.map(latest.len());
-    for (minion, latest) in &latest {
-        w.str(minion).str(&latest.jid);
+    for (minion, jid) in &latest {
+        w.str(minion).str(jid);
     }
     Ok(w.into_bytes())
 }
 
 /// The return of each of these minions for the job beside it.
-fn full_returns(ctx: &Ctx, whose: impl Iterator<Item = (String, String)>) -> Result<Vec<u8>, CallError> {
+fn full_returns(ctx: &Ctx, args: &Args<'_>, whose: BTreeMap<String, String>) -> Result<Vec<u8>, CallError> {
     let mut by_job = BTreeMap::<String, Vec<String>>::new();
     for (minion, jid) in whose {
         by_job.entry(jid).or_default().push(minion);
     }
     let mut found = BTreeMap::new();
     for (jid, minions) in by_job {
-        let mut job = Job::read(&ctx.store, &jid).map_err(failed)?.unwrap_or_default();
+        let mut job = job_of(ctx, args, &jid)?;
         for minion in minions {
             if let Some(answer) = job.answers.remove(&minion) {
-                found.insert(minion, answer.entry.body);
+                found.insert(minion, answer);
             }
         }
     }
     let mut w = Writer::new();
     w.map(found.len());
-    for (minion, body) in &found {
-        w.str(minion).raw(body);
+    for (minion, answer) in &found {
+        whole_return(w.str(minion), answer);
     }
     Ok(w.into_bytes())
 }
 
-pub(super) fn get_minions(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let minions = ctx.store.minions().map_err(failed)?;
+pub(super) fn get_minions(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let minions = ctx.store.minions(args.flag("confirmed")?).map_err(failed)?;
     let mut w = Writer::new();
     w.array(minions.len());
     for minion in &minions {

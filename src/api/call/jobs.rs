@@ -87,6 +87,7 @@ fn job_row(ctx: &Ctx, listed: &Listed, job: &Job) -> Result<Map, CallError> {
     map.key("failed").uint(totals.failed as u64);
     map.key("succeeded").uint(totals.returned.saturating_sub(totals.failed) as u64);
     count_or_nil(&mut map, "missing_count", totals.missing);
+    map.key("bus_only").uint(totals.bus_only as u64);
     let codes = map.key("retcodes").map(totals.retcodes.len());
     for (code, count) in &totals.retcodes {
         codes.int(*code).uint(*count);
@@ -194,6 +195,10 @@ pub(super) fn job_show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError>
     for id in missing {
         list.str(id);
     }
+    let list = map.key("not_confirmed").array(job.bus_only.len());
+    for id in &job.bus_only {
+        list.str(id);
+    }
     map.key("nocache").bool(job.nocache);
     let found =
         if args.flag("links")? { parent(&ctx.store, &job).map_err(failed)? } else { job.parent.clone() };
@@ -252,6 +257,7 @@ fn answer_map(answer: &Answer) -> Map {
     map.raw_if_any("fun_args", outcome.fun_args);
     map.raw_if_any("out", outcome.out);
     map.key("failed").bool(answer.failed());
+    map.key("bus_only").bool(answer.is_bus_only());
     map.key("duplicates").uint(answer.duplicates);
     if !answer.others.is_empty() {
         let list = map.key("others").array(answer.others.len());
@@ -484,6 +490,7 @@ pub(super) fn job_watch(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError
             one.key("retcode").int(code);
         }
         one.key("failed").bool(answer.failed());
+        one.key("bus_only").bool(answer.is_bus_only());
         one.write(list);
     }
     let list = map.key("steps").array(found.steps.len());

@@ -138,6 +138,15 @@ pub(super) fn entries(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
         map.key("kind").str(entry.kind.name());
         map.key("time").int(entry.at.0);
         map.key("on_bus").bool(entry.flags.has(Flags::ON_BUS));
+        if entry.kind == Kind::Return {
+            let unconfirmed = entry.flags.has(Flags::UNCONFIRMED);
+            match (entry.source.confirms(), unconfirmed) {
+                (true, _) => map.key("confirmed").bool(true),
+                (false, true) => map.key("confirmed").bool(false),
+                // Stored by a release that did not record it.
+                (false, false) => map.key("confirmed").nil(),
+            };
+        }
         if !entry.tag.is_empty() {
             map.key("tag").bin(&entry.tag);
         }

@@ -167,6 +167,9 @@ fn line(entry: &Value) -> Json {
             std::str::from_utf8(tag).map_or_else(|_| to_json(&Value::Binary(tag.to_vec())), Json::from),
         );
     }
+    if let Some(confirmed) = entry["confirmed"].as_bool() {
+        put("confirmed", Json::from(confirmed));
+    }
     for key in ["jid", "minion"] {
         if let Some(text) = entry[key].as_str() {
             put(key, Json::from(text));

@@ -23,7 +23,7 @@ use super::super::{Global, ask};
 use crate::api::client::{Client, ClientError, args};
 use crate::limits::{CLI_PAGE_ROWS, IMPORT_BAD_NAMED};
 use crate::model::{JidKey, Kind};
-use crate::query::{Standing, load_of, rank};
+use crate::query::{Standing, is_of_cached_job, load_of, rank};
 use crate::store::tools::Watch as _;
 use crate::store::tools::tree::Tree;
 use crate::wire::msgpack::{self, Writer, as_text, is_nil};
@@ -142,6 +142,12 @@ struct Export<'a> {
     bad: u64,
 }
 
+/// A return that is on the disk.
+struct Written {
+    standing: Standing,
+    bus_only: bool,
+}
+
 /// A job in the making. Returns are on the disk, the rest is small.
 struct Making<'a> {
     dir: &'a Tree,
@@ -149,7 +155,9 @@ struct Making<'a> {
     rank: u8,
     minions: Option<BTreeSet<Vec<u8>>>,
     syndics: BTreeMap<String, BTreeSet<Vec<u8>>>,
-    answers: BTreeMap<String, Standing>,
+    answers: BTreeMap<String, Written>,
+    /// Salt stored the job through the extension: what was on a bus alone is no return.
+    cached: bool,
     endtime: Option<Vec<u8>>,
     /// When it began, else when its first entry came.
     at: i64,
@@ -194,7 +202,7 @@ impl Export<'_> {
             }
         }
         // None: retention has let go of it meanwhile, or it began after the export.
-        let Some(making) = making else { return Ok(()) };
+        let Some(mut making) = making else { return Ok(()) };
         making.finish(jid).with_context(writing)?;
         self.tree.rename(&place, &target).with_context(writing)?;
         self.jobs += 1;
@@ -205,6 +213,7 @@ impl Export<'_> {
     fn take(&mut self, making: &mut Making<'_>, jid: &str, entry: &Value) -> io::Result<()> {
         let Some(kind) = entry["kind"].as_str().and_then(Kind::named) else { return Ok(()) };
         let body = entry["body"].as_slice().unwrap_or_default();
+        making.cached |= is_of_cached_job(kind);
         if rank(kind) > making.rank {
             making.rank = rank(kind);
             making.load = load_of(kind, body).to_vec();
@@ -280,6 +289,7 @@ impl<'a> Making<'a> {
             minions: None,
             syndics: BTreeMap::new(),
             answers: BTreeMap::new(),
+            cached: false,
             endtime: None,
             at: at.or(first["time"].as_i64()).unwrap_or(0),
         }
@@ -292,10 +302,13 @@ impl<'a> Making<'a> {
 
     /// Writes a return, unless one that counts before it is there.
     fn answered(&mut self, minion: &str, entry: &Value, body: &[u8]) -> io::Result<()> {
-        let new = Standing::of(entry["on_bus"].as_bool() == Some(true), body);
+        let confirmed = entry["confirmed"].as_bool();
+        let standing = Standing::of(confirmed == Some(true), body);
         match self.answers.get(minion) {
-            Some(known) if !new.counts_before(*known) => return Ok(()),
-            _ => self.answers.insert(minion.to_owned(), new),
+            Some(known) if !standing.counts_before(known.standing) => return Ok(()),
+            _ => self
+                .answers
+                .insert(minion.to_owned(), Written { standing, bus_only: confirmed == Some(false) }),
         };
         let dir = self.dir.make_dir(minion)?;
         let at = entry["time"].as_i64().unwrap_or(self.at);
@@ -315,7 +328,13 @@ impl<'a> Making<'a> {
         }
     }
 
-    fn finish(&self, jid: &str) -> io::Result<()> {
+    fn finish(&mut self, jid: &str) -> io::Result<()> {
+        if self.cached {
+            for (minion, _) in self.answers.iter().filter(|(_, written)| written.bus_only) {
+                fs::remove_dir_all(self.dir.join(minion))?;
+            }
+            self.answers.retain(|_, written| !written.bus_only);
+        }
         let list = |names: &BTreeSet<Vec<u8>>| {
             let mut w = Writer::new();
             w.array(names.len());

@@ -14,7 +14,10 @@ use super::item::{Item, What};
 use crate::limits::{JSON_LINE_BYTES_MAX, MSGPACK_DEPTH_MAX};
 use crate::model::Kind;
 use crate::store::tools::Watch;
+use crate::wire::call::id_text;
 use crate::wire::json::from_json;
+use crate::wire::msgpack;
+use crate::wire::salt_event::peek;
 
 /// The version of the form, in the first line.
 pub(in crate::cli) const VERSION: u64 = 1;
@@ -124,6 +127,8 @@ fn item(line: &[u8]) -> Result<Line, String> {
         _ => Err(format!("`{key}` is to be a map")),
     };
     let on_bus = value("on_bus")?.and_then(|flag| flag.as_bool()) == Some(true);
+    // Absent from exports of releases up to 0.1, which did not record it.
+    let confirmed = value("confirmed")?.and_then(|flag| flag.as_bool()) != Some(false);
     let what = match kind {
         _ if on_bus => {
             let tag = match needs("tag", value("tag")?)? {
@@ -134,7 +139,11 @@ fn item(line: &[u8]) -> Result<Line, String> {
             if value("raw")?.is_some() {
                 return Err("data that is no msgpack cannot be stored by a call".to_owned());
             }
-            What::Event { tag, data: packed(&value("data")?.unwrap_or(Value::Nil))? }
+            let data = packed(&value("data")?.unwrap_or(Value::Nil))?;
+            match returned(&tag, &data).filter(|_| kind == Kind::Return && confirmed) {
+                Some((jid, minion)) => What::Return { jid, minion, load: data },
+                None => What::Event { tag, data },
+            }
         }
         Kind::Load | Kind::ReturnLoad => What::Load {
             jid: text("jid", value("jid")?)?,
@@ -161,6 +170,16 @@ fn item(line: &[u8]) -> Result<Line, String> {
         }
     };
     Ok(Line::Item(at, what))
+}
+
+/// The job and the minion of an event that Salt's master fired for a return before it called `returner` with the same map.
+/// The daemon recognises it by the same facts and shows it among the events.
+fn returned(tag: &[u8], data: &[u8]) -> Option<(String, String)> {
+    let seen = peek(data);
+    let text = |key| msgpack::get(data, key).and_then(id_text);
+    let (jid, minion) = (text("jid")?, text("id")?);
+    let fired = seen.stamp.is_some() && seen.cmd == Some("_return");
+    (fired && tag == format!("salt/job/{jid}/ret/{minion}").as_bytes()).then_some((jid, minion))
 }
 
 fn packed(value: &Value) -> Result<Vec<u8>, String> {

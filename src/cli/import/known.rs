@@ -42,7 +42,8 @@ impl Job {
             }
             "new" => self.minions.extend(msgpack::get(body, "minions").into_iter().flat_map(names)),
             "minions" => self.minions.extend(msgpack::elements(body).next().into_iter().flat_map(names)),
-            "return" => {
+            // One that was on a bus alone is imported again, which confirms it.
+            "return" if entry["confirmed"].as_bool() != Some(false) => {
                 self.answers.insert((text("minion").to_owned(), answer(likeness, body)));
             }
             "endtime" => self.endtime = msgpack::as_text(body).map(str::to_owned),

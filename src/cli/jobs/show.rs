@@ -137,7 +137,11 @@ fn head(out: &mut Output, job: &Json) -> anyhow::Result<()> {
         Some(expected) => format!(" of {expected}"),
         None => String::new(),
     };
-    let returned = format!("{}{expected}, {} failed", field(job, "returned"), field(job, "failed"));
+    let bus_only = match job.get("bus_only").and_then(Json::as_u64) {
+        None | Some(0) => String::new(),
+        Some(count) => format!(", {count} seen on the bus only"),
+    };
+    let returned = format!("{}{expected}, {} failed{bus_only}", field(job, "returned"), field(job, "failed"));
     let codes = job.get("retcodes").map(retcodes).unwrap_or_default();
     let seconds = |us: &Json| us.as_i64().map(|us| format!("{:.3} s", us as f64 / 1e6));
     let took = job.get("duration_us").and_then(seconds);
@@ -188,6 +192,9 @@ fn one_return(out: &mut Output, job: &Json, answer: &Json) -> anyhow::Result<()>
     if answer.get("failed").and_then(Json::as_bool).unwrap_or(says_no) {
         marks.push("failed".to_owned());
     }
+    if answer.get("bus_only").and_then(Json::as_bool) == Some(true) {
+        marks.push("seen on the bus only".to_owned());
+    }
     if let Some(count) = answer.get("duplicates").and_then(Json::as_u64).filter(|count| *count > 0) {
         marks.push(format!("{count} later return(s) differ"));
     }
@@ -223,12 +230,16 @@ fn foot(out: &mut Output, job: &Json) -> anyhow::Result<()> {
             out.line(&format!("    {jid}  {kind} {name}{id}: {result}"))?;
         }
     }
-    let missing = list_of(job, "missing");
-    if !missing.is_empty() {
-        out.line("")?;
-        out.heading("missing:")?;
-        for minion in missing {
-            out.line(&format!("    {}", leaf(minion)))?;
+    let lists =
+        [("missing:", "missing"), ("seen on the bus only, not confirmed by Salt's master:", "not_confirmed")];
+    for (heading, name) in lists {
+        let minions = list_of(job, name);
+        if !minions.is_empty() {
+            out.line("")?;
+            out.heading(heading)?;
+            for minion in minions {
+                out.line(&plain(&format!("    {}", leaf(minion))))?;
+            }
         }
     }
     Ok(())

@@ -178,12 +178,15 @@ fn answered(out: &mut Output, tally: &mut Tally, mut answer: Json) -> anyhow::Re
     tally.answered.insert(minion.clone(), failed);
     iso_in(&mut answer);
     let code = answer.get("retcode").map(|code| format!("retcode {}", leaf(code)));
+    let bus_only = answer.get("bus_only").and_then(Json::as_bool) == Some(true);
+    let bus_only = bus_only.then(|| "seen on the bus only".to_owned());
     let word = if failed { "failed" } else { "ok" };
     match out.format {
         Format::Table => {
             if out.width.is_none() || failed {
                 let time = answer.get("time").map(short).unwrap_or_default();
-                let marks = [word.to_owned()].into_iter().chain(code).collect::<Vec<_>>().join(", ");
+                let marks =
+                    [word.to_owned()].into_iter().chain(code).chain(bus_only).collect::<Vec<_>>().join(", ");
                 out.status("")?;
                 out.line(&format!("{time}  {:>9}  {minion}: {marks}", tally.share()))?;
             }

@@ -1,6 +1,9 @@
 //! The last job per function and minion, in pages: that with the newest jid (see [`super::newness`]). Segments that were sealed before
 //! jids counted have the one stored last.
 //!
+//! Returns that were on a bus alone (`Flags::UNCONFIRMED`) have rows of their own, so that a forged one hides no other: their
+//! function stands behind the byte [`BUS_ONLY`].
+//!
 //! # On disk
 //!
 //! Pages are numbered, u32 BE; records are sorted by function, then minion. In the first record of a page everything is
@@ -21,6 +24,9 @@ use super::page::{PageWriter, Pages};
 use super::{Latest, newness};
 use crate::clock::Micros;
 use crate::model::{JidKey, SeqNo};
+
+/// Begins the name of a function where its return was on a bus alone.
+pub const BUS_ONLY: char = '\0';
 
 /// A row with names of its own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

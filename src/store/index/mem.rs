@@ -11,11 +11,12 @@ use super::super::row::{self, JobRow};
 use super::arena::Arena;
 use super::facts::Facts;
 use super::job::Record;
+use super::latest::BUS_ONLY;
 use super::names::{Names, Table, hash};
 use super::summary::{Blocks, Shapes};
 use super::{Place, Sums, newness};
 use crate::limits::JOBS_SORTED_AT_ONCE;
-use crate::model::{Entry, FastMap, JidKey, Kind, SeqNo};
+use crate::model::{Entry, FastMap, Flags, JidKey, Kind, SeqNo};
 
 /// No job, no entry, no text.
 const NONE: u32 = u32::MAX;
@@ -186,9 +187,14 @@ impl MemIndex {
             _ => {}
         }
         if entry.kind == Kind::Return && minion != NONE {
-            let fun = entry.fun.as_bytes();
-            let known = self.last_fun.filter(|&last| self.names.get(last) == fun);
-            let fun = known.unwrap_or_else(|| self.names.number(fun));
+            let (_, name) = &mut self.scratch;
+            name.clear();
+            if entry.flags.has(Flags::UNCONFIRMED) {
+                name.push(BUS_ONLY as u8);
+            }
+            name.extend_from_slice(entry.fun.as_bytes());
+            let known = self.last_fun.filter(|&last| self.names.get(last) == name.as_slice());
+            let fun = known.unwrap_or_else(|| self.names.number(name));
             self.last_fun = Some(fun);
             self.note_latest(fun, minion, at, seq);
         }

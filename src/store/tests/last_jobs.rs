@@ -1,14 +1,74 @@
 //! The last job of a function on each minion: in whatever order jobs are stored, and when segments go.
 
+use std::collections::BTreeMap;
+
 use super::super::retention_tests::{FOREVER, events, jobs, settle};
 use super::*;
 
-/// The return of a minion for a job.
+/// The return of a minion for a job, by a returner call.
 fn answer(minion: &str, jid: &str) -> Batch {
+    answer_by(Source::Returner, minion, jid)
+}
+
+fn answer_by(source: Source, minion: &str, jid: &str) -> Batch {
     let mut w = Writer::new();
     w.map(4).str("fun").str("test.echo").str("return").nil().str("id").str(minion).str("jid").str(jid);
     let (tag, data) = (format!("salt/job/{jid}/ret/{minion}"), w.into_bytes());
-    Batch::of(&event_entry(tag.as_bytes(), &data, Source::Bus, Micros(0)))
+    Batch::of(&event_entry(tag.as_bytes(), &data, source, Micros(0)))
+}
+
+#[test]
+fn a_forged_event_became_the_last_job_of_a_function() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    rig.put(answer("db1", &jid(5))).unwrap();
+    rig.put(answer_by(Source::Bus, "db1", &jid(900))).unwrap();
+    rig.put(answer_by(Source::EventReturn, "db2", &jid(7))).unwrap();
+    // The bus first, then the returner call; and the other way round.
+    rig.put(answer_by(Source::Bus, "db3", &jid(8))).unwrap();
+    rig.put(answer("db3", &jid(8))).unwrap();
+    rig.put(answer("db4", &jid(9))).unwrap();
+    rig.put(answer_by(Source::Bus, "db4", &jid(9))).unwrap();
+    let check = |rig: &Rig| {
+        let jids = |latest: BTreeMap<String, index::Latest>| -> Vec<_> {
+            latest.into_iter().map(|(minion, latest)| format!("{minion} {}", latest.jid)).collect()
+        };
+        let confirmed = [("db1", 5), ("db3", 8), ("db4", 9)].map(|(id, n)| format!("{id} {}", jid(n)));
+        assert_eq!(jids(rig.store.latest_of("test.echo").unwrap()), confirmed);
+        let on_bus = [("db1", 900), ("db2", 7), ("db3", 8)].map(|(id, n)| format!("{id} {}", jid(n)));
+        assert_eq!(jids(rig.store.latest_on_bus_only("test.echo").unwrap()), on_bus);
+        assert_eq!(rig.store.minions(true).unwrap(), ["db1", "db3", "db4"]);
+        assert_eq!(rig.store.minions(false).unwrap(), ["db1", "db2", "db3", "db4"]);
+    };
+    check(&rig);
+    rig.close();
+    let rig = Rig::open(dir.path(), SMALL);
+    check(&rig);
+    for n in 0..40 {
+        rig.put(batch_of([n * 3])).unwrap();
+    }
+    rig.close();
+    fs::remove_dir_all(dir.path().join("state")).unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    check(&rig);
+    rig.close();
+}
+
+#[test]
+fn what_a_bus_told_again_was_indexed_as_another_return() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    rig.store.note_heard();
+    rig.put(answer("db1", &jid(5))).unwrap();
+    rig.put(answer_by(Source::Bus, "db1", &jid(5))).unwrap();
+    let entries = rig.store.job_entries(&jid(5)).unwrap();
+    assert_eq!(entries.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Return, Kind::Heard]);
+    let latest = |rig: &Rig| rig.store.latest_of("test.echo").unwrap()["db1"].seq;
+    assert_eq!(latest(&rig), entries[0].seq);
+    rig.close();
+    let rig = Rig::open(dir.path(), SMALL);
+    assert_eq!(latest(&rig), entries[0].seq, "made again from the log");
+    rig.close();
 }
 
 #[test]
@@ -85,7 +145,7 @@ fn where_the_last_job_goes_an_older_one_that_was_stored_later_takes_its_place() 
             break;
         }
         shared.drop_segment(&segment).unwrap().unwrap();
-        assert!(rig.store.minions().unwrap().contains(&"db1".to_owned()));
+        assert!(rig.store.minions(false).unwrap().contains(&"db1".to_owned()));
     }
     assert_eq!(seen, [900, 700, 600, 500, 300].map(jid));
     rig.close();

@@ -200,6 +200,8 @@ impl Item {
         let differs = found.flags.has(Flags::ON_BUS) != self.on_bus;
         // A return that a returner call vouches for is no event if the bus showed another one before.
         assert!(!differs || (self.on_bus && self.kind == Kind::Return), "the flags of {n}");
+        let confirmed = self.kind != Kind::Return || found.source.confirms();
+        assert_eq!(found.flags.has(Flags::UNCONFIRMED), !confirmed, "is {n} confirmed?");
     }
 }
 
@@ -377,8 +379,20 @@ fn check_lists(store: &Store, all: &BTreeMap<u64, StoredEntry>, dropped: impl Fn
     let due = jids(|kind| crate::store::row::rank(kind) > 0);
     assert!(due.is_subset(&listed), "{due:?} are jobs, {listed:?} are listed");
     assert!(listed.is_subset(&jids(|_| true)), "a job is listed that nobody sent");
+    for bus_only in [false, true] {
+        check_latest(store, all, &dropped, bus_only);
+    }
+}
+
+/// The last jobs of returns that a returner call brought, or of those that were on a bus alone.
+fn check_latest(
+    store: &Store,
+    all: &BTreeMap<u64, StoredEntry>,
+    dropped: &impl Fn(u64) -> bool,
+    bus_only: bool,
+) {
     let mut latest = BTreeMap::new();
-    for entry in all.values().filter(|e| e.kind == Kind::Return) {
+    for entry in all.values().filter(|e| e.kind == Kind::Return && e.source.confirms() != bus_only) {
         // By time, not in the order of storing; jids made by hand are older than any time.
         let newness = (Some(JidKey::of(&entry.jid)).filter(|key| key.time().is_some()), entry.seq);
         let known = latest.entry(entry.minion.clone()).or_insert(newness);
@@ -386,8 +400,13 @@ fn check_lists(store: &Store, all: &BTreeMap<u64, StoredEntry>, dropped: impl Fn
     }
     let latest: BTreeMap<String, SeqNo> =
         latest.into_iter().map(|(minion, (_, seq))| (minion, seq)).collect();
-    let said = store.latest_of("test.echo").unwrap();
-    let named = store.minions().unwrap();
+    let (said, named) = if bus_only {
+        let said = store.latest_on_bus_only("test.echo").unwrap();
+        let named = said.keys().cloned().collect();
+        (said, named)
+    } else {
+        (store.latest_of("test.echo").unwrap(), store.minions(true).unwrap())
+    };
     // Between the two answers the sealer may have given up one of whom nothing is left.
     assert!(named.iter().all(|minion| said.contains_key(minion)), "{named:?} are named, {said:?} said");
     assert!(latest.keys().all(|minion| named.contains(minion)), "{named:?} are named, {latest:?} are there");

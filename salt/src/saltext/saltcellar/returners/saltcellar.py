@@ -152,8 +152,11 @@ def get_load(jid):
 def get_jid(jid):
     """
     What each minion returned for a job.
+
+    Where saltcellar is not the job cache, a return that was seen on the bus only, which anybody who may fire events can have
+    put there, has the key ``bus_only`` beside the others.
     """
-    return _client().get_jid(jid)
+    return _client().get_jid(_opts(), jid)
 
 
 def get_jids():
@@ -175,14 +178,14 @@ def get_fun(fun):
     """
     The last jid of a function, by minion; with ``saltcellar.full_ret`` what was returned for it.
     """
-    return _client().get_fun(fun)
+    return _client().get_fun(_opts(), fun)
 
 
 def get_minions():
     """
     All minions that ever returned something.
     """
-    return _client().read("get_minions", {}, [], listing=True)
+    return _client().get_minions(_opts())
 
 
 def clean_old_jobs():

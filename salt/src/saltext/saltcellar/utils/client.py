@@ -60,6 +60,15 @@ _handover_not_before = {}
 _complaints = {}
 
 
+def _confirmed(opts):
+    """
+    Asks for returns that a ``returner`` call brought, and no others, where saltcellar is the job cache: there Salt makes that call for
+    every return that it authenticated, and anybody who may fire events can put others on the bus.
+    """
+    caches = (opts.get("ext_job_cache"), opts.get("master_job_cache"))
+    return {"confirmed": True} if settings_.NAME in caches else {}
+
+
 class Away(Exception):
     """The daemon cannot do it now. Ask again later."""
 
@@ -193,15 +202,20 @@ class Client:
         _pool.batch = batch = _Batch(events)
         self.write("event_return", {"at": batch.at, "events": events})
 
-    def get_jid(self, jid):
+    def get_jid(self, opts, jid):
         """What each minion returned for a job."""
-        return self.read("get_jid", self._shaped({"jid": str(jid)}), {})
+        return self.read("get_jid", self._shaped(opts, {"jid": str(jid)}), {})
 
-    def get_fun(self, fun):
+    def get_fun(self, opts, fun):
         """The last jid of a function by minion, or the last return."""
-        return self.read("get_fun", self._shaped({"fun": fun}), {}, listing=True)
+        return self.read("get_fun", self._shaped(opts, {"fun": fun}), {}, listing=True)
 
-    def _shaped(self, args):
+    def get_minions(self, opts):
+        """Minions that returned something."""
+        return self.read("get_minions", _confirmed(opts), [], listing=True)
+
+    def _shaped(self, opts, args):
+        args.update(_confirmed(opts))
         return {**args, "full": True} if self.settings.full_ret else args
 
     def save_load(self, opts, jid, load, minions):

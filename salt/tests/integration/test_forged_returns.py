@@ -1,0 +1,67 @@
+"""A return that somebody put on the bus is not a minion's answer: Salt's master authenticates returns, and its bus does not."""
+import json
+
+from conftest import eventually
+
+
+def forged(jid, minion, value="forged"):
+    return {"jid": jid, "id": minion, "return": value, "retcode": 0, "success": True, "fun": "test.sleep", "cmd": "_return"}
+
+
+def forge_from_minion(lab, jid, minion):
+    """What any minion may do: have the master fire an event under the tag of another one's return."""
+    preload = {"pretag": None, "events": [{"tag": f"salt/job/{jid}/ret/{minion}", "data": forged(jid, minion)}]}
+    lab.call("lab-1", "event.fire_master", "{}", "x", f"preload={json.dumps(preload)}")
+
+
+def forge_from_runner(lab, jid, minion):
+    lab.run("event.send", f"salt/job/{jid}/ret/{minion}", f"data={json.dumps(forged(jid, minion))}")
+
+
+def seen(daemon, jid, minion, count):
+    def find():
+        events = daemon.events("--tag", f"salt/job/{jid}/ret/{minion}")
+        return [e for e in events if e["data"]["return"] == "forged"][count - 1:]
+    eventually(f"forged returns of {minion} in the archive", find)
+
+
+def test_a_forged_event_was_the_answer_of_a_minion_that_had_not_answered(lab, daemon, returners):
+    lab.salt("*", "test.ping")
+    jid = lab.detached("*", "test.sleep", "20")
+    for count, forge in enumerate((forge_from_minion, forge_from_runner), 1):
+        forge(lab, jid, "lab-2")
+        seen(daemon, jid, "lab-2", count)
+    job = daemon.job(jid)
+    assert (job["returned"], job["missing_count"], job["not_confirmed"]) == (0, 2, ["lab-2"])
+    assert job["missing"] == ["lab-1", "lab-2"] and not job["returns"]
+    assert "not confirmed by Salt's master" in daemon.cli("jobs", "show", jid).stdout
+    row = next(row for row in daemon.jobs() if row["jid"] == jid)
+    assert (row["returned"], row["expected"]) == (0, 2)
+    assert lab.run("jobs.lookup_jid", jid) == {}
+    assert jid not in returners["saltcellar.get_fun"]("test.sleep").values()
+    # The real one comes, and the forgery goes on.
+    eventually("both returns", lambda: daemon.returned(jid) == ["lab-1", "lab-2"], seconds=60)
+    forge_from_minion(lab, jid, "lab-2")
+    seen(daemon, jid, "lab-2", 3)
+    assert lab.run("jobs.lookup_jid", jid) == {"lab-1": True, "lab-2": True}
+    job = daemon.job(jid)
+    assert [(r["minion"], r["return"], r["bus_only"]) for r in job["returns"]] == [("lab-1", True, False), ("lab-2", True, False)]
+    assert (job["missing"], job["not_confirmed"]) == ([], [])
+    assert [o["return"] for o in job["returns"][1]["others"]] == ["forged"]
+    assert returners["saltcellar.get_fun"]("test.sleep") == {"lab-1": jid, "lab-2": jid}
+    assert daemon.cli("jobs", "watch", jid).stdout.count("ok, retcode 0\n") == 2
+
+
+def test_a_forged_job_had_answers(lab, daemon, returners):
+    jid = "20260101000000000001"
+    forge_from_minion(lab, jid, "lab-2")
+    seen(daemon, jid, "lab-2", 1)
+    # Nobody but the bus tells of it, and it says so.
+    assert [(r["minion"], r["bus_only"]) for r in daemon.job(jid)["returns"]] == [("lab-2", True)]
+    assert "seen on the bus only" in daemon.cli("jobs", "show", jid).stdout
+    # Salt asks as what it is configured to be: a job cache knows it not.
+    assert returners["saltcellar.get_jid"](jid) == {}
+    # A master that keeps its jobs elsewhere is shown what the archive has, and told.
+    with daemon.connect() as client:
+        assert client.call("get_jid", jid=jid)["lab-2"]["bus_only"] is True
+        assert client.call("get_jid", jid=jid, full=True)["lab-2"]["bus_only"] is True
