@@ -82,7 +82,7 @@ fn read(view: &BlockView) {
         if builder.is_full_for(&entry) {
             break;
         }
-        builder.push(SeqNo(n), &entry);
+        builder.push(SeqNo(n), &entry).unwrap();
         len += 1;
     }
     let mut packer = Packer::new().expect("zstd starts");

@@ -26,7 +26,7 @@ pub(crate) fn salt_event(body: &[u8]) {
     assert!(batch.entries().all(|(found, _)| found == entry));
 
     let mut builder = BlockBuilder::default();
-    builder.push(SeqNo(1), &entry);
+    builder.push(SeqNo(1), &entry).unwrap();
     let mut packer = Packer::new().expect("zstd starts");
     let packed = builder.finish(&mut packer).expect("a block can be packed");
     let view = BlockView::new(packed.head, Some(packed.bodies.to_vec())).expect("and read again");

@@ -250,8 +250,7 @@ struct Span {
 
 impl Span {
     fn of(from: usize, len: usize) -> Self {
-        // A batch is a frame or a read: far below 4 GiB.
-        let fit = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let fit = |n: usize| u32::try_from(n).expect("a batch is a frame or a read: far below 4 GiB");
         Self { from: fit(from), len: fit(len) }
     }
 
@@ -356,9 +355,9 @@ impl Batch {
     fn view(&self, draft: &Draft) -> Entry<'_> {
         let bytes = |span: Span| {
             let from = span.from as usize;
-            self.arena.get(from..from + span.len as usize).unwrap_or_default()
+            self.arena.get(from..from + span.len as usize).expect("a part of this batch")
         };
-        let text = |span: Span| std::str::from_utf8(bytes(span)).unwrap_or_default();
+        let text = |span: Span| std::str::from_utf8(bytes(span)).expect("a name that was text");
         Entry {
             kind: draft.kind,
             source: draft.source,

@@ -35,7 +35,7 @@ impl Hasher for FastHasher {
     }
 
     fn write_u128(&mut self, n: u128) {
-        let [low, high] = [n & u128::from(u64::MAX), n >> 64].map(|n| u64::try_from(n).unwrap_or(0));
+        let [low, high] = [n & u128::from(u64::MAX), n >> 64].map(|n| u64::try_from(n).expect("64 bits"));
         self.write_u64(low);
         self.write_u64(high);
     }

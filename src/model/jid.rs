@@ -38,7 +38,7 @@ impl JidKey {
 
     /// When the jid was made, if it says so.
     pub fn time(self) -> Option<Micros> {
-        (self.0 & ODD == 0).then(|| Micros(i64::try_from(self.0 >> 64).unwrap_or(i64::MAX)))
+        (self.0 & ODD == 0).then(|| Micros(i64::try_from(self.0 >> 64).expect("63 bits")))
     }
 
     /// The pid at the end of the jid, if there is one.
@@ -89,7 +89,7 @@ impl JidSpeller {
         }
         let mut rest = at.0.rem_euclid(1_000_000).unsigned_abs();
         for digit in self.digits.iter_mut().rev().take(6) {
-            *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+            *digit = b'0' + u8::try_from(rest % 10).expect("a digit");
             rest /= 10;
         }
         &self.digits

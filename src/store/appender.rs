@@ -25,8 +25,8 @@ use super::builder::{BlockBuilder, Packer};
 use super::class::Classifier;
 use super::committer::{Commit, Idle, Part, Pen, Progress, held};
 use super::dedupe::{Dedupe, Verdict};
-use super::error::StoreError;
-use super::log::{BlockMeta, PAYLOAD_BYTES_MAX, write_frame};
+use super::error::{StoreError, fits};
+use super::log::{BlockMeta, write_frame};
 use super::numbers::Numbers;
 use crate::channel::{Either, Next, Refused, Rx, Tx};
 use crate::limits::{BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BYTES};
@@ -121,6 +121,8 @@ pub(super) struct PackedBlock {
     pub(super) shapes: Vec<Vec<u8>>,
     pub(super) batches: Vec<Arc<Batch>>,
     pub(super) entries: Vec<EntryRef>,
+    /// Bytes of its entries, names included.
+    pub(super) raw_bytes: usize,
 }
 
 /// What one class has under way.
@@ -138,15 +140,23 @@ struct Lane {
 }
 
 impl Lane {
-    fn push(&mut self, seq: SeqNo, entry: &Entry<'_>, batch: &Arc<Batch>, at: usize) {
+    fn push(
+        &mut self,
+        seq: SeqNo,
+        entry: &Entry<'_>,
+        batch: &Arc<Batch>,
+        at: usize,
+    ) -> Result<(), StoreError> {
+        assert!(seq > self.last_seq, "numbers ascend in a class");
         if !self.batches.last().is_some_and(|last| Arc::ptr_eq(last, batch)) {
             self.batches.push(batch.clone());
         }
-        let place = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let (batch, at) = (place(self.batches.len() - 1), place(at));
+        let batch = fits(self.batches.len() - 1, "a block of over 4 G batches")?;
+        let at = fits(at, "a batch of over 4 G entries")?;
+        self.builder.push(seq, entry)?;
         self.entries.push(EntryRef { seq, batch, at, kind: entry.kind, flags: entry.flags });
-        self.builder.push(seq, entry);
         self.last_seq = seq;
+        Ok(())
     }
 
     /// Packs the open block.
@@ -155,25 +165,21 @@ impl Lane {
             return Ok(());
         }
         let ((first_seq, last_seq), (at_min, at_max)) = (self.builder.seqs(), self.builder.times());
-        let failed = |what: String| StoreError::Failed(format!("pack a block: {what}"));
-        let packed = self.builder.finish(packer).map_err(|e| failed(e.to_string()))?;
-        let largest = packed.head.len().max(packed.bodies.len());
-        if largest > PAYLOAD_BYTES_MAX {
-            // Names and entries are bounded before they come here, so this is a fault of ours; better told than
-            // written where nobody can read it.
-            return Err(failed(format!("{largest} bytes exceed the limit of {PAYLOAD_BYTES_MAX}")));
+        if self.builder.len() != self.entries.len() {
+            return Err(StoreError::Broken("a block has other entries than its index would have"));
         }
+        let packed = self.builder.finish(packer)?;
         let offset = self.frames.len() as u64;
-        let (len, head_len) = write_frame(&mut self.frames, &packed, first_seq, self.entries.len(), stamp);
+        let (len, head_len) = write_frame(&mut self.frames, &packed, first_seq, self.entries.len(), stamp)?;
         drop(packed);
-        let fits = |n: usize| u32::try_from(n).map_err(|_| failed("a block over 4 GiB".to_owned()));
-        let (len, head_len, count) = (fits(len)?, fits(head_len)?, fits(self.entries.len())?);
+        let count = fits(self.entries.len(), "a block has over 4 G entries")?;
         let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
-        let shapes = self.builder.shapes();
+        let (shapes, raw_bytes) = (self.builder.shapes(), self.builder.raw_bytes());
         self.builder.clear();
         let room = self.entries.len();
         let entries = std::mem::replace(&mut self.entries, Vec::with_capacity(room));
-        self.blocks.push(PackedBlock { meta, shapes, batches: std::mem::take(&mut self.batches), entries });
+        let batches = std::mem::take(&mut self.batches);
+        self.blocks.push(PackedBlock { meta, shapes, batches, entries, raw_bytes });
         Ok(())
     }
 
@@ -186,6 +192,7 @@ impl Lane {
         self.entries.clear();
         self.frames.clear();
         self.blocks.clear();
+        assert!(self.builder.is_empty(), "nothing of a failed block goes into the next one");
         lost
     }
 }
@@ -417,7 +424,7 @@ impl Appender {
             if lane.entries.is_empty() {
                 lane.open_since = self.number;
             }
-            lane.push(seq, &entry, batch, at);
+            lane.push(seq, &entry, batch, at)?;
         }
         Ok(())
     }
@@ -446,6 +453,7 @@ impl Appender {
                 parts.push(Part { class, frames, blocks: std::mem::take(&mut lane.blocks) });
             }
         }
+        assert!(covered <= self.numbers.next(), "a commit covers only numbers that were given out");
         let mut dones = Vec::new();
         while self.waiting.front().is_some_and(|first| first.upto <= covered) {
             dones.extend(self.waiting.pop_front().map(|first| first.done));

@@ -133,6 +133,9 @@ impl BlockView {
     }
 }
 
+/// 0 for none, and 1 + each pid.
+const JID_PIDS: usize = u32::MAX as usize + 2;
+
 fn archived(bytes: &[u8]) -> Result<&ArchivedHead, String> {
     rkyv::access::<ArchivedHead, Error>(bytes).map_err(|e| format!("no block: {e}"))
 }
@@ -185,6 +188,18 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     if !known {
         return Err("an entry points outside its block".to_owned());
     }
+    let mut gaps = Vec::with_capacity(count);
+    block.seq.unpack(count, &mut gaps);
+    let last = gaps.iter().copied().max().and_then(|gap| block.first_seq.to_native().checked_add_signed(gap));
+    if gaps.first().is_some_and(|gap| *gap < 0)
+        || !gaps.is_sorted()
+        || last.and_then(|last| last.checked_add(count as u64)).is_none()
+    {
+        return Err("an entry has no number".to_owned());
+    }
+    if !block.flags.is_below(1 << u8::BITS) || !block.jid_pid.is_below(JID_PIDS) {
+        return Err("an entry's flags, or a jid's pid, are none".to_owned());
+    }
     let is_text = |n: i64| usize::try_from(-1 - n).is_ok_and(|n| n < texts);
     let mut times = Vec::with_capacity(jids);
     block.jid_time.unpack(jids, &mut times);
@@ -216,8 +231,8 @@ impl<'a> Rows<'a> {
 
     /// The entry's place in the log.
     pub fn seq(&self, i: usize) -> SeqNo {
-        let gap = u64::try_from(self.block.seq.get(i)).unwrap_or(0);
-        SeqNo(self.block.first_seq.to_native().saturating_add(gap).saturating_add(i as u64))
+        let gap = u64::try_from(self.block.seq.get(i)).expect("gaps were checked");
+        SeqNo(self.block.first_seq.to_native() + gap + i as u64)
     }
 
     /// When it arrived.
@@ -229,23 +244,25 @@ impl<'a> Rows<'a> {
     pub fn times(&self) -> (Micros, Micros) {
         let mut times = Vec::with_capacity(self.len());
         self.block.at.unpack(self.len(), &mut times);
-        let earliest = times.iter().copied().min().unwrap_or_default();
-        (Micros(earliest), Micros(times.iter().copied().max().unwrap_or_default()))
+        let span = times.iter().copied().min().zip(times.iter().copied().max());
+        let (earliest, latest) = span.expect("a block has entries");
+        (Micros(earliest), Micros(latest))
     }
 
     /// What it is.
     pub fn kind(&self, i: usize) -> Kind {
-        u8::try_from(self.block.kind.get(i)).ok().and_then(Kind::from_number).unwrap_or(Kind::Event)
+        u8::try_from(self.block.kind.get(i)).ok().and_then(Kind::from_number).expect("kinds were checked")
     }
 
     /// The door it came by.
     pub fn source(&self, i: usize) -> Source {
-        u8::try_from(self.block.source.get(i)).ok().and_then(Source::from_number).unwrap_or(Source::Bus)
+        let source = u8::try_from(self.block.source.get(i)).ok().and_then(Source::from_number);
+        source.expect("sources were checked")
     }
 
     /// Small facts.
     pub fn flags(&self, i: usize) -> Flags {
-        Flags(u8::try_from(self.block.flags.get(i)).unwrap_or(0))
+        Flags(u8::try_from(self.block.flags.get(i)).expect("flags were checked"))
     }
 
     /// A return's exit code.
@@ -273,10 +290,10 @@ impl<'a> Rows<'a> {
     pub fn jid_text(&self, at: usize) -> String {
         let time = self.block.jid_time.get(at);
         if time < 0 {
-            return usize::try_from(-1 - time).map(|t| self.text_str(t).to_owned()).unwrap_or_default();
+            return self.text_str(usize::try_from(-1 - time).expect("jids were checked")).to_owned();
         }
         let pid = self.block.jid_pid.get(at).checked_sub(1).and_then(|pid| u32::try_from(pid).ok());
-        JidKey::from_time(Micros(time), pid).text().unwrap_or_default()
+        JidKey::from_time(Micros(time), pid).text().expect("a time that is not negative")
     }
 
     /// The times of the distinct jids, microseconds; negative for one that is not made of time.
@@ -382,7 +399,7 @@ impl<'a> Rows<'a> {
                 })
                 .collect()
         });
-        let end = |i: usize| ends.get(i).copied().unwrap_or(0);
+        let end = |i: usize| *ends.get(i).expect("an entry of this block");
         let from = i.checked_sub(1).map_or(0, end);
         self.view.unpacked()?.get(from..end(i)).ok_or_else(|| "a body lies outside its block".to_owned())
     }
@@ -402,9 +419,9 @@ impl<'a> Rows<'a> {
     }
 
     fn text(&self, at: usize) -> &'a [u8] {
-        let end = |i: usize| self.block.text_ends.get(i).map_or(0, |e| e.to_native() as usize);
+        let end = |i: usize| self.block.text_ends.get(i).expect("places were checked").to_native() as usize;
         let from = at.checked_sub(1).map_or(0, end);
-        self.block.texts.get(from..end(at)).unwrap_or_default()
+        self.block.texts.get(from..end(at)).expect("ends were checked")
     }
 
     fn text_str(&self, at: usize) -> &'a str {
@@ -488,7 +505,7 @@ mod tests {
             for e in &entries {
                 seq += 1 + e.gap;
                 seqs.push(SeqNo(seq));
-                builder.push(SeqNo(seq), &e.entry());
+                builder.push(SeqNo(seq), &e.entry()).unwrap();
             }
             let view = view(&builder);
             prop_assert_eq!(view.len(), entries.len());
@@ -516,7 +533,7 @@ mod tests {
                 builder.push(SeqNo(i + 1), &Entry {
                     kind: Kind::Return, source: Source::Bus, flags: Flags::ON_BUS, at: Micros(1), tag: tag.as_bytes(),
                     jid: &jid, minion: "web", fun: "test.ping", retcode: 0, body: &body,
-                });
+                }).unwrap();
             }
             let mut packer = Packer::new().unwrap();
             let packed = builder.finish(&mut packer).unwrap();
@@ -536,26 +553,67 @@ mod tests {
     }
 
     #[test]
+    fn numbers_and_flags_that_are_none_were_read_as_zero() {
+        let head = |seq: &[i64], flags: i64, pid: i64| {
+            let (one, none) = (|n| Column::pack(&[n, n]), || Column::pack(&[0, 0]));
+            let jids = if pid == 0 { Vec::new() } else { vec![pid] };
+            let head = Head {
+                first_seq: 5,
+                count: 2,
+                seq: Column::pack(seq),
+                at: none(),
+                kind: none(),
+                source: none(),
+                flags: one(flags),
+                retcode: none(),
+                jid: none(),
+                minion: none(),
+                fun: none(),
+                tag: none(),
+                body_len: none(),
+                jid_time: Column::pack(&vec![7; jids.len()]),
+                jid_pid: Column::pack(&jids),
+                jids: u32::try_from(jids.len()).unwrap(),
+                text_ends: vec![1],
+                texts: b"x".to_vec(),
+                bodies_len: 0,
+                codec: CODEC_STORED,
+            };
+            BlockView::new(rkyv::to_bytes::<Error>(&head).unwrap(), Some(Vec::new())).map(|_| ())
+        };
+        assert_eq!(head(&[0, 3], 255, 1), Ok(()));
+        for (seq, flags, pid) in [
+            ([-1, 0], 0, 0),
+            ([3, 0], 0, 0),
+            ([0, i64::MIN], 0, 0),
+            ([0, 0], 256, 0),
+            ([0, 0], -1, 0),
+            ([0, 0], 0, -1),
+            ([0, 0], 0, i64::from(u32::MAX) + 2),
+        ] {
+            assert!(head(&seq, flags, pid).is_err(), "{seq:?} {flags} {pid}");
+        }
+    }
+
+    #[test]
     fn returns_of_one_job_share_one_shape() {
         let mut builder = BlockBuilder::default();
         for i in 0..100_u64 {
             let tag = format!("salt/job/20261121030955505683/ret/web{i}");
             let minion = format!("web{i}");
-            builder.push(
-                SeqNo(i + 1),
-                &Entry {
-                    kind: Kind::Return,
-                    source: Source::Bus,
-                    flags: Flags::ON_BUS,
-                    at: Micros(1),
-                    tag: tag.as_bytes(),
-                    jid: "20261121030955505683",
-                    minion: &minion,
-                    fun: "test.ping",
-                    retcode: 0,
-                    body: b"\x80",
-                },
-            );
+            let entry = Entry {
+                kind: Kind::Return,
+                source: Source::Bus,
+                flags: Flags::ON_BUS,
+                at: Micros(1),
+                tag: tag.as_bytes(),
+                jid: "20261121030955505683",
+                minion: &minion,
+                fun: "test.ping",
+                retcode: 0,
+                body: b"\x80",
+            };
+            builder.push(SeqNo(i + 1), &entry).unwrap();
         }
         assert_eq!(builder.texts(), 102, "100 minions, one function, one shape");
     }

@@ -30,17 +30,20 @@ impl BlockCache {
     pub fn put(&self, id: BlockId, view: Arc<BlockView>) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let cost = view.memory();
-        if cost > BLOCK_CACHE_BYTES || inner.blocks.insert(id, (view, cost)).is_some() {
+        if cost > BLOCK_CACHE_BYTES {
             return;
         }
         inner.bytes += cost;
-        inner.order.push_back(id);
+        match inner.blocks.insert(id, (view, cost)) {
+            Some((_, before)) => inner.bytes -= before,
+            None => inner.order.push_back(id),
+        }
         while inner.bytes > BLOCK_CACHE_BYTES {
             let Some(oldest) = inner.order.pop_front() else { break };
-            if let Some((_, cost)) = inner.blocks.remove(&oldest) {
-                inner.bytes = inner.bytes.saturating_sub(cost);
-            }
+            let (_, cost) = inner.blocks.remove(&oldest).expect("what is in the order is there");
+            inner.bytes -= cost;
         }
+        debug_assert_eq!(inner.blocks.len(), inner.order.len(), "each block once in the order");
     }
 }
 
@@ -57,21 +60,19 @@ mod tests {
         let noise: Vec<u8> =
             (0..200_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         let mut builder = BlockBuilder::default();
-        builder.push(
-            SeqNo(1),
-            &Entry {
-                kind: Kind::Event,
-                source: Source::Bus,
-                flags: Flags::ON_BUS,
-                at: Micros(0),
-                tag: b"x",
-                jid: "",
-                minion: "",
-                fun: "",
-                retcode: 0,
-                body: &noise,
-            },
-        );
+        let entry = Entry {
+            kind: Kind::Event,
+            source: Source::Bus,
+            flags: Flags::ON_BUS,
+            at: Micros(0),
+            tag: b"x",
+            jid: "",
+            minion: "",
+            fun: "",
+            retcode: 0,
+            body: &noise,
+        };
+        builder.push(SeqNo(1), &entry).unwrap();
         let mut packer = Packer::new().unwrap();
         let packed = builder.finish(&mut packer).unwrap();
         let view = Arc::new(BlockView::new(packed.head, Some(packed.bodies.to_vec())).unwrap());
@@ -80,6 +81,11 @@ mod tests {
         }
         assert!(cache.get((1, 0)).is_none());
         assert!(cache.get((1, 39)).is_some());
-        assert!(cache.0.lock().unwrap().bytes <= BLOCK_CACHE_BYTES);
+        for _ in 0..100 {
+            cache.put((1, 39), view.clone());
+        }
+        let inner = cache.0.lock().unwrap();
+        assert_eq!(inner.bytes, inner.blocks.len() * view.memory(), "one that comes again is counted once");
+        assert!(inner.bytes <= BLOCK_CACHE_BYTES);
     }
 }

@@ -80,7 +80,7 @@ impl Classes {
 
     /// All of them.
     pub fn all(&self) -> impl Iterator<Item = Class> + use<> {
-        (0..u8::try_from(self.rows.len()).unwrap_or(u8::MAX)).map(Class)
+        (0..u8::try_from(self.rows.len()).expect("classes are counted when they are added")).map(Class)
     }
 
     /// Those that take entries; their places are the first ones.

@@ -27,7 +27,7 @@ impl Column {
         // Wrapping: the difference of two i64 always fits the u64 it is taken as.
         let delta = |v: i64| v.wrapping_sub(base).cast_unsigned();
         let widest = values.iter().map(|&v| delta(v)).max().unwrap_or(0);
-        let width = 8 - usize::try_from(widest.leading_zeros() / 8).unwrap_or(0);
+        let width = 8 - (widest.leading_zeros() / 8) as usize;
         let mut data = Vec::with_capacity(values.len() * width);
         match width {
             0 => {}
@@ -37,13 +37,15 @@ impl Column {
             4 => values.iter().for_each(|&v| data.extend_from_slice(&narrow::<4>(delta(v)))),
             _ => values.iter().for_each(|&v| data.extend(delta(v).to_le_bytes().iter().take(width))),
         }
-        Self { base, width: u8::try_from(width).unwrap_or(8), data }
+        assert_eq!(data.len(), values.len() * width, "a value per entry");
+        Self { base, width: u8::try_from(width).expect("eight bytes at most"), data }
     }
 }
 
 /// The low bytes of a number.
 fn narrow<const N: usize>(n: u64) -> [u8; N] {
-    n.to_le_bytes().first_chunk().copied().unwrap_or([0; N])
+    const { assert!(N <= 8) };
+    *n.to_le_bytes().first_chunk().expect("eight bytes have so many")
 }
 
 /// Bytes as a number, the missing high ones zero.
@@ -59,12 +61,12 @@ impl ArchivedColumn {
         self.width <= 8 && count.checked_mul(usize::from(self.width)) == Some(self.data.len())
     }
 
-    /// Value `i`; the base for an `i` that is not there.
+    /// Value `i` of a column that holds it ([`ArchivedColumn::holds`]).
     pub fn get(&self, i: usize) -> i64 {
         let width = usize::from(self.width);
         let base = self.base.to_native();
-        let at = i.saturating_mul(width);
-        let Some(bytes) = self.data.get(at..at.saturating_add(width)) else { return base };
+        let at = i * width;
+        let bytes = self.data.get(at..at + width).expect("a value of a column that was checked");
         let mut delta = [0_u8; 8];
         for (to, from) in delta.iter_mut().zip(bytes) {
             *to = *from;
@@ -127,9 +129,9 @@ impl ArchivedColumn {
             .try_fold(0_u64, |sum, &n| sum.checked_add(u64::try_from(n).ok().filter(|n| *n >= base)?))
     }
 
-    /// Value `i` as an index; 0 for what is none.
+    /// Value `i` as an index, of a column without negative values ([`ArchivedColumn::is_below`]).
     pub fn index(&self, i: usize) -> usize {
-        usize::try_from(self.get(i)).unwrap_or(0)
+        usize::try_from(self.get(i)).expect("an index of a column that was checked")
     }
 }
 

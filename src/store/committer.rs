@@ -53,6 +53,15 @@ pub(super) struct Part {
     pub(super) blocks: Vec<PackedBlock>,
 }
 
+impl Part {
+    fn fits_into(&self, index: &MemIndex) -> bool {
+        let entries = self.blocks.iter().map(|block| block.entries.len()).sum();
+        let raw_bytes = self.blocks.iter().map(|block| block.raw_bytes).sum();
+        let last = self.blocks.iter().map(|block| block.meta.last_seq).max().unwrap_or_default();
+        index.has_room(entries, raw_bytes, last)
+    }
+}
+
 /// The committer has nothing to do, and gives used buffers back.
 #[derive(Debug, Default)]
 pub(super) struct Idle {
@@ -117,6 +126,7 @@ impl Active {
             }
         }
         self.len = self.len.max(end);
+        assert!(!self.broken, "a log whose sync failed is never written to again");
         self.file.write_all_at(frames, self.end).map_err(io_at("write", path))
     }
 
@@ -207,9 +217,10 @@ impl Committer {
     }
 }
 
-/// Takes the pen. A thread that panicked with it took the process with it.
-pub(super) fn held(pen: &Mutex<Pen>) -> MutexGuard<'_, Pen> {
-    pen.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks the writer of segments. If a thread panicked while it had it, what is in memory need not be what is on disk:
+/// nothing more is written or acknowledged, and this thread ends, too. The daemon ends with either of the two.
+pub(super) fn held<T>(pen: &Mutex<T>) -> MutexGuard<'_, T> {
+    pen.lock().expect("no commit was broken off by a panic")
 }
 
 impl Pen {
@@ -257,10 +268,10 @@ impl Pen {
             Ok(()) => {
                 for part in &commit.parts {
                     let last = part.blocks.last().map(|block| block.meta.last_seq);
-                    let place = progress.on_disk.get_mut(part.class.index());
-                    if let (Some(place), Some(last)) = (place, last) {
-                        *place = last;
-                    }
+                    let place = progress.on_disk.get_mut(part.class.index()).expect("a class of the store");
+                    let last = last.expect("a part with blocks");
+                    assert!(last > *place, "numbers ascend in a class");
+                    *place = last;
                 }
             }
             Err(error) if commit.epoch == progress.epoch => {
@@ -286,11 +297,16 @@ impl Pen {
         }
         // From here on nothing fails: the entries are on disk.
         for part in &mut commit.parts {
-            let Some(Some(active)) = self.active.get_mut(part.class.index()) else { continue };
+            let active = self.active.get_mut(part.class.index()).and_then(Option::as_mut);
+            let active = active.expect("the segment that was written to");
+            let mut end = active.end;
             for block in &mut part.blocks {
                 block.meta.offset += active.end;
+                assert_eq!(block.meta.offset, end, "frames follow one another");
+                end = block.meta.end();
             }
             active.end += part.frames.len() as u64;
+            assert_eq!(active.end, end, "a log ends behind its last frame");
             if let Index::Memory(index) = &mut *active.segment.index_mut() {
                 part.blocks.iter().for_each(|block| take_note(index, block));
             }
@@ -314,6 +330,7 @@ impl Pen {
     fn write(&mut self, parts: &[Part]) -> Result<(), StoreError> {
         for part in parts {
             let Some(first) = part.blocks.first() else { continue };
+            self.finish_without_room_for(part)?;
             self.growing(part.class, first.meta.first_seq)?.write(&part.frames)?;
         }
         if parts.is_empty() {
@@ -326,6 +343,23 @@ impl Pen {
                 Ok(())
             }
         }
+    }
+
+    /// Finishes the growing segment of a class if its index cannot number what is to come.
+    fn finish_without_room_for(&mut self, part: &Part) -> Result<(), StoreError> {
+        let Some(slot) = self.active.get_mut(part.class.index()) else { return Ok(()) };
+        let is_full = |active: &Active| match &*active.segment.index() {
+            Index::Memory(index) => !part.fits_into(index),
+            Index::Open(_) | Index::Closed => false,
+        };
+        if let Some(full) = slot.as_mut().filter(|active| is_full(active)) {
+            full.sync()?;
+            full.trim();
+            let segment = full.segment.clone();
+            *slot = None;
+            finish(&self.seals, segment);
+        }
+        Ok(())
     }
 
     /// The growing segment of a class; a new one, whose name will be `first_seq`, if there is none.
@@ -422,9 +456,30 @@ fn take_note(index: &mut MemIndex, block: &PackedBlock) {
     index.add_block(block.meta, &block.shapes);
     for (at, place) in block.entries.iter().enumerate() {
         let batch = block.batches.get(place.batch as usize);
-        if let Some(entry) = batch.and_then(|batch| batch.entry(place.at as usize)) {
-            let entry = Entry { kind: place.kind, flags: place.flags, ..entry };
-            index.add(at, place.seq, &entry, entry.raw_len(), || entry.body);
-        }
+        let entry = batch.and_then(|batch| batch.entry(place.at as usize)).expect("an entry of this block");
+        let entry = Entry { kind: place.kind, flags: place.flags, ..entry };
+        let added = index.add(at, place.seq, &entry, entry.raw_len(), || entry.body);
+        added.expect("there was room before the write");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_panic_in_the_middle_of_a_commit_the_other_thread_went_on_committing() {
+        let pen = Arc::new(Mutex::new(0));
+        let commits = |pen: Arc<Mutex<i32>>, breaks_off: bool| {
+            let commit = move || {
+                let mut pen = held(&pen);
+                *pen += 1;
+                assert!(!breaks_off, "a broken invariant");
+            };
+            std::thread::Builder::new().name("sc-commit".to_owned()).spawn(commit).unwrap().join()
+        };
+        assert!(commits(pen.clone(), false).is_ok());
+        assert!(commits(pen.clone(), true).is_err());
+        assert!(commits(pen.clone(), false).is_err(), "it ends, too");
     }
 }

@@ -210,13 +210,12 @@ impl Dedupe {
         let (counts, _) = self.seen.place(key);
         let before = *counts;
         let door = entry.source as usize;
-        let told = |source: Source| counts.get(source as usize).copied().unwrap_or(0);
+        let told = |source: Source| *counts.get(source as usize).expect("a count for each source");
         let told_before = told(Source::Bus).max(told(Source::SpilledBus));
         let most = counts.iter().enumerate().filter(|(d, _)| *d != door).map(|(_, n)| *n).max().unwrap_or(0);
-        let own = counts.get_mut(door).map_or(0, |n| {
-            *n = n.saturating_add(1);
-            *n
-        });
+        let own = counts.get_mut(door).expect("a count for each source");
+        *own = own.saturating_add(1);
+        let own = *own;
         let of_a_bus = matches!(entry.source, Source::Bus | Source::SpilledBus);
         self.first_heard = of_a_bus && own > told_before;
         self.note(Undo::Seen(key, before));

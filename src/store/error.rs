@@ -62,9 +62,17 @@ pub enum StoreError {
     /// The daemon is stopping and takes nothing new.
     #[error("the daemon is stopping")]
     Stopping,
+    /// What is to be written contradicts itself or does not fit its place: a bug. Nothing of it is written.
+    #[error("internal error, nothing was written: {0}")]
+    Broken(&'static str),
     /// An earlier commit failed in a way that this handle cannot repair.
     #[error("could not store: {0}")]
     Failed(String),
+}
+
+/// A count, a length or a place as it stands on disk, in 32 bits; `what` says what is too large otherwise.
+pub(crate) fn fits(n: usize, what: &'static str) -> Result<u32, StoreError> {
+    u32::try_from(n).map_err(|_| StoreError::Broken(what))
 }
 
 /// Names the act and the file in an I/O error.

@@ -233,7 +233,7 @@ impl<'a> Forwards<'a> {
                 let Some(segment) = self.segments.pop() else { return Ok(None) };
                 let ready = self.shared.ready(&segment)?;
                 let metas = ready.blocks().map_or(&[][..], |blocks| blocks.metas());
-                let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+                let count = |n: usize| u32::try_from(n).expect("the blocks of a segment have numbers");
                 let begin = count(metas.partition_point(|meta| meta.last_seq < from));
                 let blocks = begin..count(metas.len());
                 drop(ready);

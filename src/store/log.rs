@@ -41,7 +41,7 @@ use rkyv::util::AlignedVec;
 use super::block::BlockView;
 use super::block_v1;
 use super::builder::Packed;
-use super::error::{StoreError, io_at};
+use super::error::{StoreError, fits, io_at};
 use super::format::FORMAT_VERSION;
 use super::medium::{Medium, MediumFile};
 use crate::clock::Micros;
@@ -93,15 +93,15 @@ impl BlockMeta {
     /// Describes a block at `offset`.
     pub fn of(view: &BlockView, offset: u64, frame_len: usize, head_len: usize) -> Self {
         let rows = view.rows();
-        let last = view.len().saturating_sub(1);
         let (at_min, at_max) = rows.times();
+        let small = |n: usize| u32::try_from(n).expect("the parts of a frame are bounded");
         Self {
             offset,
-            len: u32::try_from(frame_len).unwrap_or(u32::MAX),
-            head_len: u32::try_from(head_len).unwrap_or(u32::MAX),
-            count: u32::try_from(view.len()).unwrap_or(u32::MAX),
+            len: small(frame_len),
+            head_len: small(head_len),
+            count: small(view.len()),
             first_seq: rows.seq(0),
-            last_seq: rows.seq(last),
+            last_seq: rows.seq(view.len() - 1),
             at_min,
             at_max,
         }
@@ -118,63 +118,67 @@ fn frame_len(head: usize, bodies: usize) -> usize {
     FRAME_HEADER_LEN + head.next_multiple_of(ALIGN) + bodies.next_multiple_of(ALIGN)
 }
 
-/// Appends a frame to `out`; its bytes, and those of its head.
+/// Appends a frame to `out`; its bytes, and those of its head. Appends nothing if a part is longer than readers take.
 pub fn write_frame(
     out: &mut Vec<u8>,
     block: &Packed<'_>,
     first_seq: SeqNo,
     count: usize,
     stamp: u64,
-) -> (usize, usize) {
-    let u32_of = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
+) -> Result<(u32, u32), StoreError> {
     let (head, bodies) = (block.head.as_slice(), block.bodies);
+    if head.len().max(bodies.len()) > PAYLOAD_BYTES_MAX {
+        return Err(StoreError::Broken("a part of a block is longer than readers take"));
+    }
+    let len = frame_len(head.len(), bodies.len());
+    let [head_len, bodies_len, count] =
+        [head.len(), bodies.len(), count].map(|n| fits(n, "a frame over 4 GiB"));
+    let (head_len, bodies_len, count) = (head_len?, bodies_len?, count?);
+    let begin = out.len();
     let mut header = [0_u8; FRAME_HEADER_LEN];
     let (front, back) = header.split_at_mut(16);
     put(front, 0, FRAME_MAGIC);
     put(front, 4, &BLOCK_VERSION.to_le_bytes());
-    put(front, 8, &u32_of(head.len()));
+    put(front, 8, &head_len.to_le_bytes());
     put(back, 0, &first_seq.0.to_le_bytes());
-    put(back, 8, &u32_of(count));
-    put(back, 12, &u32_of(bodies.len()));
+    put(back, 8, &count.to_le_bytes());
+    put(back, 12, &bodies_len.to_le_bytes());
     put(back, 16, &crc32fast::hash(bodies).to_le_bytes());
     put(back, 24, &stamp.to_le_bytes());
     let crc = checksum(front, back, head);
     put(front, 12, &crc.to_le_bytes());
-    let len = frame_len(head.len(), bodies.len());
     out.reserve(len);
     out.extend_from_slice(&header);
     for part in [head, bodies] {
         out.extend_from_slice(part);
         // Not by the length of `out`: what is in it already may begin anywhere.
-        out.extend_from_slice(
-            ZEROS.get(..part.len().next_multiple_of(ALIGN) - part.len()).unwrap_or_default(),
-        );
+        let padding = part.len().next_multiple_of(ALIGN) - part.len();
+        out.extend_from_slice(ZEROS.get(..padding).expect("less than a multiple"));
     }
-    (len, head.len())
+    assert_eq!(out.len() - begin, len, "a frame is as long as its parts");
+    Ok((fits(len, "a frame over 4 GiB")?, head_len))
 }
 
 const ZEROS: [u8; ALIGN] = [0; ALIGN];
 
 fn checksum(front: &[u8], back: &[u8], payload: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
-    crc.update(front.get(..12).unwrap_or_default());
+    crc.update(front.get(..12).expect("a whole header"));
     crc.update(back);
     crc.update(payload);
     crc.finalize()
 }
 
 fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
-    if let Some(place) = to.get_mut(at..at + bytes.len()) {
-        place.copy_from_slice(bytes);
-    }
+    to.get_mut(at..at + bytes.len()).expect("a place in the header").copy_from_slice(bytes);
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b))
+    u32::from_le_bytes(*bytes.get(at..).and_then(|b| b.first_chunk()).expect("a place in the header"))
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_le_bytes(*b))
+    u64::from_le_bytes(*bytes.get(at..).and_then(|b| b.first_chunk()).expect("a place in the header"))
 }
 
 /// The number of a class in the header.
@@ -188,7 +192,7 @@ fn class_number(class_name: &str) -> u8 {
 
 /// Does a header name this class? One of format 1 has no name, but a number.
 fn names_class(header: &[u8], class_name: &str) -> bool {
-    let name = header.get(NAME_AT..NAME_AT + CLASS_NAME_BYTES_MAX).unwrap_or_default();
+    let name = header.get(NAME_AT..NAME_AT + CLASS_NAME_BYTES_MAX).expect("a whole header");
     let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
     match name.split_at_checked(end) {
         Some((b"", _)) => header.get(12) == Some(&class_number(class_name)),
@@ -206,7 +210,7 @@ pub fn file_header(class_name: &str, first_seq: SeqNo, created: Micros) -> [u8; 
     put(&mut header, 16, &first_seq.0.to_le_bytes());
     put(&mut header, 24, &created.0.to_le_bytes());
     put(&mut header, NAME_AT, class_name.as_bytes());
-    let crc = crc32fast::hash(header.get(..60).unwrap_or_default());
+    let crc = crc32fast::hash(header.get(..60).expect("a whole header"));
     put(&mut header, 60, &crc.to_le_bytes());
     header
 }
@@ -317,7 +321,7 @@ impl LogFile {
     pub(super) fn header(&self) -> Result<Option<Header>, StoreError> {
         let mut bytes = [0_u8; FILE_HEADER_LEN];
         let whole = self.read(&mut bytes, 0)?;
-        let crc_holds = crc32fast::hash(bytes.get(..60).unwrap_or_default()) == u32_at(&bytes, 60);
+        let crc_holds = crc32fast::hash(bytes.get(..60).expect("a whole header")) == u32_at(&bytes, 60);
         Ok((whole && bytes.starts_with(FILE_MAGIC) && crc_holds).then_some(Header { bytes }))
     }
 
@@ -494,7 +498,8 @@ impl LogFile {
     /// Copies what lies from `end` to `size` into a file of its own beside the log, for whoever wants to look at it.
     pub(super) fn keep_tail(&self, medium: &dyn Medium, end: u64, size: u64) -> Result<PathBuf, StoreError> {
         let path = self.path.with_file_name(format!("log.cut-{end}"));
-        let mut tail = vec![0; usize::try_from(size.saturating_sub(end)).unwrap_or(0)];
+        let len = size.checked_sub(end).and_then(|len| usize::try_from(len).ok());
+        let mut tail = vec![0; len.ok_or(StoreError::Broken("a log ends before its last frame"))?];
         self.read(&mut tail, end)?;
         // Not synced: nothing in it was acknowledged, and nobody misses it after a power cut.
         let written = medium.create(&path).and_then(|file| file.write_all_at(&tail, 0));

@@ -216,7 +216,8 @@ impl Shared {
     }
 
     fn set_durable(&self, next: SeqNo) {
-        self.durable.store(next.0, Ordering::Release);
+        let before = self.durable.swap(next.0, Ordering::AcqRel);
+        assert!(before <= next.0, "what is durable stays so");
         self.news.tell();
     }
 }
@@ -499,7 +500,8 @@ fn remember(
             break;
         }
         let blocks = shared.ready(&segment)?.blocks().map_or(0, |blocks| blocks.metas().len());
-        for number in (0..u32::try_from(blocks).unwrap_or(u32::MAX)).rev() {
+        let blocks = u32::try_from(blocks).expect("the blocks of a segment have numbers");
+        for number in (0..blocks).rev() {
             if wanted == 0 {
                 break;
             }

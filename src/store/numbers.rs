@@ -58,9 +58,13 @@ impl Numbers {
 
     /// Makes sure that `count` numbers can be taken.
     pub fn reserve(&mut self, count: usize) -> Result<(), StoreError> {
-        let wanted = self.next.0.saturating_add(count as u64);
+        let exhausted = StoreError::Broken("sequence numbers are exhausted");
+        let wanted = self.next.0.checked_add(count as u64);
+        let Some((wanted, ahead)) = wanted.and_then(|n| Some((n, n.checked_add(NUMBERS_AHEAD)?))) else {
+            return Err(exhausted);
+        };
         if wanted > self.end.0 {
-            self.keep(SeqNo(wanted.saturating_add(NUMBERS_AHEAD)))?;
+            self.keep(SeqNo(ahead))?;
         }
         Ok(())
     }
@@ -68,6 +72,7 @@ impl Numbers {
     /// Gives one out.
     pub fn take(&mut self) -> SeqNo {
         let seq = self.next;
+        assert!(seq < self.end, "a number is set aside on disk before it is given out");
         self.next = seq.next();
         seq
     }

@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::builder::{BlockBuilder, Packer};
-use super::error::{StoreError, io_at};
+use super::error::{StoreError, fits, io_at};
 use super::format::{segment_seq, sync_dir};
 use super::index::{Facts, Layout, MemIndex, sealed};
 use super::log::{BlockMeta, FILE_HEADER_LEN, LogFile, file_header, write_frame};
@@ -120,9 +120,9 @@ fn write_log(
     let mut builder = BlockBuilder::default();
     let mut layout = Layout::default();
     for group in groups {
-        let (block, metas) =
-            (layout.blocks.metas().len(), index.blocks().metas().get(group.clone()).unwrap_or_default());
-        layout.became.extend(metas.iter().map(|_| u32::try_from(block).unwrap_or(u32::MAX)));
+        let block = fits(layout.blocks.metas().len(), "a segment of over 4 G blocks")?;
+        let metas = index.blocks().metas().get(group.clone()).expect("blocks of this segment");
+        layout.became.extend(metas.iter().map(|_| block));
         let bits = group.clone().fold(0, |bits, at| bits | index.blocks().shapes(at));
         let meta = if let [one] = metas {
             let meta = BlockMeta { offset: out.at(), ..*one };
@@ -168,16 +168,14 @@ fn merged(
             builder.push(
                 rows.seq(at),
                 &Entry { kind, source, flags, at: arrived, tag, jid, minion, fun, retcode, body },
-            );
+            )?;
         }
     }
     let ((first_seq, last_seq), (at_min, at_max)) = (builder.seqs(), builder.times());
-    let failed = |what: String| StoreError::Failed(format!("pack a block: {what}"));
-    let packed = builder.finish(packer).map_err(|e| failed(e.to_string()))?;
+    let packed = builder.finish(packer)?;
     let offset = out.at();
-    let (len, head_len) = write_frame(&mut out.piece, &packed, first_seq, builder.len(), stamp);
-    let fits = |n: usize| u32::try_from(n).map_err(|_| failed("a block over 4 GiB".to_owned()));
-    let (len, head_len, count) = (fits(len)?, fits(head_len)?, fits(builder.len())?);
+    let (len, head_len) = write_frame(&mut out.piece, &packed, first_seq, builder.len(), stamp)?;
+    let count = fits(builder.len(), "a block has over 4 G entries")?;
     Ok(Some(BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max }))
 }
 

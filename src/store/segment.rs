@@ -157,7 +157,11 @@ impl Segment {
     /// Reads the log through and makes the index anew.
     pub fn walk(&self) -> Result<(MemIndex, Walked), StoreError> {
         let mut index = MemIndex::new(self.first_seq);
+        let mut noted = Ok(());
         let walked = self.log.walk(|meta, view| {
+            if noted.is_err() {
+                return;
+            }
             let rows = view.rows();
             index.add_block(meta, &rows.shapes());
             let names = rows.jid_texts();
@@ -179,10 +183,14 @@ impl Segment {
                 };
                 let raw = rows.tag_len(at, jid) + rows.body_len(at);
                 // A body that cannot be unpacked behind a good checksum: the row stays empty, readers report it.
-                index.add(at, rows.seq(at), &entry, raw, || rows.body(at).unwrap_or_default());
+                let body = || rows.body(at).unwrap_or_default();
+                noted = index.add(at, rows.seq(at), &entry, raw, body);
+                if noted.is_err() {
+                    return;
+                }
             }
         })?;
-        Ok((index, walked))
+        noted.map(|()| (index, walked))
     }
 
     /// Opens the sealed index, or shares it with whoever has it open. One that is damaged is made anew from the log in

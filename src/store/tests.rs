@@ -4,6 +4,7 @@ mod ahead;
 mod damage;
 mod following;
 mod gaps;
+mod invariants;
 mod last_jobs;
 mod sealing;
 mod trash;
@@ -16,7 +17,7 @@ use std::thread::JoinHandle;
 
 use super::*;
 use crate::clock::Micros;
-use crate::model::{Batch, EventFilter, Flags, Glob, JidKey, Kind, Source};
+use crate::model::{Batch, Entry, EventFilter, Flags, Glob, JidKey, Kind, Source};
 use crate::testing::receive;
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::event_entry;

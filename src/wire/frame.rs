@@ -149,7 +149,7 @@ pub fn fired(framing: Framing, tag: &[u8], data: &[u8]) -> Vec<u8> {
     match framing {
         Framing::Plain => frame,
         Framing::Len32 => {
-            let len = u32::try_from(frame.len()).unwrap_or(u32::MAX).to_be_bytes();
+            let len = u32::try_from(frame.len()).expect("an event is far below 4 GiB").to_be_bytes();
             [&len, frame.as_slice()].concat()
         }
     }

@@ -395,7 +395,7 @@ impl Writer {
     /// Text that need not be UTF-8: Salt's codec writes such.
     pub fn str_bytes(&mut self, s: &[u8]) -> &mut Self {
         match s.len() {
-            n @ 0..0x20 => self.raw(&[0xa0 | u8::try_from(n).unwrap_or(0)]),
+            n @ 0..0x20 => self.raw(&[0xa0 | u8::try_from(n).expect("five bits")]),
             n => self.sized([Some(0xd9), Some(0xda), Some(0xdb)], n),
         }
         .raw(s)
@@ -409,7 +409,7 @@ impl Writer {
     /// The head of an array; `len` values follow.
     pub fn array(&mut self, len: usize) -> &mut Self {
         match len {
-            n @ 0..0x10 => self.raw(&[0x90 | u8::try_from(n).unwrap_or(0)]),
+            n @ 0..0x10 => self.raw(&[0x90 | u8::try_from(n).expect("four bits")]),
             n => self.sized([None, Some(0xdc), Some(0xdd)], n),
         }
     }
@@ -417,7 +417,7 @@ impl Writer {
     /// The head of a map; `len` pairs follow.
     pub fn map(&mut self, len: usize) -> &mut Self {
         match len {
-            n @ 0..0x10 => self.raw(&[0x80 | u8::try_from(n).unwrap_or(0)]),
+            n @ 0..0x10 => self.raw(&[0x80 | u8::try_from(n).expect("four bits")]),
             n => self.sized([None, Some(0xde), Some(0xdf)], n),
         }
     }
@@ -430,8 +430,8 @@ impl Writer {
         if let (Some(marker), Ok(n)) = (two, u16::try_from(len)) {
             return self.raw(&[marker]).raw(&n.to_be_bytes());
         }
-        // Lengths are bounded by limits::WIRE_FRAME_BYTES_MAX, far below 4 GiB.
-        let n = u32::try_from(len).unwrap_or(u32::MAX);
+        let n =
+            u32::try_from(len).expect("lengths are bounded by limits::WIRE_FRAME_BYTES_MAX, far below 4 GiB");
         self.raw(&[four.unwrap_or(0xdd)]).raw(&n.to_be_bytes())
     }
 }

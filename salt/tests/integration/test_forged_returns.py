@@ -32,7 +32,8 @@ def test_a_forged_event_was_the_answer_of_a_minion_that_had_not_answered(lab, da
         forge(lab, jid, "lab-2")
         seen(daemon, jid, "lab-2", count)
     job = daemon.job(jid)
-    assert (job["returned"], job["missing_count"], job["not_confirmed"]) == (0, 2, ["lab-2"])
+    assert (job["returned"], job["missing_count"]) == (0, 2)
+    assert job["not_confirmed"] == ["lab-2"]
     assert job["missing"] == ["lab-1", "lab-2"] and not job["returns"]
     assert "not confirmed by Salt's master" in daemon.cli("jobs", "show", jid).stdout
     row = next(row for row in daemon.jobs() if row["jid"] == jid)

@@ -61,7 +61,7 @@ fn one_load(name: &str, forms: &[Form], jobs: Jobs) {
     for start in (0..ENTRIES).step_by(usize::try_from(BATCH).unwrap()) {
         let batch = batch(&pool, start..start + BATCH, now);
         for (entry, _) in batch.entries() {
-            builder.push(SeqNo(seq + 1 + builder.len() as u64), &entry);
+            builder.push(SeqNo(seq + 1 + builder.len() as u64), &entry).unwrap();
             if start % 100_000 == 0 && !entry.jid.is_empty() {
                 keys.push(JidKey::of(entry.jid));
             }
@@ -81,7 +81,7 @@ fn one_load(name: &str, forms: &[Form], jobs: Jobs) {
         index.add_block(meta, &shapes);
         for (at, (entry, _)) in batch.entries().enumerate() {
             seq += 1;
-            index.add(at, SeqNo(seq), &entry, entry.raw_len(), || entry.body);
+            index.add(at, SeqNo(seq), &entry, entry.raw_len(), || entry.body).unwrap();
         }
         adding += cpu().saturating_sub(begun);
     }

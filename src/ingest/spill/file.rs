@@ -135,8 +135,7 @@ fn record(bytes: &[u8]) -> Result<Option<Record<'_>>, ()> {
     let word =
         |at: usize| head.get(at..at + 4).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b));
     let (len, crc) = (word(0) as usize, word(4));
-    let most = FIXED + TAG_BYTES_MAX + ENTRY_BYTES_MAX;
-    if !(FIXED..=most).contains(&len) {
+    if !(FIXED..=RECORD_BYTES_MAX).contains(&len) {
         return Err(());
     }
     let Some(payload) = rest.get(..len) else { return Ok(None) };
@@ -155,22 +154,30 @@ fn record(bytes: &[u8]) -> Result<Option<Record<'_>>, ()> {
     Ok(Some(Record { number, at: Micros(at), gap, unsure, tag, data, len: HEADER + len }))
 }
 
-fn write_record(out: &mut Vec<u8>, entry: &Entry<'_>, number: u64, unsure: bool) {
+/// Bytes of the longest record behind its header.
+const RECORD_BYTES_MAX: usize = FIXED + TAG_BYTES_MAX + ENTRY_BYTES_MAX;
+
+/// Appends a record; fails if it is longer than [`record`] takes.
+fn write_record(out: &mut Vec<u8>, entry: &Entry<'_>, number: u64, unsure: bool) -> io::Result<()> {
     let from = out.len();
-    let fits = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let broken = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
     let len = FIXED + entry.tag.len() + entry.body.len();
-    out.extend_from_slice(&fits(len).to_le_bytes());
+    let fits = |n: usize| u32::try_from(n).ok().filter(|_| len <= RECORD_BYTES_MAX);
+    let (Some(length), Some(tag_len)) = (fits(len), fits(entry.tag.len())) else {
+        return Err(broken("internal error: an entry is longer than the spill takes"));
+    };
+    out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&number.to_le_bytes());
     out.extend_from_slice(&entry.at.0.to_le_bytes());
     out.extend_from_slice(&[u8::from(entry.kind == Kind::Gap), u8::from(unsure), 0, 0]);
-    out.extend_from_slice(&fits(entry.tag.len()).to_le_bytes());
+    out.extend_from_slice(&tag_len.to_le_bytes());
     out.extend_from_slice(entry.tag);
     out.extend_from_slice(entry.body);
-    let crc = crc32fast::hash(out.get(from + 8..).unwrap_or_default());
-    if let Some(place) = out.get_mut(from + 4..from + 8) {
-        place.copy_from_slice(&crc.to_le_bytes());
-    }
+    assert_eq!(out.len() - from, HEADER + len, "a record is as long as it says");
+    let crc = crc32fast::hash(out.get(from + 8..).expect("what was appended"));
+    out.get_mut(from + 4..from + 8).expect("the header").copy_from_slice(&crc.to_le_bytes());
+    Ok(())
 }
 
 impl Record<'_> {
@@ -345,7 +352,7 @@ impl DiskQueue {
     pub fn append(&mut self, batch: &Batch, first: u64) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(batch.bytes() + batch.len() * (HEADER + FIXED));
         for ((entry, _), n) in batch.entries().zip(0_u64..) {
-            write_record(&mut bytes, &entry, first.wrapping_add(n), false);
+            write_record(&mut bytes, &entry, first.wrapping_add(n), false)?;
         }
         if self.tail.as_ref().is_none_or(|tail| tail.size >= SPILL_FILE_BYTES) {
             self.tail = None;
@@ -363,7 +370,9 @@ impl DiskQueue {
             self.files.push_back(File { number, size, events: 0, read: false, under_way: 0, done: false });
             self.tail = Some(Tail { file, size });
         }
-        let (Some(tail), Some(entry)) = (&mut self.tail, self.files.back_mut()) else { return Ok(()) };
+        let (Some(tail), Some(entry)) = (&mut self.tail, self.files.back_mut()) else {
+            return Err(io::Error::other("internal error: the spill has no file to append to"));
+        };
         if let Err(why) = tail.file.write_all_at(&bytes, tail.size) {
             // Should this fail, too, the start will cut it off.
             let _ = tail.file.set_len(tail.size);
@@ -386,7 +395,7 @@ impl DiskQueue {
         let mut bytes = MAGIC.to_vec();
         for (batch, first) in batches {
             for ((entry, _), n) in batch.entries().zip(0_u64..) {
-                write_record(&mut bytes, &entry, first.wrapping_add(n), true);
+                write_record(&mut bytes, &entry, first.wrapping_add(n), true)?;
             }
         }
         let number = self.files.front().map_or(self.next_file, |file| file.number) - 1;

@@ -412,3 +412,15 @@ fn a_foreign_file_is_set_aside_and_stops_nothing() {
     assert_eq!((found.events, found.aside), (3, 0));
     assert_eq!(only_tags(&drained(&mut queue)), tags(0..3));
 }
+
+#[test]
+fn an_entry_that_no_reader_takes_was_spilled() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut queue = DiskQueue::empty(Arc::new(Disk), dir.path());
+    assert!(queue.append(&event(1, 10), 1).is_ok());
+    let largest = crate::limits::ENTRY_BYTES_MAX + crate::limits::TAG_BYTES_MAX;
+    let refused = queue.append(&event(2, largest), 2).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
+    assert!(queue.append(&event(3, 10), 3).is_ok());
+    assert_eq!(only_tags(&drained(&mut queue)), ["test/1", "test/3"]);
+}

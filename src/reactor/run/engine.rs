@@ -108,14 +108,16 @@ impl Reactor {
         let Parts { store, intake, clock, metrics, rules, settings, ask } = parts;
         let ledger = match store.reactor_file()? {
             None => Ledger::at(store.durable()),
-            Some(text) => Ledger::parse(&text).unwrap_or_else(|problem| {
-                tracing::error!(
-                    problem,
-                    "the file REACTOR cannot be read; the reactor begins with the next event"
-                );
-                metrics.reactor_keeps_failed.add(1);
-                Ledger::at(store.durable())
-            }),
+            Some(text) => Ledger::parse(&text)
+                .and_then(|ledger| ledger.within(store.durable()))
+                .unwrap_or_else(|problem| {
+                    tracing::error!(
+                        problem,
+                        "the file REACTOR cannot be read; the reactor begins with the next event"
+                    );
+                    metrics.reactor_keeps_failed.add(1);
+                    Ledger::at(store.durable())
+                }),
         };
         store.note_heard();
         let shared = Arc::new(Shared {

@@ -140,6 +140,7 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
         let event = Event { body: Arc::default(), ..event_of(&Followed { body: &[], ..row }) };
         admit(shared, &ruled.settings, &event, row.body, matched, depth, false);
     })?;
+    assert!(from <= after && after <= shared.store.durable(), "cursor <= durable, and it never goes back");
     lock(&shared.ledger).cursor = after;
     if compares {
         // At the end of the log time goes on without entries.

@@ -108,6 +108,19 @@ impl Ledger {
         text
     }
 
+    /// The same, if nothing in it lies behind what is stored: the file may be of another store, or of a later time.
+    pub fn within(self, durable: SeqNo) -> Result<Self, String> {
+        if self.cursor > durable {
+            return Err(format!("line 2: {} lies behind the end of the log, {}", self.cursor.0, durable.0));
+        }
+        match self.open.keys().next_back().filter(|seq| **seq >= self.cursor) {
+            Some(seq) => {
+                Err(format!("event {} is open and lies behind the cursor, {}", seq.0, self.cursor.0))
+            }
+            None => Ok(self),
+        }
+    }
+
     /// Reads the file; an error names the line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut lines = (1..).zip(text.lines());
@@ -174,6 +187,16 @@ mod tests {
         let marks = Some(vec![(Mark::Begun, 1), (Mark::Begun, u64::MAX)]);
         ledger.told(&Told { marks, ..told(7, &["c"], 3) });
         assert_eq!(Ledger::parse(&ledger.text()), Ok(ledger));
+    }
+
+    #[test]
+    fn a_cursor_behind_the_end_of_the_log_passed_over_what_came_next() {
+        let mut ledger = Ledger::at(SeqNo(5));
+        ledger.opened(SeqNo(4), 1);
+        assert_eq!(ledger.clone().within(SeqNo(5)), Ok(ledger.clone()));
+        assert!(ledger.clone().within(SeqNo(4)).unwrap_err().starts_with("line 2:"));
+        ledger.opened(SeqNo(5), 1);
+        assert!(ledger.within(SeqNo(9)).unwrap_err().contains("event 5"));
     }
 
     #[test]

@@ -398,7 +398,7 @@ fn jid(task: &Task, progress: &Progress, wanted: &Wanted) -> String {
     }
     // A replay is another job.
     let base = if task.replay.is_some() { progress.began } else { task.event.at };
-    let nth = i64::try_from(task.place * 1_000 + progress.made.len()).unwrap_or(0);
+    let nth = i64::try_from(task.place * 1_000 + progress.made.len()).expect("calls of an event are few");
     // Salt knows jids with a number behind them from its option `unique_jid`; ours take the place of a pid.
     format!("{}_{}", stamped_jid(Micros(base.0 + nth)), task.event.seq.0 % (1 << 32))
 }

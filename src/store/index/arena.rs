@@ -34,10 +34,10 @@ impl<T> Arena<T> {
             let room = if self.pieces.is_empty() { 0 } else { PIECE };
             self.pieces.push(Vec::with_capacity(room));
         }
-        if let Some(piece) = self.pieces.last_mut() {
-            piece.push(item);
-            self.len += 1;
-        }
+        let piece = self.pieces.last_mut().expect("a piece with room");
+        piece.push(item);
+        debug_assert!(piece.len() <= PIECE, "pieces are full but for the last one");
+        self.len += 1;
     }
 
     /// The item with a number.

@@ -89,6 +89,7 @@ impl Facts {
         put(&mut out, self.jids.runs.len() as u64);
         let mut end = 0;
         for &(from, to) in &self.jids.runs {
+            assert!(end <= from && from <= to, "runs ascend");
             put(&mut out, (from - end).cast_unsigned());
             put(&mut out, (to - from).cast_unsigned());
             end = to;
@@ -126,12 +127,11 @@ impl Jids {
         let Some(at) = key.time() else {
             self.filter.resize(JID_FILTER_BITS / 8, 0);
             for bit in bits(key) {
-                if let Some(byte) = self.filter.get_mut(bit / 8) {
-                    *byte |= 1 << (bit % 8);
-                }
+                *self.filter.get_mut(bit / 8).expect("a bit of the filter") |= 1 << (bit % 8);
             }
             return;
         };
+        assert!(self.newest.is_none_or(|newest| newest <= at.0), "keys ascend");
         self.newest = Some(at.0);
         match self.runs.last_mut() {
             Some((_, last)) if at.0 <= last.saturating_add(1) => *last = at.0.max(*last),
@@ -192,7 +192,7 @@ impl Jids {
 /// The bits that a free-form key sets in the filter. The key is a hash already.
 fn bits(key: JidKey) -> [usize; PROBES as usize] {
     let bits = JID_FILTER_BITS as u128;
-    std::array::from_fn(|n| usize::try_from((key.0 >> (n * 24)) % bits).unwrap_or(0))
+    std::array::from_fn(|n| usize::try_from((key.0 >> (n * 24)) % bits).expect("a bit of the filter"))
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@
 //!
 //! A place is the number of the entry in its segment, from 0: it does not change when blocks are merged.
 
+use std::io;
+
 use super::super::row::JobRow;
 use super::code::{Reader, put, put_bytes, put_signed};
 use crate::model::{FastMap, JidKey};
@@ -95,7 +97,8 @@ impl Before {
 
 fn halves(key: JidKey) -> (u64, u64) {
     let [upper, lower] = [key.0 >> 64, key.0 & u128::from(u64::MAX)];
-    (u64::try_from(upper).unwrap_or(u64::MAX), u64::try_from(lower).unwrap_or(u64::MAX))
+    let half = |n: u128| u64::try_from(n).expect("64 bits");
+    (half(upper), half(lower))
 }
 
 /// Writes the records of one page.
@@ -113,7 +116,10 @@ impl Encoder {
         record: &Record<'_>,
         load: u32,
         rest: impl Iterator<Item = u32>,
-    ) {
+    ) -> io::Result<()> {
+        if record.rank & !RANK != 0 {
+            return Err(io::Error::other("internal error: a load has a rank of more than three bits"));
+        }
         let end = if record.endtime_seq > 0 { HAS_END } else { 0 };
         out.push((record.rank & RANK) | if record.nocache { NO_CACHE } else { 0 } | end);
         let (upper, lower) = halves(record.key);
@@ -140,12 +146,19 @@ impl Encoder {
         }
         put(out, u64::from(record.count));
         put_signed(out, i64::from(record.first) - i64::from(self.before.first));
-        let mut last = record.first;
+        let (mut last, mut count) = (record.first, 1_u32);
         for place in rest {
-            put(out, u64::from(place.saturating_sub(last).saturating_sub(1)));
-            last = place;
+            let gap = place.checked_sub(last).and_then(|step| step.checked_sub(1));
+            let gap =
+                gap.ok_or_else(|| io::Error::other("internal error: the places of a job do not ascend"))?;
+            put(out, u64::from(gap));
+            (last, count) = (place, count + 1);
+        }
+        if count != record.count {
+            return Err(io::Error::other("internal error: a job has other places than it has entries"));
         }
         self.before = Before::after(record, self.before);
+        Ok(())
     }
 }
 
@@ -244,7 +257,7 @@ mod tests {
                     first_at: *first_at, nocache: *nocache, endtime_seq: end.len() as u64, endtime: end.as_bytes(),
                     count: u32::try_from(places.len()).unwrap(), first: places[0],
                 };
-                encoder.push(&mut page, &record, *load, places[1..].iter().copied());
+                encoder.push(&mut page, &record, *load, places[1..].iter().copied()).unwrap();
                 expected.push((record, places));
             }
             let mut decoder = Decoder::new(&page);

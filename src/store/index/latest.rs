@@ -84,9 +84,10 @@ impl Before {
         }
         let shared = self.minion.iter().zip(row.minion).take_while(|(a, b)| a == b).count();
         put(out, shared as u64);
-        put_bytes(out, row.minion.get(shared..).unwrap_or_default());
+        let (_, own) = row.minion.split_at(shared);
+        put_bytes(out, own);
         self.minion.truncate(shared);
-        self.minion.extend_from_slice(row.minion.get(shared..).unwrap_or_default());
+        self.minion.extend_from_slice(own);
         put_signed(out, row.seq.0.wrapping_sub(self.seq).cast_signed());
         self.seq = row.seq.0;
         let key = JidKey::of(&row.jid);
@@ -143,7 +144,7 @@ pub fn write(writer: &mut PageWriter, rows: &[LatestRow<'_>]) -> std::io::Result
             }
             n += 1;
         }
-        n
+        Ok(n)
     })
 }
 
@@ -188,11 +189,12 @@ pub fn of_function(pages: &Pages, fun: &str) -> Result<Vec<(String, Latest)>, St
 /// The last page that begins before a function, in which its rows may begin.
 fn first_page_of(pages: &Pages, fun: &[u8]) -> Result<u32, StoreError> {
     let Some((last, _)) = pages.before(None)? else { return Ok(0) };
-    let count = last.first_chunk().map_or(0, |n| u32::from_be_bytes(*n)) + 1;
+    let last = last.first_chunk().map(|n| u32::from_be_bytes(*n)).ok_or_else(|| pages.broken())?;
+    let count = last.checked_add(1).ok_or_else(|| pages.broken())?;
     let (mut low, mut high) = (0, count);
     while high - low > 1 {
         let middle = low.midpoint(high);
-        let page = pages.get(&middle.to_be_bytes())?.unwrap_or_default();
+        let page = pages.get(&middle.to_be_bytes())?.ok_or_else(|| pages.broken())?;
         let first = Before::default().read(&mut Reader(&page)).ok_or_else(|| pages.broken())?;
         if first.fun.as_slice() < fun {
             low = middle;

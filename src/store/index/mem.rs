@@ -6,6 +6,7 @@
 
 use std::collections::BinaryHeap;
 
+use super::super::error::{StoreError, fits};
 use super::super::log::BlockMeta;
 use super::super::row::{self, JobRow};
 use super::arena::Arena;
@@ -20,6 +21,9 @@ use crate::model::{Entry, FastMap, Flags, JidKey, Kind, SeqNo};
 
 /// No job, no entry, no text.
 const NONE: u32 = u32::MAX;
+
+/// What an entry may add to the texts beside its own bytes: the lengths of the values of a row.
+const TEXT_BYTES_BESIDE: usize = 64;
 
 /// A job that has entries in the segment.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +58,7 @@ const LAST_JIDS: usize = 64;
 fn slot_of(jid: &str) -> usize {
     let digits = jid.as_bytes().last_chunk::<4>().copied().unwrap_or_default();
     let mixed = u32::from_le_bytes(digits).wrapping_mul(0x9e37_79b1) >> 26;
-    usize::try_from(mixed).unwrap_or(0) % LAST_JIDS
+    mixed as usize % LAST_JIDS
 }
 
 /// The return of a function from a minion that counts as the last.
@@ -139,11 +143,29 @@ impl MemIndex {
         sums.at_min = if none_yet { meta.at_min } else { sums.at_min.min(meta.at_min) };
         sums.at_max = if none_yet { meta.at_max } else { sums.at_max.max(meta.at_max) };
         self.blocks.push(meta, self.shapes.bits(shapes));
-        self.minion_ends.push(u32::try_from(self.minions.len()).unwrap_or(NONE));
+        self.minion_ends.push(self.minions_len());
         self.raws.push(0);
     }
 
-    /// Takes note of an entry of the newest block. `body` is asked for only if the job's row needs it.
+    /// Can it take so many more entries with these bytes, numbered up to `last`? Places, names and numbers have 32 bits here.
+    pub fn has_room(&self, entries: usize, raw_bytes: usize, last: SeqNo) -> bool {
+        let most = NONE as usize;
+        let fits = |names: &Names, each: usize| {
+            let more = each.checked_mul(entries).and_then(|more| more.checked_add(raw_bytes));
+            more.and_then(|more| more.checked_add(names.bytes())).is_some_and(|bytes| bytes < most)
+        };
+        (self.blocks.entries() as usize).checked_add(entries).is_some_and(|all| all < most)
+            && last.0.saturating_sub(self.sums.first_seq.0) < u64::from(NONE - 1)
+            && fits(&self.names, 1)
+            && fits(&self.texts, TEXT_BYTES_BESIDE)
+    }
+
+    fn minions_len(&self) -> u32 {
+        u32::try_from(self.minions.len()).expect("a block names a minion once, and the entries were counted")
+    }
+
+    /// Takes note of an entry of the newest block. `body` is asked for only if the job's row needs it. Fails where there is no
+    /// room ([`MemIndex::has_room`]).
     pub fn add<'a>(
         &mut self,
         at: usize,
@@ -151,30 +173,33 @@ impl MemIndex {
         entry: &Entry<'a>,
         raw_len: usize,
         body: impl FnOnce() -> &'a [u8],
-    ) {
+    ) -> Result<(), StoreError> {
         self.sums.entries += 1;
         self.sums.last_seq = self.sums.last_seq.max(seq);
         self.sums.raw_bytes += raw_len as u64;
-        if let Some(raw) = self.raws.last_mut() {
-            *raw = raw.saturating_add(u32::try_from(raw_len).unwrap_or(u32::MAX));
-        }
+        // Only to tell small blocks from large ones.
+        let raw = self.raws.last_mut().expect("a block was added");
+        *raw = raw.saturating_add(u32::try_from(raw_len).unwrap_or(u32::MAX));
         if entry.kind == Kind::Register {
             self.register = Some(seq);
         }
-        let minion = if entry.minion.is_empty() { NONE } else { self.note_minion(entry.minion.as_bytes()) };
+        let minion = if entry.minion.is_empty() { NONE } else { self.note_minion(entry.minion.as_bytes())? };
         if entry.jid.is_empty() {
-            return;
+            return Ok(());
         }
-        let number = self.blocks.newest_start().saturating_add(u32::try_from(at).unwrap_or(NONE));
-        let at = self.job_of(entry, number);
-        let Some(job) = self.jobs.get_mut(at as usize) else { return };
+        let number = u32::try_from(at).ok().and_then(|at| self.blocks.newest_start().checked_add(at));
+        let number = number.filter(|number| *number < NONE);
+        let number = number.ok_or(StoreError::Broken("an index has over 4 G entries"))?;
+        let at = self.job_of(entry, number)?;
+        let job = self.jobs.get_mut(at as usize).expect("a job of this index");
         let rank = row::rank(entry.kind);
-        // Of numbers beyond 32 bits only the order counts, and that they keep.
+        // A segment that an earlier release wrote may span more numbers; of those beyond 32 bits only the order counts, and
+        // that they keep.
         let since = u32::try_from(seq.0.saturating_sub(self.sums.first_seq.0)).unwrap_or(NONE - 1);
         match entry.kind {
             Kind::Endtime => {
                 let text = crate::wire::msgpack::as_text(body()).unwrap_or_default();
-                (job.endtime_seq, job.endtime) = (since, self.texts.number(text.as_bytes()));
+                (job.endtime_seq, job.endtime) = (since, self.texts.number(text.as_bytes())?);
             }
             Kind::NoCache => job.nocache = true,
             kind if rank > job.rank => {
@@ -182,7 +207,7 @@ impl MemIndex {
                 row.take_load(row::load_of(kind, body()), crate::limits::ROW_VALUE_BYTES_MAX);
                 values.clear();
                 row.write_values(values);
-                (job.rank, job.load_seq, job.load) = (rank, since, self.texts.number(values));
+                (job.rank, job.load_seq, job.load) = (rank, since, self.texts.number(values)?);
             }
             _ => {}
         }
@@ -194,74 +219,72 @@ impl MemIndex {
             }
             name.extend_from_slice(entry.fun.as_bytes());
             let known = self.last_fun.filter(|&last| self.names.get(last) == name.as_slice());
-            let fun = known.unwrap_or_else(|| self.names.number(name));
+            let fun = known.map_or_else(|| self.names.number(name), Ok)?;
             self.last_fun = Some(fun);
             self.note_latest(fun, minion, at, seq);
         }
+        Ok(())
     }
 
     /// The number of a minion's name; the newest block has an entry of it.
-    fn note_minion(&mut self, minion: &[u8]) -> u32 {
-        let name = self.names.number(minion);
-        let block = u32::try_from(self.blocks.metas().len()).unwrap_or(NONE);
+    fn note_minion(&mut self, minion: &[u8]) -> Result<u32, StoreError> {
+        let name = self.names.number(minion)?;
+        let block = fits(self.blocks.metas().len(), "an index has over 4 G blocks")?;
         if self.noted.len() <= name as usize {
             self.noted.resize(name as usize + 1, Noted::default());
         }
-        if let Some(noted) = self.noted.get_mut(name as usize)
-            && noted.block != block
-        {
+        let noted = self.noted.get_mut(name as usize).expect("a place for each name");
+        if noted.block != block {
             noted.block = block;
             self.minions.push(name);
-            if let Some(end) = self.minion_ends.last_mut() {
-                *end = u32::try_from(self.minions.len()).unwrap_or(NONE);
-            }
+            *self.minion_ends.last_mut().expect("a block was added") = self.minions_len();
         }
-        name
+        Ok(name)
     }
 
     /// The job of an entry, which is appended to its places.
-    fn job_of(&mut self, entry: &Entry<'_>, number: u32) -> u32 {
+    fn job_of(&mut self, entry: &Entry<'_>, number: u32) -> Result<u32, StoreError> {
         while self.next.len() <= number as usize {
             self.next.push(NONE);
         }
         let slot = slot_of(entry.jid);
         let known = self.last_jids.get(slot).filter(|(jid, _)| jid == entry.jid).map(|(_, at)| *at);
-        let at = known.unwrap_or_else(|| {
-            let at = self.find_or_make(entry, number);
-            if self.last_jids.is_empty() {
-                self.last_jids.resize_with(LAST_JIDS, Default::default);
-            }
-            if let Some((jid, job)) = self.last_jids.get_mut(slot) {
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let at = self.find_or_make(entry, number)?;
+                if self.last_jids.is_empty() {
+                    self.last_jids.resize_with(LAST_JIDS, Default::default);
+                }
+                let (jid, job) = self.last_jids.get_mut(slot).expect("a slot of the last jids");
                 jid.clear();
                 jid.push_str(entry.jid);
                 *job = at;
+                at
             }
-            at
-        });
-        if let Some(job) = self.jobs.get_mut(at as usize) {
-            if job.count > 0
-                && let Some(next) = self.next.get_mut(job.last as usize)
-            {
-                *next = number;
-            }
-            job.count += 1;
-            job.last = number;
+        };
+        let job = self.jobs.get_mut(at as usize).expect("a job of this index");
+        if job.count > 0 {
+            assert!(number > job.last, "the places of a job ascend");
+            *self.next.get_mut(job.last as usize).expect("an entry of this index") = number;
         }
-        at
+        job.count += 1;
+        job.last = number;
+        Ok(at)
     }
 
-    fn find_or_make(&mut self, entry: &Entry<'_>, number: u32) -> u32 {
+    fn find_or_make(&mut self, entry: &Entry<'_>, number: u32) -> Result<u32, StoreError> {
         let key = JidKey::of(entry.jid);
         let hash = hash(&key.0.to_le_bytes());
         if let Some(at) = self.find_hashed(key, hash) {
-            return at;
+            return Ok(at);
         }
-        let at = u32::try_from(self.jobs.len()).unwrap_or(NONE);
+        let at = fits(self.jobs.len(), "an index has over 4 G jobs")?;
         if key.time().is_none() {
-            let text = self.texts.number(entry.jid.as_bytes());
+            let text = self.texts.number(entry.jid.as_bytes())?;
             self.free.insert(at, text);
         }
-        let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
+        let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).expect("64 bits");
         self.jobs.push(MemJob {
             key: [half(key.0 >> 64), half(key.0)],
             first: number,
@@ -280,7 +303,7 @@ impl MemIndex {
             let unsorted = self.unsorted();
             self.sorted.extend(unsorted);
         }
-        at
+        Ok(at)
     }
 
     fn find(&self, key: JidKey) -> Option<u32> {
@@ -315,16 +338,15 @@ impl MemIndex {
         let hash = hash(&pair.to_le_bytes());
         let is = |at: u32| self.latest.get(at as usize).is_some_and(|l| l.fun == fun && l.minion == minion);
         let known = self.latest_table.find(hash, is);
-        let next = u32::try_from(self.latest.len()).unwrap_or(NONE);
+        let next = u32::try_from(self.latest.len()).expect("an entry has one, and the entries were counted");
         if let Some(at) = known {
             self.renew_latest(at, job, seq);
         } else {
             self.latest_table.insert(hash, next);
             self.latest.push(MemLatest { fun, minion, job, seq });
         }
-        if let Some(noted) = self.noted.get_mut(minion as usize) {
-            (noted.fun, noted.latest) = (fun + 1, known.unwrap_or(next));
-        }
+        let noted = self.noted.get_mut(minion as usize).expect("a place for each minion");
+        (noted.fun, noted.latest) = (fun + 1, known.unwrap_or(next));
     }
 
     /// Another return of the function from the minion; it counts unless its job is older.
@@ -366,7 +388,7 @@ impl MemIndex {
         let mut at = job.first;
         (0..job.count).map(move |_| {
             let entry = at;
-            at = self.next.get(at as usize).copied().unwrap_or(NONE);
+            at = *self.next.get(at as usize).expect("an entry of this index");
             entry
         })
     }

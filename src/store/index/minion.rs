@@ -12,6 +12,8 @@
 //!
 //! Whichever of both is shorter.
 
+use std::io;
+
 use super::super::error::StoreError;
 use super::code::{Reader, put, put_bytes};
 use super::page::{PageWriter, Pages};
@@ -19,21 +21,22 @@ use super::page::{PageWriter, Pages};
 const LISTED: u8 = 0;
 const BITS: u8 = 1;
 
-fn write_record(out: &mut Vec<u8>, before: &[u8], minion: &[u8], blocks: &[u32]) {
+fn write_record(out: &mut Vec<u8>, before: &[u8], minion: &[u8], blocks: &[u32]) -> io::Result<()> {
     let shared = before.iter().zip(minion).take_while(|(a, b)| a == b).count();
     put(out, shared as u64);
-    put_bytes(out, minion.get(shared..).unwrap_or_default());
+    put_bytes(out, minion.split_at(shared).1);
+    if blocks.windows(2).any(|pair| pair.first() >= pair.last()) {
+        return Err(io::Error::other("internal error: the blocks of a minion do not ascend"));
+    }
     let (Some(&first), Some(&last)) = (blocks.first(), blocks.last()) else {
         out.extend_from_slice(&[LISTED, 0]);
-        return;
+        return Ok(());
     };
     let bytes = ((last - first) / 8 + 1) as usize;
     if bytes < blocks.len() {
         let mut bits = vec![0_u8; bytes];
         for block in blocks.iter().map(|block| block - first) {
-            if let Some(byte) = bits.get_mut((block / 8) as usize) {
-                *byte |= 1 << (block % 8);
-            }
+            *bits.get_mut((block / 8) as usize).expect("the last block is the greatest") |= 1 << (block % 8);
         }
         out.push(BITS);
         put(out, u64::from(first));
@@ -48,6 +51,7 @@ fn write_record(out: &mut Vec<u8>, before: &[u8], minion: &[u8], blocks: &[u32])
             }
         }
     }
+    Ok(())
 }
 
 /// Reads a record; `minion` holds the name before and takes the next. Tells each block if `each` is there.
@@ -92,7 +96,7 @@ pub fn write(writer: &mut PageWriter, minions: &[(&[u8], Vec<u32>)]) -> std::io:
         let mut n = from;
         while let Some((minion, blocks)) = minions.get(n) {
             let len = out.len();
-            write_record(out, before, minion, blocks);
+            write_record(out, before, minion, blocks)?;
             if out.len() > max && n > from {
                 out.truncate(len);
                 break;
@@ -100,7 +104,7 @@ pub fn write(writer: &mut PageWriter, minions: &[(&[u8], Vec<u32>)]) -> std::io:
             before = minion;
             n += 1;
         }
-        n
+        Ok(n)
     })
 }
 
@@ -138,7 +142,7 @@ mod tests {
         fn a_record_is_read_as_it_was_written(blocks in prop::collection::btree_set(0_u32..3000, 0..400), names in ("[a-c]{0,4}", "[a-c]{0,4}")) {
             let blocks: Vec<u32> = blocks.into_iter().collect();
             let (mut out, mut minion) = (Vec::new(), names.0.clone().into_bytes());
-            write_record(&mut out, names.0.as_bytes(), names.1.as_bytes(), &blocks);
+            write_record(&mut out, names.0.as_bytes(), names.1.as_bytes(), &blocks).unwrap();
             prop_assert_eq!(read_record(&mut Reader(&out), &mut minion), Some(blocks));
             prop_assert_eq!(minion, names.1.into_bytes());
         }

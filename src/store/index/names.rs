@@ -4,6 +4,7 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::super::error::{StoreError, fits};
 use crate::model::secret_seed;
 
 /// The hash of some bytes, different in each process.
@@ -41,12 +42,14 @@ impl Table {
         }
     }
 
-    /// Puts in a number that is not there.
+    /// Puts in a number that is not there and is not `u32::MAX`.
     pub fn insert(&mut self, hash: u64, number: u32) {
+        assert!(number < u32::MAX, "a slot holds the number plus one");
         if (self.used + 1) * 4 > self.slots.len() * 3 {
             self.grow();
         }
         self.used += 1;
+        assert!(self.used < self.slots.len(), "a search ends at a free slot");
         self.place((hash & HASH_BITS) | (u64::from(number) + 1));
     }
 
@@ -71,11 +74,11 @@ impl Table {
 
 /// Where a hash belongs: its upper half decides, which every slot keeps.
 fn home(hash: u64, mask: usize) -> usize {
-    usize::try_from(hash >> 32).unwrap_or(0) & mask
+    (hash >> 32) as usize & mask
 }
 
 fn number(slot: u64) -> u32 {
-    u32::try_from(slot & !HASH_BITS).unwrap_or(0).wrapping_sub(1)
+    u32::try_from(slot & !HASH_BITS).expect("the lower half") - 1
 }
 
 /// Byte strings, each once, numbered from 0 in the order they came.
@@ -87,17 +90,21 @@ pub struct Names {
 }
 
 impl Names {
-    /// The number of some bytes, which are kept if they are new.
-    pub fn number(&mut self, name: &[u8]) -> u32 {
+    /// The number of some bytes, which are kept if they are new. Fails where they would lie beyond 4 GiB.
+    pub fn number(&mut self, name: &[u8]) -> Result<u32, StoreError> {
         let hash = hash(name);
         if let Some(known) = self.table.find(hash, |n| self.get(n) == name) {
-            return known;
+            return Ok(known);
         }
         let number = self.len();
+        let end = fits(self.bytes.len() + name.len(), "the names in an index exceed 4 GiB")?;
+        if number == u32::MAX {
+            return Err(StoreError::Broken("an index has over 4 G names"));
+        }
         self.bytes.extend_from_slice(name);
-        self.ends.push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
+        self.ends.push(end);
         self.table.insert(hash, number);
-        number
+        Ok(number)
     }
 
     /// The number of bytes that are known.
@@ -107,14 +114,14 @@ impl Names {
 
     /// The bytes with a number.
     pub fn get(&self, number: u32) -> &[u8] {
-        let end = |n: u32| self.ends.get(n as usize).map_or(0, |&end| end as usize);
+        let end = |n: u32| *self.ends.get(n as usize).expect("a number of these names") as usize;
         let from = number.checked_sub(1).map_or(0, end);
-        self.bytes.get(from..end(number)).unwrap_or_default()
+        self.bytes.get(from..end(number)).expect("ends ascend")
     }
 
     /// How many there are.
     pub fn len(&self) -> u32 {
-        u32::try_from(self.ends.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.ends.len()).expect("each has a number")
     }
 
     /// None yet?
@@ -155,12 +162,12 @@ mod tests {
         assert!(names.find(b"web0").is_none());
         for round in 0..2 {
             for n in 0..5_000_u32 {
-                assert_eq!(names.number(format!("web{n}").as_bytes()), n, "round {round}");
+                assert_eq!(names.number(format!("web{n}").as_bytes()).unwrap(), n, "round {round}");
             }
         }
         assert_eq!((names.len(), names.get(4_711)), (5_000, &b"web4711"[..]));
         assert_eq!((names.find(b"web4999"), names.find(b"web5000")), (Some(4_999), None));
-        assert_eq!(names.number(b""), 5_000);
+        assert_eq!(names.number(b"").unwrap(), 5_000);
         assert_eq!(names.get(5_000), b"");
     }
 }

@@ -16,6 +16,8 @@
 //! A page that is longer than a value (its first record is a giant) goes on in further parts. Values stay that small because
 //! sled keeps what makes a leaf outgrow a quarter of its segment in files that it does not sync.
 
+use std::io;
+
 use super::super::checked::CheckedTree;
 use super::super::error::StoreError;
 use crate::limits::{INDEX_PAGE_BYTES, INDEX_PAGE_RAW_BYTES};
@@ -47,13 +49,16 @@ impl PageWriter {
         &mut self,
         count: usize,
         mut key: impl FnMut(usize) -> Vec<u8>,
-        mut encode: impl FnMut(usize, usize, &mut Vec<u8>) -> usize,
+        mut encode: impl FnMut(usize, usize, &mut Vec<u8>) -> io::Result<usize>,
     ) -> std::io::Result<()> {
         let mut from = 0;
         let mut raw = Vec::new();
         while from < count {
             raw.clear();
-            let next = encode(from, self.raw_max, &mut raw).max(from + 1);
+            let next = encode(from, self.raw_max, &mut raw)?;
+            if next <= from || next > count {
+                return Err(io::Error::other("internal error: a page with no record, or with one too many"));
+            }
             let page = self.pack(&raw)?;
             if page.len() > INDEX_PAGE_BYTES && next > from + 1 && self.raw_max >= INDEX_PAGE_BYTES {
                 self.raw_max = (self.raw_max / 2).max(INDEX_PAGE_BYTES - 1);
@@ -64,7 +69,7 @@ impl PageWriter {
                 let fits = raw.len() * INDEX_PAGE_BYTES / page.len().max(1);
                 self.raw_max = (fits - fits / 16).clamp(INDEX_PAGE_BYTES - 1, INDEX_PAGE_RAW_BYTES);
             }
-            self.push(&key(from), &page);
+            self.push(&key(from), &page)?;
             from = next;
         }
         Ok(())
@@ -73,24 +78,32 @@ impl PageWriter {
     /// A page made by hand.
     pub fn page(&mut self, key: &[u8], records: &[u8]) -> std::io::Result<()> {
         let page = self.pack(records)?;
-        self.push(key, &page);
-        Ok(())
+        self.push(key, &page)
     }
 
-    fn pack(&mut self, raw: &[u8]) -> std::io::Result<Vec<u8>> {
+    fn pack(&mut self, raw: &[u8]) -> io::Result<Vec<u8>> {
+        let len = u32::try_from(raw.len()).ok().filter(|_| raw.len() <= PAGE_BYTES_MAX);
+        let len =
+            len.ok_or_else(|| io::Error::other("internal error: a page is longer than readers take"))?;
         let packed = self.zstd.compress(raw)?;
         Ok(if packed.len() + 4 + raw.len() / 16 < raw.len() {
-            let len = u32::try_from(raw.len()).unwrap_or(u32::MAX);
             [&[ZSTD][..], &len.to_le_bytes(), &packed].concat()
         } else {
             [&[STORED], raw].concat()
         })
     }
 
-    fn push(&mut self, key: &[u8], page: &[u8]) {
-        for (part, bytes) in (0_u16..).zip(page.chunks(INDEX_PAGE_BYTES)) {
+    fn push(&mut self, key: &[u8], page: &[u8]) -> io::Result<()> {
+        let before = self.rows.last().and_then(|(key, _)| key.split_last_chunk::<PART_LEN>());
+        if before.is_some_and(|(before, _)| before >= key) {
+            return Err(io::Error::other("internal error: the keys of pages do not ascend"));
+        }
+        for (part, bytes) in page.chunks(INDEX_PAGE_BYTES).enumerate() {
+            let part = u16::try_from(part)
+                .map_err(|_| io::Error::other("internal error: a page of over 65,536 parts"))?;
             self.rows.push(([key, &part.to_be_bytes()].concat(), bytes.to_vec()));
         }
+        Ok(())
     }
 
     /// The rows for sled, in the order of their keys.
@@ -201,7 +214,7 @@ mod tests {
                 }
                 n += 1;
             }
-            n
+            Ok(n)
         };
         writer.fill(300, key, encode).unwrap();
         let rows = writer.rows();

@@ -68,7 +68,8 @@ pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Fa
         blocks.metas().last().map_or(facts.sums.log_bytes, super::super::log::BlockMeta::end);
     let mut fill = || -> std::io::Result<()> {
         let mut writer = PageWriter::new()?;
-        let key_of_block = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_be_bytes().to_vec();
+        let key_of_block =
+            |n: usize| u32::try_from(n).expect("the blocks of a segment have numbers").to_be_bytes().to_vec();
         writer.fill(blocks.metas().len(), key_of_block, |from, max, out| {
             let mut n = from;
             while n < blocks.metas().len() {
@@ -80,32 +81,34 @@ pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Fa
                 }
                 n += 1;
             }
-            n
+            Ok(n)
         })?;
         trees.push(("block", writer.rows()));
         writer.page(&ONLY, &index.shapes().to_bytes())?;
         trees.push(("shape", writer.rows()));
-        let key_of_job = |n: usize| jobs.key(n).map_or(Vec::new(), |key| key.0.to_be_bytes().to_vec());
+        let key_of_job = |n: usize| jobs.key(n).expect("a job of the index").0.to_be_bytes().to_vec();
         writer.fill(jobs.len(), key_of_job, |from, max, out| {
             let mut encoder = Encoder::default();
             let mut n = from;
             while let Some((record, load, rest)) = jobs.get(n) {
                 let len = out.len();
-                encoder.push(out, &record, load, rest);
+                encoder.push(out, &record, load, rest)?;
                 if out.len() > max && n > from {
                     out.truncate(len);
                     break;
                 }
                 n += 1;
             }
-            n
+            Ok(n)
         })?;
         trees.push(("job", writer.rows()));
         let mut minions = index.minions();
         if let Some(layout) = layout {
             for (_, blocks) in &mut minions {
                 let became = |&block: &u32| layout.became.get(block as usize).copied();
-                *blocks = blocks.iter().filter_map(became).collect();
+                let moved: Option<Vec<u32>> = blocks.iter().map(became).collect();
+                let lost = || std::io::Error::other("internal error: a block was left out of the new log");
+                *blocks = moved.ok_or_else(lost)?;
                 blocks.dedup();
             }
         }
@@ -167,9 +170,14 @@ impl SealedIndex {
 
     /// The places of a job's entries, in order.
     pub fn places(&self, key: JidKey) -> Result<Vec<Place>, StoreError> {
-        let found =
-            self.find(key, |_, places| places.iter().filter_map(|&n| self.blocks.place(n)).collect())?;
-        Ok(found.unwrap_or_default())
+        let found = self.find(key, |_, places| self.places_of(&places))?;
+        found.unwrap_or_else(|| Ok(Vec::new()))
+    }
+
+    /// Where entries lie, by their numbers in the segment.
+    fn places_of(&self, numbers: &[u32]) -> Result<Vec<Place>, StoreError> {
+        let places: Option<Vec<Place>> = numbers.iter().map(|&n| self.blocks.place(n)).collect();
+        places.ok_or_else(|| self.job.broken())
     }
 
     /// A job's row.
@@ -225,7 +233,7 @@ impl SealedIndex {
         for page in self.job.all()? {
             let mut decoder = Decoder::new(&page);
             while let Some((record, places)) = decoder.next(|_| true).ok_or_else(|| self.job.broken())? {
-                let places = places.iter().filter_map(|&n| self.blocks.place(n)).collect();
+                let places = self.places_of(&places)?;
                 each(record.key, record.row().ok_or_else(|| self.job.broken())?, places);
             }
         }

@@ -44,7 +44,7 @@ impl Shapes {
         let number = match self.0.find(shape) {
             Some(number) => number,
             None if self.0.len() < SHAPES_MAX && self.0.bytes() + shape.len() <= SHAPE_BYTES_MAX => {
-                self.0.number(shape)
+                self.0.number(shape).expect("the list is bounded far below")
             }
             None => return UNLISTED,
         };
@@ -72,7 +72,7 @@ impl Shapes {
         let mut reader = Reader(bytes);
         let mut names = Names::default();
         while !reader.is_empty() {
-            names.number(reader.bytes()?);
+            names.number(reader.bytes()?).ok()?;
         }
         Some(Self(names))
     }
@@ -137,7 +137,8 @@ impl Blocks {
 
     /// Appends the record of block `n`; the one before it in the page is `before`.
     pub fn write(&self, n: usize, before: Option<usize>, out: &mut Vec<u8>) {
-        let Some(meta) = self.metas.get(n) else { return };
+        let meta = self.metas.get(n).expect("a block of this segment");
+        assert!(meta.first_seq <= meta.last_seq && meta.at_min <= meta.at_max, "a block's bounds");
         let (end, seq, at) = before.and_then(|n| self.metas.get(n)).map_or(START, Self::anchor);
         put_signed(out, meta.offset.wrapping_sub(end).cast_signed());
         for number in [meta.len, meta.head_len, meta.count] {

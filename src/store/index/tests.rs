@@ -68,7 +68,7 @@ fn feed(index: &mut MemIndex, blocks: &[Vec<Drawn>]) -> BTreeMap<JidKey, (JobRow
                 retcode: 0,
                 body: &body,
             };
-            index.add(at, SeqNo(seq), &entry, 7, || &body);
+            index.add(at, SeqNo(seq), &entry, 7, || &body).unwrap();
             let (row, places) = model.entry(JidKey::of(&jid)).or_insert_with(|| {
                 (JobRow { jid: jid.clone(), first_at: arrived.0, ..JobRow::default() }, Vec::new())
             });
@@ -169,7 +169,7 @@ fn sled_keeps_nothing_in_files_that_it_does_not_sync() {
                 retcode: 0,
                 body: &body,
             };
-            index.add(usize::try_from(at).unwrap(), SeqNo(seq), &entry, 1, || &body);
+            index.add(usize::try_from(at).unwrap(), SeqNo(seq), &entry, 1, || &body).unwrap();
         }
     }
     let dir = tempfile::tempdir().unwrap();
@@ -178,4 +178,57 @@ fn sled_keeps_nothing_in_files_that_it_does_not_sync() {
     assert_eq!(open.places(JidKey::of("20261121030955000000")).unwrap().len(), 300 * 50);
     let blobs = std::fs::read_dir(dir.path().join("blobs")).map_or(0, std::iter::Iterator::count);
     assert_eq!(blobs, 0, "sled does not sync what it keeps in blobs/");
+}
+
+#[test]
+fn an_index_that_was_full_wrote_numbers_of_32_bits_that_were_none() {
+    let index = MemIndex::new(SeqNo(10));
+    let most = u32::MAX as usize;
+    assert!(index.has_room(1_000_000, 1 << 30, SeqNo(1 << 32)));
+    assert!(!index.has_room(most, 0, SeqNo(11)), "entries");
+    assert!(!index.has_room(1, most, SeqNo(11)), "names");
+    assert!(!index.has_room(most / 32, 0, SeqNo(11)), "the values of rows");
+    assert!(!index.has_room(1, 1, SeqNo(10 + u64::from(u32::MAX))), "numbers");
+    assert!(!index.has_room(usize::MAX, usize::MAX, SeqNo(u64::MAX)));
+}
+
+#[test]
+fn postings_that_do_not_ascend_were_written_as_others() {
+    let record = |count| super::job::Record {
+        key: JidKey::of("free"),
+        text: b"free",
+        rank: 0,
+        load: b"",
+        load_seq: 0,
+        first_at: 0,
+        nocache: false,
+        endtime_seq: 0,
+        endtime: b"",
+        count,
+        first: 5,
+    };
+    let push = |count, rest: &[u32]| {
+        super::job::Encoder::default().push(&mut Vec::new(), &record(count), 0, rest.iter().copied())
+    };
+    assert!(push(3, &[6, 9]).is_ok());
+    for (count, rest) in [(3, vec![6, 6]), (2, vec![5]), (2, vec![4]), (3, vec![9]), (1, vec![9])] {
+        assert!(push(count, &rest).is_err(), "{count} {rest:?}");
+    }
+    assert!(
+        super::job::Encoder::default()
+            .push(&mut Vec::new(), &super::job::Record { rank: 8, ..record(1) }, 0, std::iter::empty())
+            .is_err()
+    );
+    for blocks in [vec![3, 3], vec![3, 2], vec![1, 5, 4]] {
+        let mut writer = super::page::PageWriter::new().unwrap();
+        assert!(super::minion::write(&mut writer, &[(b"web1", blocks)]).is_err());
+    }
+}
+
+#[test]
+fn a_page_that_no_reader_takes_was_written() {
+    let mut writer = super::page::PageWriter::new().unwrap();
+    assert!(writer.page(&[0; 4], &vec![0; 64 << 20]).is_ok());
+    assert!(writer.page(&[1; 4], &vec![0; (64 << 20) + 1]).is_err());
+    assert!(writer.page(&[0; 4], b"x").is_err(), "keys ascend");
 }

@@ -10,10 +10,10 @@ use super::*;
 fn a_frame_inside_a_body_is_nothing_but_bytes_when_the_frame_around_it_is_damaged() {
     let forged = {
         let mut builder = builder::BlockBuilder::default();
-        builder.push(SeqNo(900), &event_entry(b"forged/event", b"\x80", Source::Bus, Micros(0)));
+        builder.push(SeqNo(900), &event_entry(b"forged/event", b"\x80", Source::Bus, Micros(0))).unwrap();
         let mut packer = builder::Packer::new().unwrap();
         let mut frame = Vec::new();
-        log::write_frame(&mut frame, &builder.finish(&mut packer).unwrap(), SeqNo(900), 1, 77);
+        log::write_frame(&mut frame, &builder.finish(&mut packer).unwrap(), SeqNo(900), 1, 77).unwrap();
         frame
     };
     // Noise, so that the body lies in the log as it is.

@@ -150,7 +150,7 @@ mod tests {
             let (kind, source, flags) = (Kind::Return, Source::Returner, Flags::default());
             let (minion, fun, body, tag) = ("web1", "test.ping", &b"\x80"[..], &b""[..]);
             let entry = Entry { kind, source, flags, at: Micros(0), tag, jid, minion, fun, retcode: 0, body };
-            log.add(at, SeqNo(1 + at as u64), &entry, 1, || body);
+            log.add(at, SeqNo(1 + at as u64), &entry, 1, || body).unwrap();
         }
         let newest = log.latest().first().map(LatestJob::from).unwrap();
         assert_eq!((newest.jid.as_str(), newest.seq), (today, SeqNo(1)));

@@ -411,14 +411,15 @@ impl Writer {
             retcode: rows.retcode(at),
             body,
         };
-        if self.builder.is_full_for(&entry) {
+        // What was found in another place may have lesser numbers; in a block they ascend.
+        let goes_back = !self.builder.is_empty() && seq <= self.builder.seqs().1;
+        if goes_back || self.builder.is_full_for(&entry) {
             self.flush_block()?;
         }
         if self.builder.is_empty() {
             self.block_first = seq;
         }
-        self.builder.push(seq, &entry);
-        Ok(())
+        self.builder.push(seq, &entry)
     }
 
     fn flush_block(&mut self) -> Result<(), StoreError> {
@@ -427,11 +428,8 @@ impl Writer {
         }
         let (first_seq, count) = (self.block_first, self.builder.len());
         let mut frame = Vec::new();
-        let packed = self
-            .builder
-            .finish(&mut self.packer)
-            .map_err(|e| StoreError::Failed(format!("pack a block: {e}")))?;
-        write_frame(&mut frame, &packed, first_seq, count, self.stamp);
+        let packed = self.builder.finish(&mut self.packer)?;
+        write_frame(&mut frame, &packed, first_seq, count, self.stamp)?;
         drop(packed);
         self.builder.clear();
         self.put(&frame, first_seq, count as u64)

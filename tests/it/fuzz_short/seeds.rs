@@ -208,7 +208,7 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
             count: 3,
             first: n,
         };
-        encoder.push(&mut jobs, &record, n % 4, [n + 1, n + 9].into_iter());
+        encoder.push(&mut jobs, &record, n % 4, [n + 1, n + 9].into_iter()).unwrap();
     }
 
     let mut writer = PageWriter::new().unwrap();

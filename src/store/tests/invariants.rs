@@ -1,0 +1,83 @@
+//! Broken invariants: a write that would contradict itself fails and is told, and the store goes on.
+
+use super::*;
+
+#[test]
+fn when_numbers_were_exhausted_one_was_given_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    rig.put(batch_of(0..10)).unwrap();
+    rig.close();
+    fs::write(dir.path().join("SEQUENCE"), format!("{}\n", u64::MAX - 3)).unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    for n in 10..30 {
+        let outcome = rig.put(batch_of([n]));
+        assert!(outcome.as_ref().is_err_and(|words| words.contains("exhausted")), "{outcome:?}");
+    }
+    check_all(&rig, 0..10);
+    rig.close();
+}
+
+#[test]
+fn a_segment_spanned_more_numbers_than_its_index_could_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let load = |job: u64| {
+        let mut w = Writer::new();
+        w.array(2).map(1).str("fun").str("test.ping").nil();
+        let (body, jid) = (w.into_bytes(), jid(job));
+        Batch::of(&Entry {
+            kind: Kind::Load,
+            source: Source::Returner,
+            flags: Flags::default(),
+            at: Micros(0),
+            tag: b"",
+            jid: &jid,
+            minion: "",
+            fun: "test.ping",
+            retcode: 0,
+            body: &body,
+        })
+    };
+    let rig = Rig::open(dir.path(), Limits::default());
+    rig.put(load(1)).unwrap();
+    rig.close();
+    let far = (1_u64 << 32) + 1_000;
+    fs::write(dir.path().join("SEQUENCE"), format!("{far}\n")).unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    rig.put(load(2)).unwrap();
+    let check = |rig: &Rig| {
+        assert_eq!(rig.store.job_row(&jid(1)).unwrap().unwrap().load_seq, 1);
+        assert_eq!(rig.store.job_row(&jid(2)).unwrap().unwrap().load_seq, far);
+    };
+    check(&rig);
+    assert_eq!(rig.store.0.segments(Class::JOBS).len(), 2, "another segment was begun");
+    rig.close();
+    let rig = Rig::open(dir.path(), Limits::default());
+    check(&rig);
+    rig.close();
+}
+
+#[test]
+fn a_block_that_contradicts_itself_was_written() {
+    let data = data(1);
+    let entry = event_entry(b"salt/job/20261121030955000000/ret/web1", &data, Source::Bus, Micros(0));
+    let mut builder = builder::BlockBuilder::default();
+    builder.push(SeqNo(7), &entry).unwrap();
+    for seq in [7, 6, 0] {
+        assert!(matches!(builder.push(SeqNo(seq), &entry), Err(StoreError::Broken(_))), "{seq} behind 7");
+    }
+    assert_eq!(builder.seqs(), (SeqNo(7), SeqNo(7)));
+    for seq in 8..7 + crate::limits::BLOCK_ENTRIES_MAX as u64 {
+        builder.push(SeqNo(seq), &entry).unwrap();
+    }
+    assert!(matches!(builder.push(SeqNo(1 << 40), &entry), Err(StoreError::Broken(_))), "one entry too many");
+    let mut packer = builder::Packer::new().unwrap();
+    assert!(builder.finish(&mut packer).is_ok());
+    builder.clear();
+    assert!(matches!(builder.finish(&mut packer), Err(StoreError::Broken(_))), "no entry at all");
+    let bodies = vec![0; log::PAYLOAD_BYTES_MAX + 1];
+    let long = builder::Packed { head: rkyv::util::AlignedVec::new(), bodies: &bodies };
+    let mut frames = Vec::new();
+    assert!(matches!(log::write_frame(&mut frames, &long, SeqNo(7), 1, 0), Err(StoreError::Broken(_))));
+    assert!(frames.is_empty());
+}
