@@ -68,8 +68,7 @@ impl Intake {
     /// Hands over a batch if there is room; gives it back if there is none. A batch larger than all the room there is
     /// goes in alone.
     pub fn try_submit(&self, batch: Batch, done: Option<Done>) -> Result<(), Refused<(Batch, Option<Done>)>> {
-        // Nobody else has a share in it, so it can be given back.
-        let own = |(batch, done)| (Arc::into_inner(batch).unwrap_or_default(), done);
+        let own = |(batch, done)| (Arc::into_inner(batch).expect("nobody else has a share in it"), done);
         self.try_share(Arc::new(batch), done).map_err(|refused| match refused {
             Refused::Full(back) => Refused::Full(own(back)),
             Refused::Closed(back) => Refused::Closed(own(back)),

@@ -72,6 +72,17 @@ def test_a_read_asks_in_the_form_of_the_contract_and_gives_the_answer_as_it_is(d
     assert daemon.calls == [(function, sent)]
 
 
+@pytest.mark.parametrize("cache", ["master_job_cache", "ext_job_cache"])
+@pytest.mark.parametrize("function, args", [("get_jid", (JID,)), ("get_fun", ("test.ping",)), ("get_minions", ())])
+def test_a_job_cache_gave_returns_that_only_the_bus_had_shown(daemon, opts, cache, function, args):
+    daemon.answers[function] = {}
+    getattr(saltcellar, function)(*args)
+    opts[cache] = "saltcellar"
+    getattr(saltcellar, function)(*args)
+    (_, without), (_, asked) = daemon.calls
+    assert asked == {**without, "confirmed": True} and "confirmed" not in without
+
+
 def test_the_functions_take_what_salts_own_job_cache_takes():
     import salt.returners.local_cache as local_cache
 

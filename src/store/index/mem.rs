@@ -249,19 +249,18 @@ impl MemIndex {
         }
         let slot = slot_of(entry.jid);
         let known = self.last_jids.get(slot).filter(|(jid, _)| jid == entry.jid).map(|(_, at)| *at);
-        let at = match known {
-            Some(at) => at,
-            None => {
-                let at = self.find_or_make(entry, number)?;
-                if self.last_jids.is_empty() {
-                    self.last_jids.resize_with(LAST_JIDS, Default::default);
-                }
-                let (jid, job) = self.last_jids.get_mut(slot).expect("a slot of the last jids");
-                jid.clear();
-                jid.push_str(entry.jid);
-                *job = at;
-                at
+        let at = if let Some(at) = known {
+            at
+        } else {
+            let at = self.find_or_make(entry, number)?;
+            if self.last_jids.is_empty() {
+                self.last_jids.resize_with(LAST_JIDS, Default::default);
             }
+            let (jid, job) = self.last_jids.get_mut(slot).expect("a slot of the last jids");
+            jid.clear();
+            jid.push_str(entry.jid);
+            *job = at;
+            at
         };
         let job = self.jobs.get_mut(at as usize).expect("a job of this index");
         if job.count > 0 {
