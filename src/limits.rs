@@ -83,6 +83,13 @@ pub const LISTEN_BACKLOG: u32 = 1024;
 /// How long a new peer may take over its preamble.
 pub const PREAMBLE_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Greatest age of a time that a writing call names. A spool hands its entries over for a week (`saltcellar.spool_age_max`); an older time
+/// is a broken clock, or an attempt to write into history.
+pub const CALLER_TIME_AGE_MAX: Duration = Duration::from_secs(366 * 86_400);
+
+/// First and last time that an import may name, in microseconds since 1970: those that a jid can spell, up to the year 9999.
+pub const IMPORT_TIMES: (i64, i64) = (0, 253_402_300_799_999_999);
+
 /// How long a writing call waits for room in `intake` before it is answered `unavailable`.
 pub const INTAKE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -242,13 +249,17 @@ pub const VERIFY_PROBLEMS_MAX: usize = 10_000;
 /// Connections served at once on the HTTPS door. An idle one takes about 40 KB.
 pub const HTTPS_PEERS_MAX: usize = 4096;
 
+/// Connections of one minion on the HTTPS door. Each job on a minion that returns something has one of its own, for as long as its
+/// process runs.
+pub const HTTPS_PEERS_OF_ONE: usize = 32;
+
 /// How long a new peer of the HTTPS door may take until a batch of it was found to be signed.
 pub const HTTPS_STRANGER_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a TLS handshake may take.
 pub const HTTPS_HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a connection of the HTTPS door may be silent between requests, and how long the head of one may take.
+/// How long a connection of the HTTPS door may go without a batch whose signature holds, and how long the head of a request may take.
 pub const HTTPS_IDLE: Duration = Duration::from_secs(60);
 
 /// Bytes of the head of a request, and lines in it. The extension's has five lines and 200 bytes.

@@ -135,6 +135,8 @@ counters! {
     event_return_malformed,
     /// Writing calls refused by rule: a jid of `req`, a return without `id`, or with one that Salt lets no minion have.
     calls_refused,
+    /// Calls on the local socket whose caller lacks the right that they need.
+    calls_denied,
     /// Entries refused because they exceed the largest size allowed.
     entries_too_large,
     /// Calls answered with an error other than `refused`.
@@ -153,7 +155,7 @@ counters! {
     https_peers,
     /// Connections to it closed because too many were open, or because it had no certificate to show.
     https_peers_turned_away,
-    /// Of its connections, those that gave way to new ones before they had shown a signature.
+    /// Of its connections, those that gave way to new ones: before they had shown a signature, or idle.
     https_peers_outwaited,
     /// Connections whose TLS handshake failed or did not end in time.
     https_handshakes_failed,

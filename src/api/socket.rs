@@ -252,9 +252,16 @@ async fn start_call(
     let request = Request::read(&payload)?;
     let house = &peer.house;
     let reply = Reply { id: request.id, place, peer: peer.clone() };
-    match find(request.call).map(|call| &call.run) {
-        None => reply.send(Err(CallError::UnknownCall(request.call.to_owned()))),
-        Some(run @ (Run::Read(_) | Run::Act(_))) => {
+    let Some(call) = find(request.call) else {
+        reply.send(Err(CallError::UnknownCall(request.call.to_owned())));
+        return Ok(());
+    };
+    if let Err(denied) = house.ctx.rights.check(call, &request.args, peer.caller, &house.ctx.metrics) {
+        reply.send(Err(denied));
+        return Ok(());
+    }
+    match &call.run {
+        run @ (Run::Read(_) | Run::Act(_)) => {
             let (house, caller) = (house.clone(), peer.caller);
             tokio::task::spawn_blocking(move || {
                 // A panic is a fault of ours; the caller is told instead of left waiting.
@@ -273,7 +280,7 @@ async fn start_call(
                 reply.send(outcome);
             });
         }
-        Some(Run::Write(run)) => {
+        Run::Write(run) => {
             let mut drafts = Drafts::within(&payload);
             let made = run(&house.ctx, &request.args, &mut drafts);
             let loose = drafts.loose();

@@ -13,7 +13,7 @@ use super::raw::{Node, Value};
 use super::surroundings::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR};
 use super::{Config, LogFormat, Space, classes, duration, https, reactor_keys, rules, size};
 use crate::limits;
-use crate::model::Durability;
+use crate::model::{Durability, Right};
 
 /// One key. Public so that documentation can be made from it.
 pub struct Key {
@@ -81,7 +81,7 @@ pub const KEYS: &[Key] = &[
         name: "socket_mode",
         takes: "file permissions in octal, from \"0600\" to \"0777\"",
         default: "\"0660\"",
-        doc: "Permissions of the socket. Whoever may write to it may read and add history.",
+        doc: "Permissions of the socket. Processes that can write to it have the right of `socket_peers`.",
         example: "\"0660\"",
         flag: None,
         environment: None,
@@ -98,6 +98,20 @@ pub const KEYS: &[Key] = &[
         environment: None,
         set: |config, value| put(&mut config.socket_group, text(value).map(|name| Some(name.to_owned()))),
         show: |config| config.socket_group.clone().map_or(Json::Null, Json::from),
+    },
+    Key {
+        name: "socket_peers",
+        takes: "read or write",
+        default: "write",
+        doc: "What peers of the socket may do that are not administrators: read jobs and events, or add to them as well. \
+              Administrators are root, the daemon's own user, and the owner of the event socket in a directory of `bus`, which is the \
+              user of that master. Only they may delete, hold and import jobs, fire events, replay reactions, and set \
+              Thorium's register. The calls and their rights are listed in docs/WIRE.md.",
+        example: "read",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.socket_peers, peer_right(value)),
+        show: |config| Json::from(config.socket_peers.name()),
     },
     Key {
         name: "bus",
@@ -494,6 +508,14 @@ fn mode(value: &Value) -> Result<u32, Bad> {
     }
 }
 
+fn peer_right(value: &Value) -> Result<Right, Bad> {
+    let name = text(value)?;
+    [Right::Read, Right::Write]
+        .into_iter()
+        .find(|right| right.name() == name)
+        .map_or_else(|| refused(value), Ok)
+}
+
 fn log_level(value: &Value) -> Result<String, Bad> {
     let level = text(value)?;
     let plain = matches!(level, "off" | "error" | "warn" | "info" | "debug" | "trace");
@@ -584,6 +606,7 @@ mod tests {
             ("socket_mode", "999"),
             ("socket_mode", "00660"),
             ("socket_group", "\"\""),
+            ("socket_peers", "admin"),
             ("bus", "/var/run/salt/master"),
             ("bus", "[relative]"),
             ("ingest.filter", "{do: drop}"),

@@ -38,7 +38,7 @@ pub use self::render::markdown;
 pub use self::size::parse as parse_size;
 pub use self::surroundings::{SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR, Surroundings};
 use crate::limits;
-use crate::model::{ClassRules, Durability, FilterRule, RedactRule};
+use crate::model::{ClassRules, Durability, FilterRule, RedactRule, Right};
 
 /// Where the extension of a packaged master and minion spools (`saltcellar` in their `cachedir`).
 const SPOOLS: [&str; 2] = ["/var/cache/salt/master/saltcellar", "/var/cache/salt/minion/saltcellar"];
@@ -54,6 +54,8 @@ pub struct Config {
     pub socket_mode: u32,
     /// Group of the socket, by name; none leaves the daemon's own.
     pub socket_group: Option<String>,
+    /// The right of the socket's peers other than administrators.
+    pub socket_peers: Right,
     /// Salt socket directories whose event bus is read.
     pub bus: Vec<PathBuf>,
     /// Directories in which the Salt extension of this machine spools; looked into, never written.
@@ -181,6 +183,7 @@ impl Config {
             socket: socket.into(),
             socket_mode: 0o660,
             socket_group: None,
+            socket_peers: Right::Write,
             bus: Vec::new(),
             spools: SPOOLS.map(PathBuf::from).to_vec(),
             https: HttpsConfig::default(),

@@ -193,6 +193,7 @@ mod tests {
                 "socket: /flag.sock  # --socket",
                 "socket_mode: \"0660\"  # default",
                 "# socket_group: not set  # default",
+                "socket_peers: write  # default",
                 "bus: []  # default",
                 "spools:  # default",
                 "  - /var/cache/salt/master/saltcellar",

@@ -25,7 +25,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::api::call::{Ctx, JidMaker, Watches};
+use crate::api::call::{Ctx, JidMaker, Rights, Watches};
 use crate::api::https;
 use crate::api::socket::serve;
 use crate::clock::{Clock, Micros};
@@ -35,10 +35,14 @@ use crate::ingest::bus::Bus;
 use crate::ingest::fire::Firer;
 use crate::ingest::gate::Gate;
 use crate::ingest::spill::{Fittings, hand_over_leftovers};
-use crate::limits::{BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_PATIENCE, SEGMENT_ENTRIES_MAX};
+use crate::limits::{
+    BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_PATIENCE, JOBS_READ_AT_ONCE, SEGMENT_ENTRIES_MAX,
+};
 use crate::metrics::Metrics;
+use crate::model::{JidKey, Kind};
 use crate::shutdown::Drain;
 use crate::store::medium::{self, Disk};
+use crate::store::row::rank;
 use crate::store::{Classes, FreeSpace, Limits, Options, Store};
 
 /// A running daemon.
@@ -155,6 +159,7 @@ impl Daemon {
             clock: clock.clone(),
             metrics,
             jids,
+            rights: Rights::new(rustix::process::geteuid().as_raw(), config.socket_peers, watches.clone()),
             gate,
             entry_bytes_max: config.store.entry_bytes_max,
             firer,
@@ -289,12 +294,24 @@ pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
     }
 }
 
-/// The time of the newest jid made of time, unless somebody passed one from the future.
+/// The time of the newest jid up to an hour ahead: the clock may have been set back since it was given out. Ahead of the clock a job counts
+/// only if the master stored its load; all others a minion can make up.
 fn newest_jid(store: &Store, now: Micros) -> anyhow::Result<Micros> {
     const HOUR: i64 = 3_600_000_000;
-    let bound = crate::model::JidKey::from_time(Micros(now.0.saturating_add(HOUR)), None);
-    let newest = store.jobs_before(Some(bound), 1)?;
-    Ok(newest.first().and_then(|(key, _)| key.time()).unwrap_or_default())
+    let mut bound = JidKey::from_time(Micros(now.0.saturating_add(HOUR)), None);
+    loop {
+        let jobs = store.jobs_before(Some(bound), JOBS_READ_AT_ONCE)?;
+        for (key, row) in &jobs {
+            let Some(at) = key.time() else { continue };
+            if at <= now || row.rank >= rank(Kind::Load) {
+                return Ok(at);
+            }
+        }
+        match jobs.last() {
+            Some((last, _)) => bound = *last,
+            None => return Ok(Micros::default()),
+        }
+    }
 }
 
 /// Runs the daemon until it is asked to stop.

@@ -9,6 +9,7 @@ mod hashing;
 mod jid;
 mod note;
 mod reaction;
+mod right;
 mod rule;
 mod seqno;
 
@@ -21,5 +22,6 @@ pub use hashing::{FastHasher, FastMap, chained, secret_seed};
 pub use jid::{JidKey, JidSpeller, stamped_jid, start_time};
 pub use note::{Note, NoteLevel};
 pub use reaction::{Allow, Rate, ReactorSettings, RuleOptions};
+pub use right::Right;
 pub use rule::{Action, Builtin, FilterRule, Pattern, RedactRule, Scope};
 pub use seqno::SeqNo;

@@ -40,6 +40,10 @@ pub struct Job {
     pub load_rank: u8,
     /// Minions expected, sorted; `None` if nobody said.
     pub minions: Option<BTreeSet<String>>,
+    /// Those of them that only their own returns name.
+    self_named: BTreeSet<String>,
+    /// A publish or a syndic named minions.
+    targets_known: bool,
     /// Answers by minion.
     pub answers: BTreeMap<String, Answer>,
     /// Minions of which a bus showed returns that are no answers, because no returner call brought them.
@@ -181,6 +185,10 @@ impl Job {
     fn expect(&mut self, minions: &[u8]) {
         // Collected at once: most often the only ones, and in order.
         let mut named: BTreeSet<String> = msgpack::elements(minions).filter_map(id_text).collect();
+        self.targets_known |= !named.is_empty();
+        if !self.self_named.is_empty() {
+            self.self_named.retain(|id| !named.contains(id));
+        }
         self.minions.get_or_insert_default().append(&mut named);
     }
 
@@ -192,8 +200,9 @@ impl Job {
         if let (Some(id), Some(tgt)) = (word("id"), word("tgt"))
             && id == tgt
             && (word("cmd") == Some("_return") || !id.ends_with("_master"))
+            && self.minions.get_or_insert_default().insert(id.to_owned())
         {
-            self.minions.get_or_insert_default().insert(id.to_owned());
+            self.self_named.insert(id.to_owned());
         }
     }
 
@@ -224,6 +233,12 @@ impl Job {
     /// Answers that the job cache may give: none of a job with `nocache`.
     pub fn cached(&self) -> impl Iterator<Item = (&String, &Answer)> {
         self.answers.iter().filter(|_| !self.nocache)
+    }
+
+    /// The job was sent to other minions than this one, as far as is known.
+    pub fn is_not_targeted(&self, minion: &str) -> bool {
+        let named = self.minions.as_ref().is_some_and(|minions| minions.contains(minion));
+        self.targets_known && (!named || self.self_named.contains(minion))
     }
 
     /// Minions that were asked and have not answered.
@@ -472,6 +487,31 @@ mod tests {
         assert_eq!(ran("web1", ""), only("web1"), "a runner that a minion called for");
         assert_eq!(ran("web1_master", "_return"), only("web1_master"), "a minion may be called so");
         assert_eq!(ran("host_master", ""), None);
+    }
+
+    #[test]
+    fn an_answer_of_a_minion_that_the_job_was_not_sent_to_is_told_apart() {
+        let asserted = {
+            let mut w = Writer::new();
+            w.map(3).str("id").str("evil").str("tgt").str("evil").str("cmd").str("_return");
+            w.into_bytes()
+        };
+        let job = |published: Vec<StoredEntry>| {
+            let mut entries = vec![entry(1, Kind::Return, "evil", asserted.clone())];
+            entries.extend(published);
+            entries.push(entry(9, Kind::Return, "web1", answer("x")));
+            let job = Job::of(entries).unwrap();
+            ["evil", "web1", "db1"].map(|minion| job.is_not_targeted(minion))
+        };
+        assert_eq!(job(vec![]), [false; 3], "nobody has said whom the job was sent to");
+        let load = |minions: &[u8]| entry(2, Kind::Load, "", load("test.ping", minions));
+        assert_eq!(job(vec![load(&names(&["web1"]))]), [true, false, true]);
+        assert_eq!(job(vec![load(&[0xc0])]), [false; 3]);
+        assert_eq!(job(vec![load(&names(&["web1", "evil"]))]), [false, false, true]);
+        let mut syndic = Writer::new();
+        syndic.array(2).raw(&names(&["db1"])).nil();
+        let syndic = entry(3, Kind::Minions, "", syndic.into_bytes());
+        assert_eq!(job(vec![load(&names(&["web1"])), syndic]), [true, false, false]);
     }
 
     #[test]

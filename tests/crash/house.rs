@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::sync::{LazyLock, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use saltcellar::wire::msgpack::{self, Writer, as_int, as_text};
 
@@ -13,6 +13,12 @@ use crate::wire::{Args, Wire};
 
 /// A machine under load is slow, not wrong.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The times of what is sent begin here: an hour before the run, so that the daemon takes them as they are.
+static TIMES_FROM: LazyLock<u64> = LazyLock::new(|| {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_micros()).unwrap_or(0).saturating_sub(3_600_000_000)
+});
 
 /// Small segments, so that sealing happens while the daemon is killed.
 const CONFIG: &str = "store:\n  segment_bytes_max: 1MiB\n";
@@ -410,7 +416,7 @@ fn send(
 fn request(seed: u64, number: u64, first: u64, count: u64, replay: bool) -> (&'static str, Vec<u8>) {
     // As the extension does: the time of the call goes with it, also when it is handed over.
     let mut args = Args::default().with("at", |w| {
-        w.uint(1_795_240_000_000_000 + first);
+        w.uint(*TIMES_FROM + first);
     });
     if replay {
         args = args.with("replay", |w| {

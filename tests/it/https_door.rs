@@ -12,7 +12,7 @@ use saltcellar::wire::signed::Envelope;
 
 use crate::harness::{Cellar, map, wait_for};
 
-const JID: &str = "20261121031733650863";
+const JID: &str = "20241121031733650863";
 const HOUR: i64 = 3_600_000_000;
 
 fn data(name: &str) -> Vec<u8> {
@@ -345,6 +345,260 @@ fn a_return_of_a_minion_is_no_event_and_lies_not_ahead() {
     assert_eq!(house.cellar.ask("events_list", vec![])["events"].as_array().unwrap().len(), 0);
     let job = house.cellar.ask("job_show", vec![("jid", JID.into())]);
     assert!(job["returns"][0]["time"].as_i64().unwrap() <= now().0);
+}
+
+/// A jid that spells a time.
+fn jid_at(at: i64) -> String {
+    saltcellar::model::stamped_jid(Micros(at))
+}
+
+/// One frame with a return of `a` for that job, and more keys in it.
+fn returned_for(jid: &str, more: Vec<(&str, Value)>) -> Vec<u8> {
+    let mut load =
+        vec![("id", "a".into()), ("jid", jid.into()), ("return", "mine".into()), ("fun", "test.echo".into())];
+    load.extend(more);
+    call("returner", vec![("load", map(load))])
+}
+
+#[test]
+fn a_minion_cannot_make_up_a_job_of_the_master() {
+    let house = House::open("");
+    let (jid, key) = (jid_at(now().0 - HOUR), signer("minion-a.pem"));
+    let kept = vec![
+        ("fun_args", Value::Array(vec!["x".into()])),
+        ("retcode", 3.into()),
+        ("success", false.into()),
+        ("out", "highstate".into()),
+    ];
+    let mut more = kept.clone();
+    more.extend([
+        ("user", "root".into()),
+        ("tgt", "*".into()),
+        ("tgt_type", "glob".into()),
+        ("cmd", "_return".into()),
+    ]);
+    more.extend([
+        ("arg", Value::Array(vec!["rm".into()])),
+        ("metadata", map(vec![("ticket", "forged".into())])),
+    ]);
+    more.extend([
+        ("minions", Value::Array(vec!["b".into()])),
+        ("endtime", "x".into()),
+        ("fun", "cmd.run".into()),
+    ]);
+    assert_eq!(post(&mut house.connect(), "a", &key, &returned_for(&jid, more)), Ok(Value::Nil));
+    let entries = house.cellar.ask("entries", vec![("jid", jid.as_str().into())]);
+    let entry = &entries["entries"][0];
+    let body = rmpv::decode::read_value(&mut entry["body"].as_slice().unwrap()).unwrap();
+    let mut expected = vec![
+        ("id", "a".into()),
+        ("jid", jid.as_str().into()),
+        ("return", "mine".into()),
+        ("fun", "test.echo".into()),
+    ];
+    expected.extend(kept);
+    let sorted = |value: &Value| {
+        let mut pairs = value.as_map().unwrap().clone();
+        pairs.sort_by_key(|(key, _)| key.to_string());
+        pairs
+    };
+    assert_eq!(sorted(&body), sorted(&map(expected)), "of a key that comes twice the first");
+    let row = &house.cellar.ask("jobs_list", vec![])["jobs"][0];
+    assert_eq!((row["jid"].as_str(), row["user"].as_str().unwrap_or("")), (Some(jid.as_str()), ""));
+    assert_eq!(row["tgt"].as_str(), Some("a"), "the one minion that is known to have run it");
+}
+
+#[test]
+fn what_real_minions_return_is_kept_as_it_was() {
+    let house = House::open("");
+    let key = signer("minion-a.pem");
+    let by_function = |a: Value, b: Value| map(vec![("test.ping", a), ("test.echo", b)]);
+    for (n, more) in (0_i64..).zip([
+        // `salt-call --local --return saltcellar`, a schedule with `return`, and several functions in one job.
+        vec![("fun_args", Value::Array(vec!["x".into()])), ("retcode", 0.into()), ("success", true.into())],
+        vec![
+            ("fun_args", Value::Array(vec![])),
+            ("retcode", 0.into()),
+            ("success", true.into()),
+            ("out", "nested".into()),
+        ],
+        vec![
+            ("fun_args", Value::Array(vec![Value::Array(vec![]), Value::Array(vec!["x".into()])])),
+            ("retcode", by_function(0.into(), 1.into())),
+            ("success", by_function(true.into(), false.into())),
+        ],
+    ]) {
+        let jid = jid_at(now().0 - HOUR + n);
+        let mut load = vec![
+            ("jid", Value::from(jid.as_str())),
+            ("id", "a".into()),
+            ("return", by_function(true.into(), "x".into())),
+        ];
+        load.push(("fun", Value::Array(vec!["test.ping".into(), "test.echo".into()])));
+        load.extend(more);
+        let frame = call("returner", vec![("load", map(load.clone()))]);
+        assert_eq!(post(&mut house.connect(), "a", &key, &frame), Ok(Value::Nil));
+        let full = house.cellar.ask("get_jid", vec![("jid", jid.into()), ("full", true.into())]);
+        assert_eq!(full["a"], map(load));
+    }
+}
+
+#[test]
+fn a_minion_cannot_put_its_jobs_on_top_of_every_list() {
+    let mut house = House::open("");
+    let key = signer("minion-a.pem");
+    let refused = house.counter("calls_refused");
+    let far =
+        ["99991231235959999999", "99999999999999999999", "20991121031733650863", "zzz", "_", "20261121"]
+            .map(str::to_owned);
+    let near = [jid_at(now().0 + 301_000_000 + 60_000_000)];
+    for jid in far.iter().chain(&near) {
+        let (code, words) = post(&mut house.connect(), "a", &key, &returned_for(jid, vec![])).unwrap_err();
+        assert_eq!(code, "refused", "{jid}");
+        assert!(words.contains(jid.as_str()) && words.contains("minion a signed"), "{words}");
+    }
+    assert_eq!(house.counter("calls_refused") - refused, 7);
+    // A clock may be a little ahead, and a jid may be any text that the master has published.
+    let ahead = jid_at(now().0 + 240_000_000);
+    assert_eq!(post(&mut house.connect(), "a", &key, &returned_for(&ahead, vec![])), Ok(Value::Nil));
+    let load = map(vec![("fun", "test.echo".into()), ("jid", "zzz".into())]);
+    house.cellar.ask(
+        "save_load",
+        vec![("jid", "zzz".into()), ("load", load), ("minions", Value::Array(vec!["a".into()]))],
+    );
+    assert_eq!(post(&mut house.connect(), "a", &key, &returned_for("zzz", vec![])), Ok(Value::Nil));
+    // Nor does it move the clock by which the daemon makes jids.
+    house.cellar.terminate();
+    house.cellar.restart();
+    let made = house.cellar.ask("prep_jid", vec![]);
+    assert!(
+        made.as_str().unwrap() < jid_at(now().0 + 1).as_str(),
+        "{made} was made after {ahead} was stored"
+    );
+    // What the daemon has given out itself still counts, whatever the clock does.
+    let ours = jid_at((now().0 + 1_800_000_000) & !1);
+    let load = map(vec![("fun", "test.echo".into()), ("jid", ours.as_str().into())]);
+    house.cellar.ask(
+        "save_load",
+        vec![("jid", ours.as_str().into()), ("load", load), ("minions", Value::Array(vec!["a".into()]))],
+    );
+    house.cellar.terminate();
+    house.cellar.restart();
+    let made = house.cellar.ask("prep_jid", vec![]);
+    assert!(made.as_str().unwrap() > ours.as_str(), "{made} after {ours}");
+}
+
+#[test]
+fn a_batch_has_as_many_calls_as_the_limit_and_not_one_more() {
+    let house = House::open("");
+    let key = signer("minion-a.pem");
+    let batch = |from: i64, calls: i64| -> Vec<u8> {
+        (0..calls).flat_map(|n| returned_for(&jid_at(now().0 - HOUR + (from + n) * 1000), vec![])).collect()
+    };
+    let stored = house.counter("entries_stored");
+    for (from, calls, said) in [(0, 1024, 0), (2000, 1025, 1)] {
+        let mut connection = house.connect();
+        let sealed = connection.sealed("a", &key, now(), &batch(from, calls)).unwrap();
+        let answer = connection.post(&sealed).unwrap();
+        let text = String::from_utf8_lossy(&answer.body);
+        assert_eq!(text.matches("a batch has at most 1024 calls").count(), said, "{calls} calls");
+    }
+    assert_eq!(house.counter("entries_stored") - stored, 2 * 1024);
+}
+
+#[test]
+fn a_batch_has_as_many_bytes_as_the_limit_and_not_one_more() {
+    use saltcellar::limits::WIRE_FRAME_BYTES_MAX;
+    let house = House::open("");
+    let key = signer("minion-a.pem");
+    let said = |len: usize| {
+        let mut connection = house.connect();
+        // What it is does not matter: only one that is short enough is read.
+        let sealed = connection.sealed("a", &key, now(), &vec![0xff; len]).unwrap();
+        let envelope = sealed.len() - len;
+        let head = format!("POST /v1/batch HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", sealed.len());
+        connection.send(head.as_bytes()).unwrap();
+        if len > WIRE_FRAME_BYTES_MAX {
+            connection.send(&sealed[..envelope]).unwrap();
+        } else {
+            connection.send(&sealed).unwrap();
+        }
+        let answer = connection.receive().unwrap();
+        (answer.status, first(&answer).unwrap_err().0)
+    };
+    assert_eq!(said(WIRE_FRAME_BYTES_MAX), (200, "protocol".to_owned()));
+    assert_eq!(said(WIRE_FRAME_BYTES_MAX + 1), (413, "too_large".to_owned()));
+}
+
+#[test]
+fn a_minion_imports_nothing() {
+    let house = House::open("");
+    let frame = returned("a", vec![("import", true.into()), ("at", 0.into())]);
+    let (code, words) = post(&mut house.connect(), "a", &signer("minion-a.pem"), &frame).unwrap_err();
+    assert_eq!((code.as_str(), words.contains("cannot import")), ("refused", true), "{words}");
+    assert_eq!(house.stored(), [""; 0]);
+}
+
+#[test]
+fn an_answer_of_a_minion_that_was_not_asked_is_marked() {
+    let house = House::open("");
+    let jid = jid_at(now().0 - HOUR);
+    let load = map(vec![("fun", "test.echo".into()), ("jid", jid.as_str().into()), ("tgt", "b".into())]);
+    house.cellar.ask(
+        "save_load",
+        vec![("jid", jid.as_str().into()), ("load", load), ("minions", Value::Array(vec!["b".into()]))],
+    );
+    for (id, key) in [("a", "minion-a.pem"), ("b", "minion-b.pem")] {
+        let load = map(vec![
+            ("id", id.into()),
+            ("jid", jid.as_str().into()),
+            ("return", id.into()),
+            ("tgt", id.into()),
+        ]);
+        assert_eq!(
+            post(&mut house.connect(), id, &signer(key), &call("returner", vec![("load", load)])),
+            Ok(Value::Nil)
+        );
+    }
+    let job = house.cellar.ask("job_show", vec![("jid", jid.as_str().into())]);
+    let marks: Vec<_> =
+        job["returns"].as_array().unwrap().iter().map(|one| one["not_targeted"].as_bool()).collect();
+    assert_eq!(marks, [Some(true), None]);
+    let output = crate::fake_daemon::program()
+        .arg("--socket")
+        .arg(house.cellar.socket())
+        .args(["jobs", "show", &jid])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let marked: Vec<_> = text.lines().filter(|line| line.contains("not targeted by this job")).collect();
+    assert!(marked.len() == 1 && marked[0].starts_with("a:"), "{text}");
+}
+
+#[test]
+fn one_minion_cannot_hold_all_connections() {
+    use saltcellar::limits::HTTPS_PEERS_OF_ONE;
+    let house = House::open("");
+    let address = house.address();
+    let (a, b) = (signer("minion-a.pem"), signer("minion-b.pem"));
+    let open = |id: &str, key: &Signer| {
+        let mut connection = Connection::open(&address).unwrap();
+        assert_eq!(post(&mut connection, id, key, &returned(id, vec![])), Ok(Value::Nil));
+        connection
+    };
+    let mut other = open("b", &b);
+    let mut held: Vec<Connection> = (0..HTTPS_PEERS_OF_ONE).map(|_| open("a", &a)).collect();
+    let peers = || house.status("peers").as_u64().unwrap();
+    assert_eq!(peers(), 1 + HTTPS_PEERS_OF_ONE as u64);
+    held.extend((0..5).map(|_| open("a", &a)));
+    wait_for("the longest idle ones to be closed", || {
+        (peers() == 1 + HTTPS_PEERS_OF_ONE as u64).then_some(())
+    });
+    for (n, connection) in held.iter_mut().enumerate() {
+        let lives = connection.request("GET", "/v1/hello", b"").is_ok();
+        assert_eq!(lives, n >= 5, "connection {n}");
+    }
+    assert_eq!(post(&mut other, "b", &b, &returned("b", vec![])), Ok(Value::Nil));
 }
 
 #[test]

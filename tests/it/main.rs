@@ -30,6 +30,9 @@ mod returner_calls;
 /// Jobs as people ask for them: lists, one job, states, comparisons, watching.
 mod jobs;
 
+/// Who may make which call, by uid.
+mod rights;
+
 /// Peers that break the protocol, stall, or lie about sizes.
 mod hostile_peers;
 

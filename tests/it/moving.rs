@@ -254,19 +254,30 @@ fn an_import_that_was_killed_goes_on_and_stores_nothing_twice() {
 /// Something of every kind.
 fn fill(cellar: &Cellar) {
     let at = |n: u64| ("at", Value::from(LATER + n));
+    // The times stay those, however long ago they are.
+    let import = || ("import", Value::from(true));
     let minions = list(["web1", "web2"]);
-    cellar.ask("save_load", vec![("jid", JID.into()), ("load", load(JID)), ("minions", minions), at(0)]);
+    cellar.ask(
+        "save_load",
+        vec![("jid", JID.into()), ("load", load(JID)), ("minions", minions), at(0), import()],
+    );
     for (n, answer) in [(1, Value::Binary(vec![0, 0xff])), (2, "another".into())] {
         let returned =
             map(vec![("jid", JID.into()), ("id", "web1".into()), ("return", answer), ("retcode", 2.into())]);
-        cellar.ask("returner", vec![("load", returned), at(n)]);
+        cellar.ask("returner", vec![("load", returned), at(n), import()]);
     }
     cellar.ask(
         "save_minions",
-        vec![("jid", JID.into()), ("minions", list(["far1"])), ("syndic_id", "syndic1".into()), at(3)],
+        vec![
+            ("jid", JID.into()),
+            ("minions", list(["far1"])),
+            ("syndic_id", "syndic1".into()),
+            at(3),
+            import(),
+        ],
     );
-    cellar.ask("update_endtime", vec![("jid", JID.into()), ("endtime", "soon".into()), at(4)]);
-    cellar.ask("prep_jid", vec![("passed_jid", "quiet".into()), ("nocache", true.into()), at(5)]);
+    cellar.ask("update_endtime", vec![("jid", JID.into()), ("endtime", "soon".into()), at(4), import()]);
+    cellar.ask("prep_jid", vec![("passed_jid", "quiet".into()), ("nocache", true.into()), at(5), import()]);
     let odd = Value::Map(vec![(1.into(), Value::Nil), ("\u{1f600}\n".into(), f64::INFINITY.into())]);
     let on_bus = map(vec![
         ("jid", JID.into()),
@@ -276,7 +287,10 @@ fn fill(cellar: &Cellar) {
     ]);
     let event = |tag: &str, data: Value| map(vec![("tag", tag.into()), ("data", data)]);
     for n in [6, 7] {
-        cellar.ask("event_return", vec![("events", Value::Array(vec![event("my/tag", odd.clone())])), at(n)]);
+        cellar.ask(
+            "event_return",
+            vec![("events", Value::Array(vec![event("my/tag", odd.clone())])), at(n), import()],
+        );
     }
     let events = vec![
         event(&format!("salt/job/{JID}/ret/web2"), on_bus),
@@ -285,8 +299,8 @@ fn fill(cellar: &Cellar) {
             map(vec![("fun", "test.ping".into()), ("minions", list(["web1"]))]),
         ),
     ];
-    cellar.ask("event_return", vec![("events", Value::Array(events)), at(8)]);
-    cellar.ask("save_reg", vec![("data", map(vec![("thorium", 1.into())])), at(9)]);
+    cellar.ask("event_return", vec![("events", Value::Array(events)), at(8), import()]);
+    cellar.ask("save_reg", vec![("data", map(vec![("thorium", 1.into())])), at(9), import()]);
 }
 
 /// The lines of an export, without their numbers.

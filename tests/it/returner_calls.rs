@@ -239,8 +239,9 @@ fn syndics_add_minions_endtimes_and_registers_are_kept() {
 #[test]
 fn what_a_spool_hands_over_twice_is_there_once() {
     let cellar = Cellar::start();
+    let at = saltcellar::clock::Clock::real().now().0 - 3_600_000_000;
     let spooled = |mut args: Vec<(&'static str, Value)>| {
-        args.extend([("at", 1_000_000.into()), ("replay", true.into())]);
+        args.extend([("at", at.into()), ("replay", true.into())]);
         args
     };
     let event = |tag: String, data| Value::Array(vec![map(vec![("tag", tag.into()), ("data", data)])]);
@@ -262,9 +263,10 @@ fn what_a_spool_hands_over_twice_is_there_once() {
 fn equal_events_of_one_spooled_batch_are_all_stored_and_only_once() {
     let cellar = Cellar::start();
     let event = || map(vec![("tag", "a/b".into()), ("data", map(vec![("x", 1.into())]))]);
+    let at = saltcellar::clock::Clock::real().now().0 - 3_600_000_000;
     let batch = || {
         let events = Value::Array(vec![event(), event(), event()]);
-        vec![("events", events), ("at", 1_000_000.into()), ("replay", true.into())]
+        vec![("events", events), ("at", at.into()), ("replay", true.into())]
     };
     cellar.ask("event_return", batch());
     cellar.ask("event_return", batch());

@@ -216,6 +216,7 @@ pub(super) fn job_show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError>
     }
     let mut list = Writer::new();
     let read = |wanted: &BTreeSet<&str>| Ok([read_of(ctx, &jid, wanted)?, None]);
+    let all = &job;
     let (rows, next) = page.walk(job.answers.keys(), &mut list, read, |minion, [job, _], list| {
         let answer = job.as_ref().and_then(|job| job.answers.get(minion));
         let answer = answer.filter(|answer| match result {
@@ -225,7 +226,13 @@ pub(super) fn job_show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError>
             Some(JobResult::Missing) => false,
             None => true,
         });
-        answer.map(|answer| answer_map(answer).write(list)).map_or(0, |()| 1)
+        let Some(answer) = answer else { return 0 };
+        let mut shown = answer_map(answer);
+        if all.is_not_targeted(minion) {
+            shown.key("not_targeted").bool(true);
+        }
+        shown.write(list);
+        1
     })?;
     write_list(&mut map, "returns", rows, list);
     end_page(&mut map, next);

@@ -7,12 +7,14 @@ mod cache;
 mod jobs;
 mod lists;
 mod reactor;
+mod rights;
 mod send;
 mod shadow;
 mod store;
 mod writes;
 
 pub use jobs::Watches;
+pub use rights::{Caller, Rights};
 pub use store::prune_answer;
 pub(in crate::api) use writes::signed_return;
 
@@ -27,7 +29,7 @@ use crate::ingest::bus::Watch;
 use crate::ingest::fire::Firer;
 use crate::ingest::gate::Gate;
 use crate::metrics::Metrics;
-use crate::model::Drafts;
+use crate::model::{Drafts, Right};
 use crate::reactor::run::engine::Handle;
 use crate::store::{Store, StoreError};
 use crate::wire::call::{Args, CallError};
@@ -42,6 +44,8 @@ pub struct Ctx {
     pub metrics: Arc<Metrics>,
     /// Makes jids.
     pub jids: JidMaker,
+    /// What peers of the local socket may do.
+    pub rights: Rights,
     /// The rules that entries pass on their way in.
     pub gate: Arc<Gate>,
     /// Bytes of the largest entry taken.
@@ -71,18 +75,11 @@ pub struct Ctx {
 /// How a call is carried out.
 pub enum Run {
     /// Answers at once, from what is stored.
-    Read(fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>),
-    /// As [`Run::Read`], and asks who the caller is.
+    Read(ReadCall),
+    /// As [`Run::Read`], with a look at the caller's uid.
     Act(fn(&Ctx, &Args<'_>, Caller) -> Result<Vec<u8>, CallError>),
     /// Puts entries to store into the drafts; the answer is given once they are on disk.
     Write(WriteCall),
-}
-
-/// Who makes a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Caller {
-    /// The user of the process that connected, if the kernel tells.
-    pub uid: Option<u32>,
 }
 
 /// A writing call.
@@ -94,67 +91,66 @@ pub struct Call {
     pub name: &'static str,
     /// What it does, in a line.
     pub doc: &'static str,
+    /// The right that a peer of the local socket needs for it.
+    pub right: Right,
     /// How.
     pub run: Run,
 }
 
-const fn read(
-    name: &'static str,
-    doc: &'static str,
-    run: fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>,
-) -> Call {
-    Call { name, doc, run: Run::Read(run) }
+type ReadCall = fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>;
+
+const fn read(name: &'static str, doc: &'static str, right: Right, run: ReadCall) -> Call {
+    Call { name, doc, right, run: Run::Read(run) }
 }
 
-const fn act(
-    name: &'static str,
-    doc: &'static str,
-    run: fn(&Ctx, &Args<'_>, Caller) -> Result<Vec<u8>, CallError>,
-) -> Call {
-    Call { name, doc, run: Run::Act(run) }
+const fn write(name: &'static str, doc: &'static str, right: Right, run: WriteCall) -> Call {
+    Call { name, doc, right, run: Run::Write(run) }
 }
 
-const fn write(name: &'static str, doc: &'static str, run: WriteCall) -> Call {
-    Call { name, doc, run: Run::Write(run) }
-}
+use Right::{Admin, Read, Write};
 
 /// Every call there is.
 pub const CALLS: &[Call] = &[
-    write("prep_jid", "a jid for a job: the one passed, or a new one", writes::prep_jid),
-    write("save_load", "keep a job as it was published", writes::save_load),
-    write("save_minions", "add minions that a syndic reported for a job", writes::save_minions),
-    write("returner", "keep one minion's return", writes::returner),
-    write("update_endtime", "keep when a job ended", writes::update_endtime),
-    write("event_return", "archive a batch of events", writes::event_return),
-    write("save_reg", "keep Thorium's register", writes::save_reg),
-    write("clean_old_jobs", "let go of jobs that are old enough", writes::clean_old_jobs),
-    read("get_load", "a job as it was published, with its minions", cache::get_load),
-    read("get_jid", "the returns of a job by minion", cache::get_jid),
-    read("get_jids", "every job in short", cache::get_jids),
-    read("get_jids_filter", "the newest jobs in short", cache::get_jids_filter),
-    read("get_fun", "per minion the last job that ran a function", cache::get_fun),
-    read("get_minions", "every minion that has returned a job", cache::get_minions),
-    read("get_endtime", "when a job ended", cache::get_endtime),
-    read("load_reg", "Thorium's register as kept last", cache::load_reg),
-    read("status", "the daemon, its doors and its store", lists::status),
-    read("events_list", "events, the latest first", lists::events_list),
-    read("entries", "what is stored, entry by entry: of a job, or of the log", lists::entries),
-    act("event_send", "fire an event onto Salt's bus", send::event_send),
-    read("jobs_list", "jobs, the latest first", jobs::jobs_list),
-    read("store_stats", "the store in figures", store::stats),
-    read("store_prune", "let go of what exceeds bounds, or say what would go", store::prune),
-    read("store_hold", "hold a job, or let go of it", store::hold),
-    read("store_holds", "the jobs that are held", store::holds),
-    read("reactor_list", "the reactor and its rules", reactor::list),
-    read("reactor_history", "what the reactor did, the latest first", reactor::history),
-    read("reactor_show", "one reaction, with what became of it", reactor::show),
-    read("reactor_why", "which rules take a tag, and what was done about it", reactor::why),
-    read("reactor_shadow", "calls of our reactor and of Salt's, to compare them", shadow::shadow),
-    act("reactor_replay", "do again what was set aside", reactor::replay),
-    read("job_show", "one job with its returns", jobs::job_show),
-    read("job_states", "the states that a job ran, a row each", jobs::job_states),
-    read("job_diff", "how two runs of a job differ", jobs::job_diff),
-    read("job_watch", "what is new of a job, and a wait for it", jobs::job_watch),
+    write("prep_jid", "a jid for a job: the one passed, or a new one", Write, writes::prep_jid),
+    write("save_load", "keep a job as it was published", Write, writes::save_load),
+    write("save_minions", "add minions that a syndic reported for a job", Write, writes::save_minions),
+    write("returner", "keep one minion's return", Write, writes::returner),
+    write("update_endtime", "keep when a job ended", Write, writes::update_endtime),
+    write("event_return", "archive a batch of events", Write, writes::event_return),
+    write("save_reg", "keep Thorium's register", Admin, writes::save_reg),
+    write("clean_old_jobs", "let go of jobs that are old enough", Admin, writes::clean_old_jobs),
+    read("get_load", "a job as it was published, with its minions", Read, cache::get_load),
+    read("get_jid", "the returns of a job by minion", Read, cache::get_jid),
+    read("get_jids", "every job in short", Read, cache::get_jids),
+    read("get_jids_filter", "the newest jobs in short", Read, cache::get_jids_filter),
+    read("get_fun", "per minion the last job that ran a function", Read, cache::get_fun),
+    read("get_minions", "every minion that has returned a job", Read, cache::get_minions),
+    read("get_endtime", "when a job ended", Read, cache::get_endtime),
+    read("load_reg", "Thorium's register as kept last", Read, cache::load_reg),
+    read("status", "the daemon, its doors and its store", Read, lists::status),
+    read("events_list", "events, the latest first", Read, lists::events_list),
+    read("entries", "what is stored, entry by entry: of a job, or of the log", Read, lists::entries),
+    Call {
+        name: "event_send",
+        doc: "fire an event onto Salt's bus",
+        right: Admin,
+        run: Run::Act(send::event_send),
+    },
+    read("jobs_list", "jobs, the latest first", Read, jobs::jobs_list),
+    read("store_stats", "the store in figures", Read, store::stats),
+    read("store_prune", "let go of what exceeds bounds, or say what would go", Admin, store::prune),
+    read("store_hold", "hold a job, or let go of it", Admin, store::hold),
+    read("store_holds", "the jobs that are held", Read, store::holds),
+    read("reactor_list", "the reactor and its rules", Read, reactor::list),
+    read("reactor_history", "what the reactor did, the latest first", Read, reactor::history),
+    read("reactor_show", "one reaction, with what became of it", Read, reactor::show),
+    read("reactor_why", "which rules take a tag, and what was done about it", Read, reactor::why),
+    read("reactor_shadow", "calls of our reactor and of Salt's, to compare them", Read, shadow::shadow),
+    read("reactor_replay", "make the calls of a reaction again", Admin, reactor::replay),
+    read("job_show", "one job with its returns", Read, jobs::job_show),
+    read("job_states", "the states that a job ran, a row each", Read, jobs::job_states),
+    read("job_diff", "how two runs of a job differ", Read, jobs::job_diff),
+    read("job_watch", "what is new of a job, and a wait for it", Read, jobs::job_watch),
 ];
 
 /// The call of that name.
@@ -212,20 +208,26 @@ mod tests {
     }
 
     #[test]
-    fn every_call_is_in_the_wire_page() {
+    fn every_call_is_in_the_wire_page_with_its_right() {
         let page = include_str!("../../../docs/WIRE.md");
-        for call in CALLS {
-            assert!(
-                page.contains(&format!("| `{}` |", call.name)),
-                "{} is missing in docs/WIRE.md",
-                call.name
-            );
-        }
         let calls = page.lines().skip_while(|l| *l != "## Calls of the returner");
         // Up to the next part of the page.
         let rows = calls.take_while(|l| !l.starts_with("# ")).filter(|l| l.starts_with("| `"));
-        for row in rows {
-            let name = row.trim_start_matches("| `").split('`').next().unwrap_or_default();
+        let documented: Vec<(&str, &str)> = rows
+            .map(|row| {
+                let mut cells = row.split('|').map(|cell| cell.trim().trim_matches('`'));
+                (cells.nth(1).unwrap(), cells.next().unwrap())
+            })
+            .collect();
+        for call in CALLS {
+            assert!(
+                documented.contains(&(call.name, call.right.name())),
+                "{} with the right {} is missing in docs/WIRE.md",
+                call.name,
+                call.right.name()
+            );
+        }
+        for (name, _) in documented {
             assert!(find(name).is_some(), "docs/WIRE.md has a call {name} that does not exist");
         }
     }

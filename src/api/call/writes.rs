@@ -8,7 +8,9 @@
 
 use super::Ctx;
 use crate::clock::Micros;
-use crate::model::{Drafts, Entry, Flags, Kind, Source, stamped_jid};
+use crate::limits::{CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES};
+use crate::model::{Drafts, Entry, Flags, JidKey, Kind, Source, stamped_jid};
+use crate::store::row::rank;
 use crate::wire::call::{Args, CallError, id_text};
 use crate::wire::msgpack::{self, Writer};
 use crate::wire::salt_event::{fired, peek, prints};
@@ -22,7 +24,7 @@ fn blank(ctx: &Ctx, args: &Args<'_>, kind: Kind) -> Result<Entry<'static>, CallE
         kind,
         source: source(args, Source::Returner)?,
         flags: Flags::default(),
-        at: args.int("at")?.map_or_else(|| ctx.clock.now(), Micros),
+        at: time(ctx, args, args.int("at")?.map(Micros))?,
         tag: b"",
         jid: "",
         minion: "",
@@ -30,6 +32,17 @@ fn blank(ctx: &Ctx, args: &Args<'_>, kind: Kind) -> Result<Entry<'static>, CallE
         retcode: 0,
         body: b"",
     })
+}
+
+/// The time of an entry whose caller may name one. Retention and lists go by it, so it lies within [`CALLER_TIME_AGE_MAX`]
+/// before the present. Imported history is older, and its caller is an administrator ([`super::Rights`]).
+fn time(ctx: &Ctx, args: &Args<'_>, named: Option<Micros>) -> Result<Micros, CallError> {
+    let now = ctx.clock.now();
+    let Some(at) = named else { return Ok(now) };
+    let age = i64::try_from(CALLER_TIME_AGE_MAX.as_micros()).unwrap_or(i64::MAX);
+    let (oldest, newest) =
+        if args.flag("import")? { IMPORT_TIMES } else { (now.0.saturating_sub(age), now.0) };
+    Ok(Micros(at.0.clamp(oldest, newest)))
 }
 
 fn source(args: &Args<'_>, door: Source) -> Result<Source, CallError> {
@@ -117,7 +130,7 @@ pub(super) fn save_minions(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> R
 /// With an `endtime` it stands for the `update_endtime` that comes right behind it, too. Only then is the answer true: an
 /// older daemon, which would not see it, answers nil.
 pub(super) fn returner(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
-    let jid = keep_return(ctx, args, to, true)?;
+    let jid = keep_return(ctx, args, args.required_map("load")?, to, true)?;
     let Some(endtime) = args.text("endtime")? else { return Ok(nil()) };
     keep_endtime(ctx, args, &jid, endtime, to)?;
     let mut answer = Writer::new();
@@ -125,9 +138,12 @@ pub(super) fn returner(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Resul
     Ok(answer.into_bytes())
 }
 
+/// The keys of a signed return that are kept, in the order of docs/WIRE.md. Everything else in it (user, target, arguments...) is what
+/// the master says of a job, and a minion's word on it would be taken for the master's.
+pub(in crate::api) const SIGNED_KEYS: [&str; 8] =
+    ["id", "jid", "fun", "fun_args", "return", "retcode", "success", "out"];
+
 /// A return that came from the minion itself, whose signature is known to be `signer`'s.
-///
-/// It was on no bus, whatever it says; and its time does not lie ahead, or it would keep its segment for ever.
 pub(in crate::api) fn signed_return(
     ctx: &Ctx,
     signer: &str,
@@ -148,21 +164,67 @@ pub(in crate::api) fn signed_return(
             "minion {signer} signed a return of {whose}: it can store its own only"
         )));
     }
-    if said("jid").is_none() {
+    let Some(jid) = said("jid") else {
         return Err(ctx.refuse("a return without one `jid` belongs to no job".to_owned()));
+    };
+    if args.flag("import")? {
+        return Err(ctx.refuse(format!("minion {signer} cannot import: that needs the right `admin`")));
     }
-    keep_return(ctx, args, to, false)?;
+    check_signed_jid(ctx, signer, &jid)?;
+    let kept = signed_part(load);
+    keep_return(ctx, args, kept.as_deref().unwrap_or(load), to, false)?;
     Ok(nil())
+}
+
+/// Rejects jids that would stay on top of every list: those of the future, and texts without a time unless the master knows the job.
+fn check_signed_jid(ctx: &Ctx, signer: &str, jid: &str) -> Result<(), CallError> {
+    let ahead = i64::try_from(HTTPS_CLOCK_OFF_MAX.as_micros()).unwrap_or(i64::MAX);
+    let why = match JidKey::of(jid).time() {
+        Some(at) if at.0 <= ctx.clock.now().0.saturating_add(ahead) => return Ok(()),
+        Some(_) => "lies in the future",
+        None => {
+            let known = ctx.store.job_row(jid).map_err(super::failed)?;
+            if known.is_some_and(|row| row.rank > rank(Kind::Return)) {
+                return Ok(());
+            }
+            "has no time, and the master has not published it"
+        }
+    };
+    let shown: String = jid.chars().take(100).collect();
+    Err(ctx.refuse(format!("minion {signer} signed a return of job {shown:?}, which {why}")))
+}
+
+/// The part of a signed return with the keys that are kept, each once; `None` if that is all of it.
+fn signed_part(load: &[u8]) -> Option<Vec<u8>> {
+    let mut kept: [Option<(&[u8], &[u8])>; SIGNED_KEYS.len()] = Default::default();
+    let mut total = 0;
+    for (key, value) in msgpack::pairs(load) {
+        total += 1;
+        let name = msgpack::as_text(key);
+        if let Some((_, place)) = SIGNED_KEYS.iter().zip(&mut kept).find(|(wanted, _)| Some(**wanted) == name)
+        {
+            place.get_or_insert((key, value));
+        }
+    }
+    let count = kept.iter().flatten().count();
+    (count < total).then(|| {
+        let mut w = Writer::new();
+        w.map(count);
+        for (key, value) in kept.into_iter().flatten() {
+            w.raw(key).raw(value);
+        }
+        w.into_bytes()
+    })
 }
 
 /// Its jid.
 fn keep_return(
     ctx: &Ctx,
     args: &Args<'_>,
+    load: &[u8],
     to: &mut Drafts<'_>,
     from_master: bool,
 ) -> Result<String, CallError> {
-    let load = args.required_map("load")?;
     let jid = msgpack::get(load, "jid").and_then(id_text);
     let jid =
         ctx.job_of(jid.ok_or_else(|| ctx.refuse("a return without `jid` belongs to no job".to_owned()))?)?;
@@ -178,9 +240,7 @@ fn keep_return(
     let fired = from_master && seen.stamp.is_some() && seen.cmd == Some("_return");
     let flags = if fired { seen.flags().with(Flags::ON_BUS) } else { seen.flags() };
     let tag = format!("salt/job/{jid}/ret/{minion}");
-    let made = blank(ctx, args, Kind::Return)?;
     let entry = Entry {
-        at: if from_master { made.at } else { made.at.min(ctx.clock.now()) },
         flags,
         tag: tag.as_bytes(),
         jid: &jid,
@@ -188,7 +248,7 @@ fn keep_return(
         fun: seen.fun.unwrap_or(""),
         retcode: seen.retcode.unwrap_or(0),
         body: load,
-        ..made
+        ..blank(ctx, args, Kind::Return)?
     };
     ctx.check_size(&entry)?;
     ctx.gate.pass(&entry, Some(prints(&entry, seen.answer)), |entry, prints| to.push(entry, prints));
@@ -222,7 +282,7 @@ fn keep_endtime(
 pub(super) fn event_return(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
     let events = args.required_array("events")?;
     let source = source(args, Source::EventReturn)?;
-    let at = args.int("at")?.map_or_else(|| ctx.clock.now(), Micros);
+    let at = time(ctx, args, args.int("at")?.map(Micros))?;
     let (mut total, mut malformed, mut unfit) = (0_u64, 0, 0);
     for event in fired(events) {
         // What is handed over is told apart by its time. Equal events of one batch have each their own.
@@ -236,7 +296,8 @@ pub(super) fn event_return(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> R
             malformed += 1;
             continue;
         };
-        let event = event.event(source, event.at.unwrap_or(at));
+        let at = if event.at.is_some() { time(ctx, args, event.at)? } else { at };
+        let event = event.event(source, at);
         if ctx.gate.check_tag(event.entry.tag, source).is_err() {
             unfit += 1;
             continue;

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::keys::{Keys, NoKey};
-use super::seats::Seat;
+use super::seats::{Seat, UnderWay};
 use super::tls::sha256;
 use crate::api::call::{Ctx, Run, find, signed_return};
 use crate::api::submit::submit;
@@ -26,8 +26,9 @@ use crate::clock::Micros;
 use crate::config::MinionsRead;
 use crate::limits::{
     HTTPS_ANSWER_BYTES, HTTPS_ANSWERS_OF_ONE_BYTES, HTTPS_ASKING_MAX, HTTPS_BATCHES_OF_ONE,
-    HTTPS_BYTES_PER_S_MIN, HTTPS_CALLS_MAX, HTTPS_CLOCK_OFF_MAX, HTTPS_LARGE_BYTES_IN_FLIGHT, HTTPS_SAYS_BAD,
-    HTTPS_SMALL_BYTES, HTTPS_SMALL_BYTES_IN_FLIGHT, PEER_PATIENCE, WIRE_FRAME_BYTES_MAX,
+    HTTPS_BYTES_PER_S_MIN, HTTPS_CALLS_MAX, HTTPS_CLOCK_OFF_MAX, HTTPS_LARGE_BYTES_IN_FLIGHT,
+    HTTPS_PEERS_OF_ONE, HTTPS_SAYS_BAD, HTTPS_SMALL_BYTES, HTTPS_SMALL_BYTES_IN_FLIGHT, PEER_PATIENCE,
+    WIRE_FRAME_BYTES_MAX,
 };
 use crate::metrics::{Counter, Metrics};
 use crate::model::Drafts;
@@ -174,7 +175,11 @@ impl Guest {
         let mut body = Body { incoming: body, begun: Vec::new() };
         let outcome = self.judge_and_read(&mut body).await;
         match outcome {
-            Ok((signer, payload, room)) => self.house.outgoing(self.carry_out(signer, payload, room).await),
+            Ok((signer, payload, room, under_way)) => {
+                let answers = self.carry_out(signer, payload, room).await;
+                drop(under_way);
+                self.house.outgoing(answers)
+            }
             Err(error) => {
                 body.drain().await;
                 Err(error)
@@ -182,7 +187,10 @@ impl Guest {
         }
     }
 
-    async fn judge_and_read(&self, body: &mut Body) -> Result<(String, Vec<u8>, Room), CallError> {
+    async fn judge_and_read(
+        &self,
+        body: &mut Body,
+    ) -> Result<(String, Vec<u8>, Room, UnderWay<'_>), CallError> {
         let metrics = &self.house.ctx.metrics;
         let until = Instant::now() + PEER_PATIENCE;
         let (signer, digest, len, end) = loop {
@@ -204,6 +212,12 @@ impl Guest {
             metrics.https_too_large.add(1);
             return Err(CallError::TooLarge { len, max: WIRE_FRAME_BYTES_MAX });
         }
+        let under_way = self.seat.begin(&signer).ok_or_else(|| {
+            metrics.https_overloaded.add(1);
+            CallError::Unavailable(format!(
+                "minion {signer} has {HTTPS_PEERS_OF_ONE} connections with batches under way; try again later"
+            ))
+        })?;
         let room = self.house.room(&signer, len).await.ok_or_else(|| {
             metrics.https_overloaded.add(1);
             CallError::Unavailable("too many bytes of batches are under way; try again later".to_owned())
@@ -232,8 +246,7 @@ impl Guest {
             return Err(self.unproven("signature", &metrics.https_signatures_bad, words));
         }
         metrics.https_batches.add(1);
-        self.seat.is_no_stranger();
-        Ok((signer, payload, room))
+        Ok((signer, payload, room, under_way))
     }
 
     /// Is the envelope that of a minion whose key is accepted, made now, for this connection, and not seen before?

@@ -207,7 +207,7 @@ impl Feed {
         let origin = events.first().map(|event| event.origin.clone()).unwrap_or_default();
         let items = events.len();
         let mut w = Writer::new();
-        w.map(2).str("replay").bool(true).str("events").array(items);
+        w.map(3).str("replay").bool(true).str("import").bool(true).str("events").array(items);
         for event in &events {
             if let What::Event { tag, data } = &event.what {
                 w.map(3).str("tag").str_bytes(tag).str("data").raw(data).str("at").int(event.at);

@@ -76,7 +76,7 @@ impl What {
     pub(super) fn call(&self, at: i64) -> Option<(&'static str, Vec<u8>)> {
         let mut w = Writer::new();
         let with = |w: &mut Writer, pairs: usize| {
-            w.map(pairs + 2).str("at").int(at).str("replay").bool(true);
+            w.map(pairs + 3).str("at").int(at).str("replay").bool(true).str("import").bool(true);
         };
         let name = match self {
             Self::Load { jid, load, minions } => {

@@ -195,6 +195,9 @@ fn one_return(out: &mut Output, job: &Json, answer: &Json) -> anyhow::Result<()>
     if answer.get("bus_only").and_then(Json::as_bool) == Some(true) {
         marks.push("seen on the bus only".to_owned());
     }
+    if answer.get("not_targeted").and_then(Json::as_bool) == Some(true) {
+        marks.push("not targeted by this job".to_owned());
+    }
     if let Some(count) = answer.get("duplicates").and_then(Json::as_u64).filter(|count| *count > 0) {
         marks.push(format!("{count} later return(s) differ"));
     }

@@ -21,7 +21,7 @@ pub(in crate::cli) struct Args {
 }
 
 pub(super) const EXAMPLES: &str = "\
-Only root and the daemon's own user may. The replay has a record of its own in the history.
+Root, the daemon's user and the owner of the master's bus can replay. The replay has a record of its own in the history.
 
 Examples:
   saltcellar reactor history --state dead

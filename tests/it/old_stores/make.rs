@@ -108,7 +108,7 @@ impl Maker {
             map(vec![("tag", Value::Binary(tag.clone())), ("data", data.clone())])
         };
         let list = Value::Array(events.iter().map(each).collect());
-        let mut args = vec![("events", list), ("at", at.0.into())];
+        let mut args = vec![("events", list), ("at", at.0.into()), ("import", true.into())];
         if replay {
             args.push(("replay", true.into()));
         }
@@ -127,7 +127,7 @@ impl Maker {
     /// A returner call that stores one entry.
     fn call(&mut self, call: &str, mut args: Vec<(&str, Value)>, entry: Entry<'_>) {
         let at = self.now();
-        args.push(("at", at.0.into()));
+        args.extend([("at", at.0.into()), ("import", true.into())]);
         self.ask(call, args);
         self.expect(&Entry { at, ..entry });
         self.wait_until_stored();

@@ -17,7 +17,8 @@ use super::super::child::{Scratch, Subject, cpu_s};
 use super::Run;
 use crate::api::client::Client;
 use crate::api::https::client::{Address, Answer, Connection, Signer};
-use crate::clock::Clock;
+use crate::clock::{Clock, Micros};
+use crate::model::stamped_jid;
 use crate::wire::call::request_frame;
 use crate::wire::msgpack::{Reader, Writer, as_bool};
 use crate::wire::signed::{HELLO_PATH, frames};
@@ -33,6 +34,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// While batches are signed, how often a connection says a word, so as not to be taken for dead.
 const WORD: Duration = Duration::from_secs(5);
+
+/// The time of the first job, in 2024: a jid of the future is refused.
+const JIDS_FROM: i64 = 1_732_150_800_000_000;
 
 /// Starts a daemon, signs, sends, stops it.
 pub(super) fn run(common: &Common, entries: u64, connections: u64, batch: u64) -> anyhow::Result<Run> {
@@ -180,7 +184,8 @@ impl Minions {
 fn returned(id: &str, entry: u64) -> Vec<u8> {
     let mut w = Writer::new();
     w.map(1).str("load").map(7);
-    w.str("id").str(id).str("jid").str(&format!("20261121{entry:012}"));
+    let jid = stamped_jid(Micros(JIDS_FROM.saturating_add_unsigned(entry)));
+    w.str("id").str(id).str("jid").str(&jid);
     w.str("fun").str("state.apply").str("fun_args").array(0).str("retcode").int(0).str("success").bool(true);
     w.str("return").map(4);
     for state in 0..4 {

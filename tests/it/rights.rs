@@ -1,0 +1,243 @@
+//! Who may make which call: the kernel reports a peer's uid, and the table of calls names the right that each one needs.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+
+use rmpv::Value;
+use rustix::process::{Uid, geteuid};
+use saltcellar::api::call::CALLS;
+use saltcellar::api::client::{Client, ClientError};
+
+use crate::harness::{Cellar, map, serve_command, wait_for};
+use crate::testing::missing;
+
+/// A user that owns nothing.
+const NOBODY: u32 = 65534;
+/// The user of a master that does not run as root.
+const MASTER: u32 = 54_321;
+
+/// Calls that change what is kept or what Salt does.
+const ADMIN: [&str; 6] =
+    ["save_reg", "clean_old_jobs", "event_send", "store_prune", "store_hold", "reactor_replay"];
+/// Calls that add history.
+const WRITE: [&str; 6] =
+    ["prep_jid", "save_load", "save_minions", "returner", "update_endtime", "event_return"];
+
+/// A connection that the kernel reports as that user's.
+fn client_of(uid: u32, socket: &Path) -> Client {
+    let uid = Uid::from_raw(uid);
+    let connect = || {
+        // Of this thread alone, which ends here.
+        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+        Client::connect(socket).unwrap()
+    };
+    std::thread::scope(|scope| scope.spawn(connect).join().unwrap())
+}
+
+/// Makes a call without arguments; the message if the right for it is missing.
+fn denied(client: &mut Client, call: &str) -> Option<String> {
+    match client.call(call, map(vec![])) {
+        Err(ClientError::Refused { code, message, .. }) if message.contains("needs the right") => {
+            assert_eq!(code, "refused");
+            Some(message)
+        }
+        _ => None,
+    }
+}
+
+/// The calls that a user cannot make, in the order of the table.
+fn all_denied(uid: u32, socket: &Path) -> Vec<&'static str> {
+    let mut client = client_of(uid, socket);
+    CALLS.iter().map(|call| call.name).filter(|name| denied(&mut client, name).is_some()).collect()
+}
+
+fn of_table(lists: &[&[&str]]) -> Vec<&'static str> {
+    CALLS.iter().map(|call| call.name).filter(|name| lists.iter().any(|list| list.contains(name))).collect()
+}
+
+/// A daemon that everybody can connect to; `DIR` is its directory.
+fn open_to_all(yaml: &str) -> Cellar {
+    let cellar = Cellar::start_configured(&format!("socket_mode: \"0777\"\n{yaml}"), &[]);
+    std::fs::set_permissions(cellar.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    cellar
+}
+
+#[test]
+fn every_call_is_made_by_those_alone_who_have_the_right_for_it() {
+    if !geteuid().is_root() {
+        return missing("root, to connect as other users");
+    }
+    assert_eq!(of_table(&[&ADMIN, &WRITE]).len(), ADMIN.len() + WRITE.len(), "a call is not in the table");
+    let cellar = open_to_all("bus: [DIR/bus]\n");
+    let socket = cellar.socket();
+    for uid in [NOBODY, MASTER] {
+        assert_eq!(all_denied(uid, &socket), of_table(&[&ADMIN]), "uid {uid}");
+    }
+    assert_eq!(all_denied(0, &socket), [""; 0]);
+    assert_eq!(cellar.counter("calls_denied"), 2 * ADMIN.len() as u64);
+    // The master starts later than the daemon, as a user of its own.
+    let bus = cellar.dir.path().join("bus");
+    std::fs::create_dir(&bus).unwrap();
+    let path = bus.join("master_event_pub.ipc");
+    let _listener = UnixListener::bind(&path).unwrap();
+    std::os::unix::fs::chown(&path, Some(MASTER), None).unwrap();
+    assert_eq!(all_denied(MASTER, &socket), [""; 0]);
+    assert_eq!(all_denied(NOBODY, &socket), of_table(&[&ADMIN]));
+    // A file is no socket of a master.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "").unwrap();
+    std::os::unix::fs::chown(&path, Some(MASTER), None).unwrap();
+    assert_eq!(all_denied(MASTER, &socket), of_table(&[&ADMIN]));
+}
+
+#[test]
+fn peers_that_may_only_read_add_nothing() {
+    if !geteuid().is_root() {
+        return missing("root, to connect as other users");
+    }
+    let cellar = open_to_all("socket_peers: read\n");
+    assert_eq!(all_denied(NOBODY, &cellar.socket()), of_table(&[&ADMIN, &WRITE]));
+    assert_eq!(all_denied(0, &cellar.socket()), [""; 0]);
+    let mut client = client_of(NOBODY, &cellar.socket());
+    let load = map(vec![("jid", "20261121030955505683".into()), ("id", "web1".into()), ("return", 1.into())]);
+    let stored = cellar.counter("entries_stored");
+    assert!(client.call("returner", map(vec![("load", load)])).is_err());
+    assert_eq!(cellar.counter("entries_stored"), stored);
+}
+
+#[test]
+fn a_denial_says_what_is_needed_and_who_has_it() {
+    if !geteuid().is_root() {
+        return missing("root, to connect as other users");
+    }
+    let cellar = open_to_all("bus: [DIR/bus]\n");
+    let bus = cellar.dir.path().join("bus");
+    std::fs::create_dir(&bus).unwrap();
+    let path = bus.join("master_event_pub.ipc");
+    let _listener = UnixListener::bind(&path).unwrap();
+    std::os::unix::fs::chown(&path, Some(MASTER), None).unwrap();
+    let mut client = client_of(NOBODY, &cellar.socket());
+    let admins =
+        format!("root, the daemon's user (uid 0), the owner of {} (uid {MASTER}) have it", path.display());
+    assert_eq!(
+        denied(&mut client, "store_hold").unwrap(),
+        format!("call `store_hold` needs the right `admin`, uid {NOBODY} has `write`: {admins}")
+    );
+    let import = client.call("returner", map(vec![("import", true.into())])).unwrap_err().to_string();
+    assert!(
+        import.contains(&format!(
+            "call `returner` for an import needs the right `admin`, uid {NOBODY} has `write`: {admins}"
+        )),
+        "{import}"
+    );
+    drop(cellar);
+    let cellar = open_to_all("socket_peers: read\n");
+    let mut client = client_of(NOBODY, &cellar.socket());
+    assert_eq!(
+        denied(&mut client, "save_load").unwrap(),
+        format!(
+            "call `save_load` needs the right `write`, uid {NOBODY} has `read`: `socket_peers: write` in the daemon's \
+             configuration gives it to all peers"
+        )
+    );
+}
+
+#[test]
+fn the_daemons_own_user_is_an_administrator() {
+    if !geteuid().is_root() {
+        let cellar = Cellar::start();
+        let mut client = cellar.client();
+        assert!(CALLS.iter().all(|call| denied(&mut client, call.name).is_none()));
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(dir.path(), Some(MASTER), Some(MASTER)).unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(dir.path().join("c.yaml"), "socket_mode: \"0777\"\n").unwrap();
+    let mut command = serve_command(dir.path());
+    command.arg("--config").arg(dir.path().join("c.yaml")).uid(MASTER).gid(MASTER);
+    let log = std::fs::File::create(dir.path().join("log")).unwrap();
+    let mut child = command.stderr(log).spawn().unwrap();
+    let socket = dir.path().join("s.sock");
+    wait_for("the daemon", || Client::connect(&socket).ok()?.call("status", map(vec![])).ok());
+    let found = [MASTER, 0, NOBODY].map(|uid| all_denied(uid, &socket));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(found, [vec![], vec![], of_table(&[&ADMIN])]);
+}
+
+/// The time that an event of a list was stored with; `more` goes with the list, `own` with the element.
+fn stored_at(client: &mut Client, tag: &str, own: Option<i64>, more: Vec<(&str, Value)>) -> i64 {
+    let mut event = vec![("tag", tag.into()), ("data", map(vec![]))];
+    event.extend(own.map(|at| ("at", at.into())));
+    let mut args = vec![("events", Value::Array(vec![map(event)]))];
+    args.extend(more);
+    client.call("event_return", map(args)).unwrap();
+    let list = client.call("events_list", map(vec![("tag", tag.into())])).unwrap();
+    list["events"][0]["time"].as_i64().unwrap()
+}
+
+#[test]
+fn a_caller_names_neither_the_future_nor_a_time_long_past() {
+    const YEAR: i64 = 366 * 86_400_000_000;
+    const CALENDAR_END: i64 = 253_402_300_799_999_999;
+    let cellar = Cellar::start();
+    let mut client = cellar.client();
+    let now = || saltcellar::clock::Clock::real().now().0;
+    let mut n = 0;
+    let mut tag = || {
+        n += 1;
+        format!("clamped/{n}")
+    };
+    for at in [i64::MAX, now() + YEAR, now() + 3_600_000_000] {
+        for (own, args) in [(None, vec![("at", at.into())]), (Some(at), vec![])] {
+            let before = now();
+            let stored = stored_at(&mut client, &tag(), own, args);
+            assert!((before..=now()).contains(&stored), "{at} became {stored}");
+        }
+    }
+    for at in [i64::MIN, -1, 0, now() - YEAR - 3_600_000_000] {
+        for (own, args) in [(None, vec![("at", at.into())]), (Some(at), vec![])] {
+            let before = now();
+            let stored = stored_at(&mut client, &tag(), own, args);
+            assert!((before - YEAR..=now() - YEAR).contains(&stored), "{at} became {stored}");
+        }
+    }
+    let recent = now() - YEAR + 3_600_000_000;
+    assert_eq!(stored_at(&mut client, &tag(), None, vec![("at", recent.into())]), recent);
+    for (at, stored) in
+        [(i64::MIN, 0), (-1, 0), (1, 1), (CALENDAR_END, CALENDAR_END), (i64::MAX, CALENDAR_END)]
+    {
+        let found = stored_at(&mut client, &tag(), Some(at), vec![("import", true.into())]);
+        assert_eq!(found, stored, "an import says {at}");
+    }
+    // Every kind of entry, and all of them are read.
+    let jid = ("jid", Value::from("20261121030955505683"));
+    for at in [i64::MIN, i64::MAX] {
+        let args = |more: Vec<(&'static str, Value)>| {
+            let mut args = vec![("at", Value::from(at)), jid.clone()];
+            args.extend(more);
+            map(args)
+        };
+        let load = map(vec![jid.clone(), ("id", "web1".into()), ("return", 1.into())]);
+        for (call, more) in [
+            ("prep_jid", vec![("nocache", true.into()), ("passed_jid", "a jid".into())]),
+            ("save_load", vec![("load", load.clone())]),
+            ("save_minions", vec![("minions", Value::Array(vec![]))]),
+            ("returner", vec![("load", load), ("endtime", "x".into())]),
+            ("update_endtime", vec![("endtime", "x".into())]),
+            ("save_reg", vec![("data", at.into())]),
+        ] {
+            client.call(call, args(more)).unwrap();
+        }
+    }
+    let all = client.call("entries", map(vec![("all", true.into())])).unwrap();
+    let times: Vec<i64> =
+        all["entries"].as_array().unwrap().iter().map(|e| e["time"].as_i64().unwrap()).collect();
+    assert!(times.len() > 20 && times.iter().all(|at| (0..=CALENDAR_END).contains(at)), "{times:?}");
+    for call in ["get_jids", "jobs_list", "store_stats", "status", "store_prune"] {
+        client.call(call, map(vec![])).unwrap();
+    }
+}
