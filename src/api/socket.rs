@@ -16,6 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -44,21 +45,32 @@ const PERMIT_BYTES: usize = 1024;
 struct House {
     ctx: Arc<Ctx>,
     intake: Intake,
+    lanes: Lanes,
+    answer_bytes: AtomicUsize,
+}
+
+/// Bytes of frames that may be under way, in lanes by size, and the time that a frame may take.
+struct Lanes {
     tiny: Arc<Semaphore>,
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    answer_bytes: AtomicUsize,
+    patience: Duration,
+}
+
+impl Lanes {
+    /// A third of `bytes` for each lane.
+    fn new(bytes: usize, patience: Duration) -> Self {
+        let lane = || Arc::new(Semaphore::new(bytes / 3 / PERMIT_BYTES));
+        Self { tiny: lane(), small: lane(), large: lane(), patience }
+    }
 }
 
 /// Serves connections until `stop` turns true, then lets calls under way finish.
 pub async fn serve(door: Door, ctx: Arc<Ctx>, intake: Intake, stop: watch::Receiver<bool>) {
-    let lane = || Arc::new(Semaphore::new(SOCKET_BYTES_IN_FLIGHT / 3 / PERMIT_BYTES));
     let house = Arc::new(House {
         ctx,
         intake,
-        tiny: lane(),
-        small: lane(),
-        large: lane(),
+        lanes: Lanes::new(SOCKET_BYTES_IN_FLIGHT, PEER_PATIENCE),
         answer_bytes: AtomicUsize::new(0),
     });
     let turn_away = |stream: UnixStream| {
@@ -127,6 +139,7 @@ struct Peer {
 }
 
 /// Why a connection ends.
+#[derive(Debug)]
 enum Farewell {
     Told(CallError),
     Version(u16),
@@ -173,7 +186,7 @@ impl Peer {
                     "a frame of {len} bytes exceeds the limit of {WIRE_FRAME_BYTES_MAX}"
                 )));
             }
-            let (payload, bytes) = take_payload(&self.house, from, len).await?;
+            let (payload, bytes) = self.house.lanes.take_payload(from, len).await?;
             let Ok(place) = self.places.clone().acquire_owned().await else { return Err(Farewell::Gone) };
             self.house.ctx.metrics.calls.add(1);
             start_call(self, payload, bytes, place).await.map_err(Farewell::Told)?;
@@ -204,41 +217,44 @@ impl Peer {
     }
 }
 
-/// Reads a frame's payload, with its bytes set aside.
-async fn take_payload(
-    house: &House,
-    from: &mut Incoming,
-    len: usize,
-) -> Result<(Vec<u8>, OwnedSemaphorePermit), Farewell> {
-    let lane = match len {
-        n if n <= TINY_FRAME_BYTES => &house.tiny,
-        n if n <= SMALL_FRAME_BYTES => &house.small,
-        _ => &house.large,
-    };
-    let set_aside = async || {
+impl Lanes {
+    /// Reads a frame's payload, with its bytes set aside.
+    async fn take_payload(
+        &self,
+        from: &mut Incoming,
+        len: usize,
+    ) -> Result<(Vec<u8>, OwnedSemaphorePermit), Farewell> {
+        if len > TINY_FRAME_BYTES {
+            let bytes = self.set_aside(len).await?;
+            return Ok((self.read_payload(from, len).await?, bytes));
+        }
+        let payload = match from.at_hand(len) {
+            Some(payload) => payload,
+            None => self.read_payload(from, len).await?,
+        };
+        Ok((payload, self.set_aside(len).await?))
+    }
+
+    async fn set_aside(&self, len: usize) -> Result<OwnedSemaphorePermit, Farewell> {
+        let lane = match len {
+            n if n <= TINY_FRAME_BYTES => &self.tiny,
+            n if n <= SMALL_FRAME_BYTES => &self.small,
+            _ => &self.large,
+        };
         let permits = u32::try_from(len / PERMIT_BYTES + 1).unwrap_or(u32::MAX);
         let permit =
-            timeout(PEER_PATIENCE, lane.clone().acquire_many_owned(permits)).await.map_err(|_| {
+            timeout(self.patience, lane.clone().acquire_many_owned(permits)).await.map_err(|_| {
                 let words = "too many bytes of calls are under way; try again later".to_owned();
                 Farewell::Told(CallError::Unavailable(words))
             })?;
         permit.map_err(|_| Farewell::Gone)
-    };
-    if len > TINY_FRAME_BYTES {
-        let bytes = set_aside().await?;
-        return Ok((read_payload(from, len).await?, bytes));
     }
-    let payload = match from.at_hand(len) {
-        Some(payload) => payload,
-        None => read_payload(from, len).await?,
-    };
-    Ok((payload, set_aside().await?))
-}
 
-async fn read_payload(from: &mut Incoming, len: usize) -> Result<Vec<u8>, Farewell> {
-    match timeout(PEER_PATIENCE, from.rest(len)).await {
-        Err(_) => Err(broke("a frame that was begun did not end in time")),
-        Ok(read) => Ok(read?),
+    async fn read_payload(&self, from: &mut Incoming, len: usize) -> Result<Vec<u8>, Farewell> {
+        match timeout(self.patience, from.rest(len)).await {
+            Err(_) => Err(broke("a frame that was begun did not end in time")),
+            Ok(read) => Ok(read?),
+        }
     }
 }
 
@@ -335,5 +351,101 @@ impl Reply {
             bytes = 0;
         }
         peer.send(frame, place, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt as _;
+
+    const MIB: usize = 1024 * 1024;
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        // A limit that does not hold makes a test wait for ever.
+        runtime.block_on(async { timeout(Duration::from_secs(30), work).await.expect("the test hangs") })
+    }
+
+    /// A peer that has sent so many bytes of a frame, and the daemon's end of its connection.
+    fn peer_that_sent(bytes: usize) -> (UnixStream, Incoming) {
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let sent = theirs.try_write(&vec![0; bytes]).unwrap();
+        assert_eq!(sent, bytes, "the socket's buffer holds it");
+        (theirs, Incoming::new(ours.into_split().0))
+    }
+
+    fn last_words(outcome: Result<(Vec<u8>, OwnedSemaphorePermit), Farewell>) -> String {
+        match outcome {
+            Err(Farewell::Told(error)) => error.to_string(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_frame_is_not_read_while_its_bytes_do_not_fit_beside_those_of_others() {
+        const LEN: usize = 2 * MIB;
+        run(async {
+            let lanes = Lanes::new(9 * MIB, Duration::from_secs(20));
+            let (_first_peer, mut first) = peer_that_sent(1000);
+            let (mut second_peer, mut second) = peer_that_sent(1000);
+            let mut first = Box::pin(lanes.take_payload(&mut first, LEN));
+            let mut second = Box::pin(lanes.take_payload(&mut second, LEN));
+            // The first has its bytes set aside when it waits for more of them.
+            let rest = vec![0; LEN - 1000];
+            let sending = second_peer.write_all(&rest);
+            let mut sending = Box::pin(sending);
+            for _ in 0..20_000 {
+                tokio::select! {
+                    biased;
+                    _ = &mut first => panic!("the first frame has not come whole"),
+                    _ = &mut second => panic!("the second frame was read without room for it"),
+                    _ = &mut sending => panic!("the second frame's bytes were read without room for it"),
+                    () = tokio::task::yield_now() => {}
+                }
+            }
+            // It leaves in the middle of its frame.
+            drop(first);
+            let (sent, taken) = tokio::join!(sending, second);
+            sent.unwrap();
+            assert_eq!(taken.unwrap().0.len(), LEN);
+            assert_eq!(lanes.large.available_permits(), 3 * MIB / PERMIT_BYTES, "all are given back");
+        });
+    }
+
+    #[test]
+    fn the_bytes_of_a_frame_are_counted_to_the_last_permit() {
+        run(async {
+            let lanes = Lanes::new(9 * MIB, Duration::from_millis(20));
+            let largest = 3 * MIB - 1;
+            let all = lanes.set_aside(largest).await.unwrap();
+            assert_eq!(lanes.large.available_permits(), 0);
+            let (_peer, mut from) = peer_that_sent(0);
+            let words = last_words(lanes.take_payload(&mut from, SMALL_FRAME_BYTES + 1).await);
+            assert!(words.contains("too many bytes of calls are under way"), "{words}");
+            // Smaller frames have lanes of their own.
+            drop((
+                lanes.set_aside(SMALL_FRAME_BYTES).await.unwrap(),
+                lanes.set_aside(TINY_FRAME_BYTES).await.unwrap(),
+            ));
+            drop(all);
+            let words = last_words(lanes.take_payload(&mut from, largest + 1).await);
+            assert!(words.contains("too many bytes"), "more than there is altogether: {words}");
+        });
+    }
+
+    #[test]
+    fn a_frame_that_was_begun_and_does_not_end_is_given_up() {
+        run(async {
+            let lanes = Lanes::new(9 * MIB, Duration::from_millis(20));
+            for len in [10, TINY_FRAME_BYTES + 1, SMALL_FRAME_BYTES + 1] {
+                let (_peer, mut from) = peer_that_sent(9);
+                let words = last_words(lanes.take_payload(&mut from, len).await);
+                assert!(words.contains("did not end in time"), "{len}: {words}");
+                let (_peer, mut from) = peer_that_sent(0);
+                let words = last_words(lanes.take_payload(&mut from, len).await);
+                assert!(words.contains("did not end in time"), "{len}: {words}");
+            }
+        });
     }
 }

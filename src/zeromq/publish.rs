@@ -52,9 +52,15 @@ struct Hub {
     crowd: Mutex<Crowd>,
     /// Somebody came.
     came: Condvar,
-    /// Bytes that wait for all subscribers.
-    bytes: AtomicUsize,
+    queues: Queues,
     slow: Says,
+}
+
+/// What the queues of all subscribers have in common.
+#[derive(Default)]
+struct Queues {
+    /// Bytes that wait in all of them.
+    bytes: AtomicUsize,
 }
 
 /// Who is there, and how far the log has been read for them.
@@ -160,7 +166,7 @@ impl Publish {
             store,
             crowd: Mutex::default(),
             came: Condvar::new(),
-            bytes: AtomicUsize::new(0),
+            queues: Queues::default(),
             slow: Says::default(),
         });
         Ok((Self { door, hub: hub.clone() }, Follower { hub, drain }))
@@ -224,6 +230,29 @@ impl Follower {
 /// The pause before the log is read again where it could not be read.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
+impl Queues {
+    /// Puts a parcel into a queue; false if there is no room.
+    fn put(&self, subscriber: &Subscriber, parcel: Parcel) -> bool {
+        let mut queue = lock(&subscriber.queue);
+        let len = parcel.bytes().len();
+        let all = self.bytes.load(Ordering::Relaxed);
+        let fits = queue.bytes + len <= ZMQ_QUEUE_BYTES
+            && queue.events + parcel.events <= ZMQ_QUEUE_EVENTS
+            && all + len <= ZMQ_QUEUES_BYTES;
+        // What is larger than all the room there is goes in alone.
+        if (!fits && queue.bytes > 0) || queue.closed {
+            return false;
+        }
+        self.bytes.fetch_add(len, Ordering::Relaxed);
+        queue.bytes += len;
+        queue.events += parcel.events;
+        queue.parcels.push_back(parcel);
+        drop(queue);
+        subscriber.more.notify_one();
+        true
+    }
+}
+
 impl Hub {
     /// Publishes some events from `next` on; false if there were none.
     fn publish(&self, next: SeqNo) -> Result<bool, StoreError> {
@@ -250,7 +279,7 @@ impl Hub {
 
     fn offer(&self, subscriber: &Subscriber, parcel: Parcel) {
         let events = parcel.events;
-        if self.queue(subscriber, parcel) {
+        if self.queues.put(subscriber, parcel) {
             self.lobby.metrics.zmq_events_published.add(events);
             self.lobby.watch.count(events);
             return;
@@ -264,27 +293,6 @@ impl Hub {
     fn dropped(&self, events: u64) {
         self.lobby.metrics.zmq_events_dropped.add(events);
         self.lobby.watch.drop_events(events);
-    }
-
-    /// Puts a parcel into a queue; false if there is no room.
-    fn queue(&self, subscriber: &Subscriber, parcel: Parcel) -> bool {
-        let mut queue = lock(&subscriber.queue);
-        let len = parcel.bytes().len();
-        let all = self.bytes.load(Ordering::Relaxed);
-        let fits = queue.bytes + len <= ZMQ_QUEUE_BYTES
-            && queue.events + parcel.events <= ZMQ_QUEUE_EVENTS
-            && all + len <= ZMQ_QUEUES_BYTES;
-        // What is larger than all the room there is goes in alone.
-        if (!fits && queue.bytes > 0) || queue.closed {
-            return false;
-        }
-        self.bytes.fetch_add(len, Ordering::Relaxed);
-        queue.bytes += len;
-        queue.events += parcel.events;
-        queue.parcels.push_back(parcel);
-        drop(queue);
-        subscriber.more.notify_one();
-        true
     }
 
     /// One connection, from behind its READY to its end.
@@ -323,7 +331,7 @@ impl Hub {
         let mut queue = lock(&subscriber.queue);
         queue.closed = true;
         queue.parcels.clear();
-        self.bytes.fetch_sub(std::mem::take(&mut queue.bytes), Ordering::Relaxed);
+        self.queues.bytes.fetch_sub(std::mem::take(&mut queue.bytes), Ordering::Relaxed);
         if queue.events > 0 && !left {
             self.dropped(queue.events);
         }
@@ -371,7 +379,7 @@ impl Hub {
                 Command::Cancel(prefix) => lock(&subscriber.wants).cancel(prefix),
                 // Without room in its queue it reads nothing anyway.
                 Command::Ping(context) => {
-                    self.queue(subscriber, Parcel { bytes: Bytes::Own(zmtp::pong(context)), events: 0 });
+                    self.queues.put(subscriber, Parcel { bytes: Bytes::Own(zmtp::pong(context)), events: 0 });
                 }
                 Command::Ready(_) | Command::Other => {}
             }
@@ -404,7 +412,54 @@ impl Hub {
             let mut queue = lock(&subscriber.queue);
             queue.bytes = queue.bytes.saturating_sub(parcel.bytes().len());
             queue.events = queue.events.saturating_sub(parcel.events);
-            self.bytes.fetch_sub(parcel.bytes().len(), Ordering::Relaxed);
+            self.queues.bytes.fetch_sub(parcel.bytes().len(), Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parcel(bytes: usize, events: u64) -> Parcel {
+        Parcel { bytes: Bytes::Own(vec![0; bytes]), events }
+    }
+
+    #[test]
+    fn what_waits_for_one_subscriber_is_bounded_to_the_byte_and_to_the_event() {
+        let (queues, subscriber) = (Queues::default(), Subscriber::default());
+        assert!(queues.put(&subscriber, parcel(ZMQ_QUEUE_BYTES - 10, 1)));
+        assert!(!queues.put(&subscriber, parcel(11, 1)), "a byte too many");
+        assert!(queues.put(&subscriber, parcel(10, 1)));
+        assert!(!queues.put(&subscriber, parcel(1, 1)));
+        assert_eq!(queues.bytes.load(Ordering::Relaxed), ZMQ_QUEUE_BYTES);
+        let subscriber = Subscriber::default();
+        assert!(queues.put(&subscriber, parcel(1, ZMQ_QUEUE_EVENTS - 1)));
+        assert!(!queues.put(&subscriber, parcel(1, 2)), "an event too many");
+        assert!(queues.put(&subscriber, parcel(1, 1)));
+        assert!(!queues.put(&subscriber, parcel(1, 1)));
+        // A parcel that is larger than any queue waits alone.
+        let subscriber = Subscriber::default();
+        assert!(queues.put(&subscriber, parcel(ZMQ_QUEUE_BYTES + 1, 1)));
+        assert!(!queues.put(&subscriber, parcel(1, 1)));
+    }
+
+    #[test]
+    fn what_waits_for_all_subscribers_is_bounded_to_the_byte() {
+        const EACH: usize = ZMQ_QUEUE_BYTES - 1;
+        let queues = Queues::default();
+        let subscribers: Vec<Subscriber> =
+            (0..=ZMQ_QUEUES_BYTES / EACH).map(|_| Subscriber::default()).collect();
+        let (last, others) = subscribers.split_last().unwrap();
+        for subscriber in others {
+            assert!(queues.put(subscriber, parcel(EACH, 1)));
+        }
+        let left = ZMQ_QUEUES_BYTES - others.len() * EACH;
+        assert!((2..EACH).contains(&left), "there is room in the last one's own queue: {left}");
+        assert!(queues.put(last, parcel(1, 1)));
+        assert!(!queues.put(last, parcel(left, 1)), "a byte too many");
+        assert!(queues.put(last, parcel(left - 1, 1)));
+        assert!(!queues.put(last, parcel(1, 1)));
+        assert_eq!(queues.bytes.load(Ordering::Relaxed), ZMQ_QUEUES_BYTES);
     }
 }

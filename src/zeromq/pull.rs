@@ -60,9 +60,12 @@ struct House {
     store: Store,
     clock: Clock,
     gate: Arc<Gate>,
-    large: Arc<Semaphore>,
+    giants: Giants,
     malformed: Says,
 }
+
+/// Bytes that unfinished large messages of all connections may have.
+struct Giants(Arc<Semaphore>);
 
 impl Pull {
     /// Binds the socket. Must run inside a tokio runtime.
@@ -77,9 +80,9 @@ impl Pull {
         let watch = Watch::new("pull", place.path);
         // Room for a tag beside the largest body: what is a little too large is passed over, not the end.
         let lobby = Lobby::new(SocketType::Pull, ENTRY_BYTES_MAX + ZMQ_READ_BYTES, watch, metrics);
-        let large = Arc::new(Semaphore::new(ZMQ_BYTES_IN_FLIGHT / PERMIT_BYTES));
+        let giants = Giants(Arc::new(Semaphore::new(ZMQ_BYTES_IN_FLIGHT / PERMIT_BYTES)));
         let malformed = Says::default();
-        let house = House { lobby, intake, store, clock, gate, large, malformed };
+        let house = House { lobby, intake, store, clock, gate, giants, malformed };
         Ok(Self { door, house: Arc::new(house) })
     }
 
@@ -141,7 +144,7 @@ impl House {
                 timeout(PEER_PATIENCE, stream.write_all(&answers)).await.map_err(|_| Farewell::Gone)??;
             }
             let missing = splitter.missing();
-            giant = self.set_aside(splitter.waiting() + missing, giant).await?;
+            giant = self.giants.set_aside(splitter.waiting() + missing, giant).await?;
             let patience = giant.as_ref().map(|(_, until)| *until);
             tokio::select! {
                 ready = stream.readable() => ready?,
@@ -239,7 +242,9 @@ impl House {
             sleep(LOOK_AGAIN).await;
         }
     }
+}
 
+impl Giants {
     /// Sets bytes aside for an unfinished message, if it is a giant, waiting until others have let go of theirs. One that
     /// grows while it comes has less patience: two of them might wait for one another.
     async fn set_aside(&self, bytes: usize, held: Option<Giant>) -> Result<Option<Giant>, Farewell> {
@@ -249,7 +254,7 @@ impl House {
         let wanted = bytes / PERMIT_BYTES + 1;
         let have = held.as_ref().map_or(0, |(permit, _)| permit.num_permits());
         let more = u32::try_from(wanted.saturating_sub(have)).unwrap_or(u32::MAX);
-        let acquire = self.large.clone().acquire_many_owned(more);
+        let acquire = self.0.clone().acquire_many_owned(more);
         let Some((mut permit, until)) = held else {
             let permit = acquire.await.map_err(|_| Farewell::Gone)?;
             return Ok(Some((permit, Instant::now() + PEER_PATIENCE)));
@@ -288,6 +293,37 @@ pub fn event<'a>(message: &Message<'a>) -> Option<(&'a [u8], &'a [u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bytes_of_unfinished_large_messages_are_bounded() {
+        const MIB: usize = 1024 * 1024;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let giants = Giants(Arc::new(Semaphore::new(2 * MIB / PERMIT_BYTES)));
+            assert!(
+                giants.set_aside(ZMQ_READ_BYTES, None).await.unwrap().is_none(),
+                "a small one needs no room"
+            );
+            let first = giants.set_aside(ZMQ_READ_BYTES + 1, None).await.unwrap().unwrap();
+            // It grows as it comes, up to all there is.
+            let (first, _) = giants.set_aside(2 * MIB - 1, Some(first)).await.unwrap().unwrap();
+            assert_eq!((first.num_permits(), giants.0.available_permits()), (2 * MIB / PERMIT_BYTES, 0));
+            // Another one is not read for as long.
+            let mut second = Box::pin(giants.set_aside(ZMQ_READ_BYTES + 1, None));
+            tokio::select! {
+                biased;
+                _ = &mut second => panic!("a second large message was read beside the first"),
+                () = tokio::task::yield_now() => {}
+            }
+            // Nor for ever, if it has room and needs more.
+            let late = (first, Instant::now());
+            let crowded = giants.set_aside(2 * MIB, Some(late)).await;
+            assert!(
+                matches!(crowded, Err(Farewell::Told(why)) if why == "too many large messages are under way")
+            );
+            assert!(second.await.unwrap().is_some());
+        });
+    }
 
     #[test]
     fn an_event_is_a_tag_and_a_whole_map() {

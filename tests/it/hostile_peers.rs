@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
 use rmpv::Value;
+use saltcellar::limits::WIRE_FRAME_BYTES_MAX;
 use saltcellar::wire::call::{preamble, request_frame};
 
 use crate::harness::{Cellar, map, read_to_end, wait_for};
@@ -75,23 +76,156 @@ fn peers_that_stop_in_the_middle_hold_up_nobody() {
     cellar.ask("status", vec![]);
 }
 
+/// Bytes of the frame that each of them announces, and of what it sends of that.
+const GIANT: usize = WIRE_FRAME_BYTES_MAX;
+const SENT: usize = 48 << 20;
+
 #[test]
-fn a_peer_that_announces_a_giant_and_leaves_costs_nothing() {
+fn peers_that_begin_giants_and_leave_cost_one_giant_together_and_then_nothing() {
     let cellar = Cellar::start();
-    for _ in 0..50 {
-        let mut stream = UnixStream::connect(cellar.socket()).unwrap();
-        stream.write_all(&preamble()).unwrap();
-        stream.write_all(&[4, 0, 0, 0, 1, 2, 3]).unwrap();
+    let before = memory_kb(&cellar, "VmHWM:");
+    // All of them write as fast as the daemon reads. It reads from one at a time, as there is room for no second one.
+    std::thread::scope(|scope| {
+        for _ in 0..5 {
+            scope.spawn(|| {
+                let mut stream = UnixStream::connect(cellar.socket()).unwrap();
+                stream.set_write_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+                stream.write_all(&preamble()).unwrap();
+                stream.write_all(&u32::try_from(GIANT).unwrap().to_be_bytes()).unwrap();
+                stream.write_all(&vec![0x80; SENT]).unwrap();
+            });
+        }
+    });
+    let grown = memory_kb(&cellar, "VmHWM:").saturating_sub(before) * 1024;
+    assert!(grown < SENT as u64 * 2, "{grown} bytes at once for frames that never ended");
+    // A whole giant finds room at once: nothing is set aside for those that have left.
+    let mut args = Vec::new();
+    let pad = Value::Binary(vec![0; GIANT - 1024]);
+    rmpv::encode::write_value(&mut args, &map(vec![("pad", pad)])).unwrap();
+    let mut stream = UnixStream::connect(cellar.socket()).unwrap();
+    stream.write_all(&preamble()).unwrap();
+    stream.write_all(&request_frame(1, "get_minions", &args)).unwrap();
+    assert_eq!(answer(&mut stream)[1], true.into());
+    let held = || memory_kb(&cellar, "VmRSS:").saturating_sub(before) * 1024;
+    wait_for("the memory to be given back", || (held() < SENT as u64 / 2).then_some(()));
+}
+
+#[test]
+fn a_frame_may_have_as_many_bytes_as_the_limit_and_not_one_more() {
+    let cellar = Cellar::start();
+    let frame_of = |len: usize| {
+        let frame = |pad: usize| {
+            let mut args = Vec::new();
+            let pad = Value::Binary(vec![0; pad]);
+            rmpv::encode::write_value(&mut args, &map(vec![("pad", pad)])).unwrap();
+            request_frame(1, "get_minions", &args)
+        };
+        let around = frame(1 << 20).len() - (1 << 20);
+        let frame = frame(len + 4 - around);
+        assert_eq!(frame.len(), len + 4);
+        frame
+    };
+    let mut stream = UnixStream::connect(cellar.socket()).unwrap();
+    stream.write_all(&preamble()).unwrap();
+    stream.write_all(&frame_of(WIRE_FRAME_BYTES_MAX)).unwrap();
+    assert_eq!(answer(&mut stream)[1], true.into());
+    // Told by the header alone, and the connection ends.
+    stream.write_all(&frame_of(WIRE_FRAME_BYTES_MAX + 1)[..4]).unwrap();
+    let words = String::from_utf8_lossy(&read_to_end(&mut stream)).into_owned();
+    assert!(
+        words.contains(&format!("a frame of {} bytes exceeds the limit", WIRE_FRAME_BYTES_MAX + 1)),
+        "{words}"
+    );
+    assert_eq!(WIRE_FRAME_BYTES_MAX, (64 << 20) + (64 << 10), "as docs/WIRE.md has it");
+}
+
+#[test]
+fn no_number_in_a_call_overflows() {
+    let cellar = Cellar::start();
+    let jid = || Value::from("20261121030955505683");
+    let load = || {
+        map(vec![("jid", jid()), ("id", "web1".into()), ("return", 1.into()), ("retcode", i64::MIN.into())])
+    };
+    cellar.ask(
+        "save_load",
+        vec![("jid", jid()), ("load", load()), ("minions", Value::Array(vec!["web1".into()]))],
+    );
+    cellar.ask("returner", vec![("load", load())]);
+    let numbers = [
+        "at",
+        "limit",
+        "count",
+        "since",
+        "until",
+        "from",
+        "seq",
+        "age_s",
+        "bytes",
+        "entries",
+        "keep_jobs_seconds",
+    ];
+    let mut client = cellar.client();
+    for call in saltcellar::api::call::CALLS {
+        for number in [Value::from(i64::MIN), (-1).into(), 0.into(), i64::MAX.into(), u64::MAX.into()] {
+            let texts = [
+                ("jid", jid()),
+                ("before", jid()),
+                ("load", load()),
+                ("tag", "a/b".into()),
+                ("fun", "test.ping".into()),
+            ];
+            let mut args: Vec<_> = texts.into_iter().collect();
+            args.extend([
+                ("minions", Value::Array(vec![])),
+                ("endtime", "x".into()),
+                ("nocache", true.into()),
+            ]);
+            let element = map(vec![("tag", "a/b".into()), ("data", map(vec![])), ("at", number.clone())]);
+            args.push(("events", Value::Array(vec![element])));
+            args.extend(numbers.map(|name| (name, number.clone())));
+            // All of them, then each alone: one that is refused hides the next.
+            let mut alone: Vec<Vec<_>> = vec![args.clone()];
+            alone.extend(numbers.map(|name| {
+                args.iter().filter(|(key, _)| *key == name || !numbers.contains(key)).cloned().collect()
+            }));
+            for args in alone {
+                if let Err(saltcellar::api::client::ClientError::Refused { code, message }) =
+                    client.call(call.name, map(args))
+                {
+                    assert_ne!(code, "internal", "{} with {number}: {message}", call.name);
+                }
+            }
+        }
     }
-    cellar.ask("status", vec![]);
-    wait_for("the memory to be given back", || (rss_kb(&cellar) < 200_000).then_some(()));
+    assert!(!cellar.log().contains("panicked"), "{}", cellar.log());
+}
+
+#[test]
+fn an_entry_may_have_as_many_bytes_as_the_limit_and_not_one_more() {
+    const MAX: usize = 64 * 1024;
+    let cellar = Cellar::start_configured("store:\n  entry_bytes_max: 64KiB\n", &[]);
+    let event = |bytes: usize| {
+        let data = |pad: usize| map(vec![("pad", Value::Binary(vec![0; pad]))]);
+        let mut packed = Vec::new();
+        rmpv::encode::write_value(&mut packed, &data(bytes / 2)).unwrap();
+        let around = "t".len() + packed.len() - bytes / 2;
+        vec![("events", Value::Array(vec![map(vec![("tag", "t".into()), ("data", data(bytes - around))])]))]
+    };
+    assert_eq!(cellar.ask("event_return", event(MAX)), 1.into());
+    let refused = cellar.call("event_return", event(MAX + 1)).unwrap_err().to_string();
+    assert!(refused.contains("an entry of 65537 bytes exceeds the limit of 65536"), "{refused}");
 }
 
 /// Resident memory of the daemon.
 fn rss_kb(cellar: &Cellar) -> u64 {
+    memory_kb(cellar, "VmRSS:")
+}
+
+/// Memory of the daemon: `VmRSS:`, what is resident, or `VmHWM:`, the most that ever was.
+fn memory_kb(cellar: &Cellar, what: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", cellar.child.id())).unwrap();
-    let rss = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
-    rss.trim().trim_end_matches(" kB").trim().parse().unwrap()
+    let found = status.lines().find_map(|l| l.strip_prefix(what)).unwrap();
+    found.trim().trim_end_matches(" kB").trim().parse().unwrap()
 }
 
 /// One answer, without its header.
