@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
+use std::io::Read as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -196,6 +197,10 @@ impl FileSettings {
 
     /// The file of a path in an environment: below its directories, or where Salt puts it. The error says why Salt was asked.
     fn look(&self, path: &str, saltenv: &str, salt: &dyn Salt) -> Result<Option<PathBuf>, String> {
+        // It becomes part of paths, here (`__env__` in `file_roots`) and in Salt's cache.
+        if normal(saltenv).as_deref() != Some(saltenv) {
+            return Err(format!("the saltenv {saltenv:?} is no relative path without `.` and `..`"));
+        }
         let ours = match &self.beyond_roots {
             Some(BeyondRoots { roots_first: false, .. }) => None,
             _ => self.find(path, saltenv),
@@ -209,8 +214,8 @@ impl FileSettings {
         salt.fetch(&reference).map_err(|error| format!("with {} Salt is asked for it: {error}", beyond.what))
     }
 
-    /// The file of a path below an environment's directories.
-    pub fn find(&self, path: &str, saltenv: &str) -> Option<PathBuf> {
+    /// The file of a path below the directories of an environment, whose name has no `..` in it.
+    fn find(&self, path: &str, saltenv: &str) -> Option<PathBuf> {
         let path = normal(path)?;
         let (dirs, env) = match self.roots.get(saltenv) {
             Some(dirs) => (dirs, None),
@@ -395,20 +400,10 @@ impl Templates {
 }
 
 fn read(found: &Found, seen: &Fingerprint, settings: &RendererSettings) -> Result<Arc<Template>, Unusable> {
-    let size = seen.size;
-    if size == 0 {
+    if seen.size == 0 {
         return Err(Unusable::Empty);
     }
-    if size > limits::REACTOR_TEMPLATE_BYTES_MAX {
-        return Err(Unusable::Failed(format!(
-            "the file has {size} bytes, more than {}",
-            limits::REACTOR_TEMPLATE_BYTES_MAX
-        )));
-    }
-    let bytes = fs::read(&found.source).map_err(|error| Unusable::Failed(error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        Unusable::Failed(format!("not UTF-8 from byte {}", error.utf8_error().valid_up_to()))
-    })?;
+    let text = text_of(&found.source).map_err(Unusable::Failed)?;
     if text.trim().is_empty() {
         return Err(Unusable::Told(Note::new(
             NoteLevel::Error,
@@ -429,6 +424,21 @@ fn read(found: &Found, seen: &Fingerprint, settings: &RendererSettings) -> Resul
     }))
 }
 
+/// The text of a file of at most [`limits::REACTOR_TEMPLATE_BYTES_MAX`] bytes.
+fn text_of(path: &Path) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(|error| error.to_string())?;
+    // One byte more tells a file that is too long, whatever its size was a moment ago.
+    file.take(limits::REACTOR_TEMPLATE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > limits::REACTOR_TEMPLATE_BYTES_MAX {
+        return Err(format!("the file has more than {} bytes", limits::REACTOR_TEMPLATE_BYTES_MAX));
+    }
+    String::from_utf8(bytes)
+        .map_err(|error| format!("not UTF-8 from byte {}", error.utf8_error().valid_up_to()))
+}
+
 /// Whether a text speaks of grains, or takes other files in, which may.
 pub(super) fn wants_grains(text: &str) -> bool {
     ["grains", "import", "include", "extends"].iter().any(|word| text.contains(word))
@@ -444,7 +454,7 @@ impl Loader for BaseFiles<'_> {
     fn load(&self, name: &str) -> Result<Option<Loaded>, String> {
         let found = self.settings.look(name, "base", self.salt);
         let Some(source) = found.map_err(|why| format!("{name}: {why}"))? else { return Ok(None) };
-        let text = fs::read_to_string(&source).map_err(|error| format!("{}: {error}", source.display()))?;
+        let text = text_of(&source).map_err(|error| format!("{}: {error}", source.display()))?;
         Ok(Some(Loaded { path: source.to_string_lossy().into_owned(), text: text.into() }))
     }
 }

@@ -51,8 +51,55 @@ fn salt_references_look_through_the_roots() {
     check("salt://d", None);
     check("salt://*.sls", None);
     check("salt://../secret", None);
+    for env in ["..", ".", "../..", "dev/..", "dev/../..", "/etc", "./dev", "dev/", "%00/../..", "dev\0"] {
+        check(&format!("salt://a.sls?saltenv={env}"), None);
+        check(&format!("salt://|a.sls?saltenv={env}"), None);
+    }
     check("salt:///etc/passwd", None);
     check("salt://", None);
+}
+
+#[test]
+fn a_saltenv_cannot_lead_out_of_the_directories_of_environments() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    for name in ["secret/a.sls", "envs/dev/a.sls", "envs/feature/x/a.sls"] {
+        write(root, name, "x");
+    }
+    let settings = settings(root);
+    let salt = Fetching(root.join("secret"), Mutex::default());
+    let beyond = BeyondRoots { what: "git".to_owned(), roots_first: true };
+    let with_git = FileSettings { beyond_roots: Some(beyond), ..settings.clone() };
+    for settings in [&settings, &with_git] {
+        let mut notes = Vec::new();
+        assert!(resolve("salt://a.sls?saltenv=../secret", "t", settings, &salt, &mut notes).is_empty());
+        let why = notes[0].cause.as_deref().unwrap();
+        assert_eq!(why, "the saltenv \"../secret\" is no relative path without `.` and `..`");
+        // Branches of git may have slashes in their names.
+        assert_eq!(resolve("salt://a.sls?saltenv=feature/x", "t", settings, &salt, &mut notes).len(), 1);
+    }
+    assert_eq!(*salt.1.lock().unwrap(), [""; 0], "nor is Salt asked for it");
+}
+
+#[test]
+fn an_imported_file_has_the_size_of_a_template_at_most() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let max = usize::try_from(limits::REACTOR_TEMPLATE_BYTES_MAX).unwrap();
+    write(root, "base/most.jinja", &"x".repeat(max));
+    write(root, "base/more.jinja", &"x".repeat(max + 1));
+    let settings = settings(root);
+    let files = BaseFiles { settings: &settings, salt: &NoSalt };
+    assert_eq!(files.load("most.jinja").unwrap().unwrap().text.len(), max);
+    let why = files.load("more.jinja").unwrap_err();
+    assert!(why.ends_with("more.jinja: the file has more than 4194304 bytes"), "{why}");
+    let found = |name: &str| Found { path: name.to_owned(), source: root.join(name), remote: None };
+    let templates = Templates::default();
+    assert!(templates.get(&found("base/most.jinja"), &settings.renderers).is_ok());
+    assert_eq!(
+        templates.get(&found("base/more.jinja"), &settings.renderers).unwrap_err(),
+        Unusable::Failed("the file has more than 4194304 bytes".to_owned())
+    );
 }
 
 #[test]

@@ -252,6 +252,38 @@ fn no_template_runs_for_ever_or_takes_all_memory() {
 }
 
 #[test]
+fn imported_files_count_towards_the_limits_of_a_template() {
+    struct Endless;
+    impl Loader for Endless {
+        fn load(&self, name: &str) -> Result<Option<Loaded>, String> {
+            let text = match name {
+                "itself" => "{% include 'itself' %}".to_owned(),
+                "its parent" => "{% extends 'its parent' %}".to_owned(),
+                _ => format!("{{# {} #}}", "x".repeat(1 << 20)),
+            };
+            Ok(Some(Loaded { path: name.to_owned(), text: Arc::from(text) }))
+        }
+    }
+    let engine = engine(&Value::Null);
+    let data = Data::from_msgpack(b"\x80").unwrap();
+    let ambient = Ambient::default();
+    let context = Context::new("salt/key", &data, &ambient, &Endless, &NoFunctions);
+    let render =
+        |text: &str| engine.render(&Source { path: "r.sls", text }, &context).map(|rendered| rendered.text);
+    for text in [
+        "{% include 'itself' %}",
+        "{% extends 'its parent' %}",
+        "{% import 'itself' as x %}",
+        "{% for n in range(100) %}{% include 'file' ~ n %}{% endfor %}",
+        "{% for n in range(100) %}{% import 'file' ~ n as x %}{% endfor %}",
+    ] {
+        assert_eq!(render(text).expect_err(text).kind, RenderErrorKind::Limit, "{text}");
+    }
+    let often = "{% for n in range(100) %}{% include 'file' ~ (n % 10) %}{% endfor %}x";
+    assert_eq!(render(often).unwrap(), "x", "a file is loaded once");
+}
+
+#[test]
 fn depth_is_no_way_to_break_it() {
     let deep = |open: &str, middle: &str, close: &str, n: usize| open.repeat(n) + middle + &close.repeat(n);
     for text in [

@@ -92,6 +92,8 @@ impl<'a> Interp<'a> {
     pub(crate) fn template(&mut self, template: &Arc<Template>, out: &mut String) -> Res<()> {
         let mut template = Arc::clone(template);
         self.add_blocks(&template);
+        // A template that extends itself would pile up its blocks.
+        let mut levels = Vec::new();
         loop {
             let root = Rc::clone(&self.running.root);
             let suppressed = self.suppressed;
@@ -100,6 +102,7 @@ impl<'a> Interp<'a> {
             flow?;
             match self.running.parent.take() {
                 Some(parent) => {
+                    levels.push(budget::deeper()?);
                     if let Some(file) = self.running.parent_file.take() {
                         self.running.file = file;
                     }

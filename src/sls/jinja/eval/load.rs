@@ -65,6 +65,9 @@ impl Interp<'_> {
             self.tpl = [Text::clone(name), if dir.is_empty() { Text::from(".") } else { dir }, dot];
         }
         let Some(loaded) = loaded else { return Err(not_found()) };
+        // What is loaded is kept until the rendering ends.
+        budget::room(loaded.text.len())?;
+        budget::took(loaded.text.len());
         let file = Text::from(loaded.path);
         let template = self.engine.compiled(&loaded.text, self.syntax, &file)?;
         self.loaded.insert(Text::clone(name), (Text::clone(&file), Arc::clone(&template)));
