@@ -1,27 +1,34 @@
 # The two commands of the README are `make run` and `make test`; `make help` lists the rest.
 #
 # Settings, each as `make test NAME=value` or from the environment:
-#   SALT_RELEASE          the Salt release to run against (3008.3, 3007.15 and 3006.28 are the pinned ones)
-#   SALTCELLAR_BIN        a saltcellar binary for the integration test (default: the debug build)
+#   SALT_RELEASE          the Salt release to run against (3008.3, 3007.15 and 3006.28 are the pinned ones; default: 3008.3,
+#                         and where CI is set also another one, chosen by the commit)
+#   SALTCELLAR_BIN        a saltcellar binary for the Python tests (default: the debug build; the release build where CI is set)
 #   SALTCELLAR_SALT_VENVS where the Python environments are kept (default: target/salt)
-#   FUZZ_SECONDS          how long each fuzz target runs, in `make test` (those that read no door a third of it) and `make fuzz`: 60
-#                         (3 under `cargo nextest run` by hand)
+#   FUZZ_SECONDS          how long each fuzz target runs (those that read no door a third of it): 3 in `make test`, 60 where CI is
+#                         set and in `make fuzz`
+#   TEST_THREADS          Rust tests at once, with nextest (default: two per processor; they wait for disks and sockets)
+#   INTEGRATION_SHARDS    integration tests at once, each with a master of its own (2)
+#   CI                    set to anything: `make test` takes the time it needs (docs/decisions/test-time.md), and a test whose
+#                         precondition is missing fails in place of being skipped
 #   CARGO_TARGET_DIR      as everywhere in Rust
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test test-rust test-python test-integration check matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor fuzz clean
+.PHONY: help run test test-rust test-python test-integration test-binary check deny matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor fuzz clean
 
 PYTHON ?= python3
 CARGO ?= cargo
-SALT_RELEASE ?= 3008.3
-export SALT_RELEASE
-FUZZ_SECONDS ?= 60
+FUZZ_SECONDS ?= $(if $(or $(CI),$(filter fuzz,$(MAKECMDGOALS))),60,3)
 export FUZZ_SECONDS
+TEST_THREADS ?= $(shell expr 2 '*' $$(nproc))
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 LAB := $(PYTHON) tests/lab/salt_lab.py
+# The other checks of a release build, LTO among them, are worth its minutes where nobody waits.
+TEST_PROFILE := $(if $(CI),release,debug)
+TEST_BIN := $(or $(SALTCELLAR_BIN),$(abspath $(TARGET))/$(TEST_PROFILE)/saltcellar)
 PYTEST_ARGS ?=
 ONLY ?=
 
@@ -35,25 +42,46 @@ test: test-rust test-python test-integration ## all tests: Rust, Python, and a r
 
 test-rust: ## the tests of the crate
 	@echo "== Rust tests"
-	@if $(CARGO) nextest --version >/dev/null 2>&1; then $(CARGO) nextest run && $(CARGO) test --doc; else $(CARGO) test; fi
-
-test-python: ## the tests of the extension that need no master
-	@echo "== Python tests (salt $(SALT_RELEASE))"
-	@$(LAB) in-venv -- pytest -q salt/tests/unit salt/tests/functional $(PYTEST_ARGS)
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then $(CARGO) nextest run --test-threads $(TEST_THREADS); else $(CARGO) test; fi
 
 # The debug build is the one that test-rust has just made; nothing is compiled twice (`build` would be without what tests need).
-test-integration: ## the tests with a real master and two minions
-	@echo "== integration tests (salt $(SALT_RELEASE))"
-	@if [ -z "$${SALTCELLAR_BIN:-}" ]; then $(CARGO) test --no-run --quiet; fi
-	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/debug/saltcellar}" \
-	  $(LAB) in-venv -- pytest -q salt/tests/integration $(PYTEST_ARGS)
+test-binary:
+	@case "$(TEST_BIN)" in \
+	  "$(abspath $(TARGET))/debug/saltcellar") $(CARGO) test --no-run --quiet;; \
+	  "$(abspath $(TARGET))/release/saltcellar") $(CARGO) build --release --quiet;; \
+	esac
 
-check: ## what a change must pass: fmt, clippy, tests, docs, and cargo-deny if it is installed
+test-python: test-binary ## the tests of the extension that need no master
+	@releases=$$($(LAB) releases); for r in $$releases; do \
+	  echo "== Python tests (salt $$r; again: make test-python SALT_RELEASE=$$r SALTCELLAR_BIN=$(TEST_BIN))"; \
+	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- pytest -q salt/tests/unit salt/tests/functional $(PYTEST_ARGS); \
+	done
+
+test-integration: test-binary ## the tests with a real master and two minions
+	@releases=$$($(LAB) releases); for r in $$releases; do \
+	  echo "== integration tests (salt $$r; again: make test-integration SALT_RELEASE=$$r SALTCELLAR_BIN=$(TEST_BIN))"; \
+	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- python tests/lab/shards.py $(PYTEST_ARGS); \
+	done
+
+check: ## what a change must pass: fmt, clippy, cargo-deny, tests, docs
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets -- -D warnings
-	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory deny test
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps
-	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; else echo "cargo-deny is not installed: skipped"; fi
+
+DENY_VERSION ?= 0.20.2
+TOOLS := $(abspath $(TARGET))/tools
+deny: ## licences, sources and bans of all dependencies, and advisories if their database can be fetched
+	@PATH="$(TOOLS)/bin:$$PATH"; \
+	if ! $(CARGO) deny --version >/dev/null 2>&1; then \
+	  echo "cargo-deny is not installed: building it into $(TOOLS) (once, a few minutes)"; \
+	  $(CARGO) install --quiet --locked cargo-deny --version $(DENY_VERSION) --root "$(TOOLS)" --target-dir "$(TOOLS)/build" \
+	    || { echo "cargo-deny cannot be built; install it: cargo install --locked cargo-deny"; exit 1; }; \
+	  rm -rf "$(TOOLS)/build"; \
+	fi; \
+	$(CARGO) deny check bans licenses sources; \
+	if $(CARGO) deny fetch db >"$(TOOLS)-fetch.log" 2>&1; then $(CARGO) deny check --disable-fetch advisories; \
+	else echo "advisories: SKIPPED, their database cannot be fetched ($(TOOLS)-fetch.log)"; fi
 
 bench: ## ingest, query, returner and doors measured, beside the physical yardstick (BENCH_ARGS: more flags for ingest)
 	@$(CARGO) build --release

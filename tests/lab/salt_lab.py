@@ -3,6 +3,7 @@
 
   salt_lab.py venv                                  make the Python environment if missing, print its path
   salt_lab.py in-venv -- pytest salt/tests/unit     run one command in that environment
+  salt_lab.py releases                              print the releases that one run of the tests covers
   salt_lab.py start --minions 2                     start, wait for test.ping, print `export` lines
   salt_lab.py env   --dir DIR                       print the same lines again
   salt_lab.py run   --minions 2 -- CMD ARGS...      start, run CMD in the lab's environment, stop
@@ -57,6 +58,20 @@ def say(msg):
 
 def default_release():
     return os.environ.get("SALT_RELEASE") or RELEASES[0]
+
+
+def tested_releases():
+    """The releases that one run of the tests covers: the one that $SALT_RELEASE names, or else the first of ours.
+
+    Where $CI is set also one of the others, chosen by the commit: the next commits have the rest, and a run can be repeated.
+    """
+    if os.environ.get("SALT_RELEASE"):
+        return [os.environ["SALT_RELEASE"]]
+    if not os.environ.get("CI"):
+        return [RELEASES[0]]
+    commit = subprocess.run(["git", "-C", REPO, "rev-parse", "HEAD"], capture_output=True, text=True)
+    others = RELEASES[1:]
+    return [RELEASES[0], others[int(commit.stdout.strip() or "0", 16) % len(others)]]
 
 
 # ---------------------------------------------------------------- the Python environment
@@ -188,15 +203,22 @@ def new_dir(prefix):
     return os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=base))
 
 
+PORTS = range(20000, 32000)  # below those that the system gives to outgoing connections
+_next_port = PORTS[os.getpid() * 16 % len(PORTS)]
+
+
 def free_ports(n):
-    socks = [socket.socket() for _ in range(n)]
-    try:
-        for s in socks:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in socks]
-    finally:
-        for s in socks:
-            s.close()
+    """Ports that nothing listens on. Labs of other processes look elsewhere first, and this process does not look twice."""
+    global _next_port
+    found = []
+    for _ in PORTS:
+        port, _next_port = _next_port, _next_port + 1 if _next_port + 1 in PORTS else PORTS[0]
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == n:
+            return found
+    raise LabError(f"no {n} free ports from {PORTS[0]} to {PORTS[-1]}")
 
 
 def to_yaml(d):
@@ -436,6 +458,7 @@ def main():
             p.add_argument("--timeout", type=float, default=90)
         if name in ("in-venv", "run"):
             p.add_argument("command", nargs="+")
+    sub.add_parser("releases")
     for name in ("env", "stop"):
         p = sub.add_parser(name)
         p.add_argument("--dir", default=os.environ.get("SALT_LAB_DIR"), required="SALT_LAB_DIR" not in os.environ)
@@ -470,6 +493,8 @@ def main():
                 procs.deafen()
                 stop(lab)
             sys.exit(rc)
+        elif args.cmd == "releases":
+            print(*tested_releases())
         elif args.cmd == "env":
             print_env(load(args.dir))
         else:

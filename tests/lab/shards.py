@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""shards: the integration tests in several pytest processes that run beside each other, each with a master of its own.
+
+  shards.py [PYTEST ARGS...]
+
+A master, its minions and the tests wait most of the time, so two processes take little more than half the time of one on two
+cores. INTEGRATION_SHARDS says how many (2). Arguments go to each pytest; if one of them names a test or a file, there is one
+process with these arguments alone. Runs in the lab's environment: `salt_lab.py in-venv -- python tests/lab/shards.py`.
+"""
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import procs  # noqa: E402
+
+REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TESTS = os.path.join(REPO, "salt", "tests", "integration")
+
+#: Seconds that each file takes, about; only the balance depends on them. A file that is not listed counts as 5.
+SECONDS = {
+    "test_cli.py": 6,
+    "test_events.py": 14,
+    "test_events_send.py": 2,
+    "test_https.py": 19,
+    "test_job_queries.py": 6,
+    "test_jobs.py": 31,
+    "test_messages.py": 11,
+    "test_outages.py": 6,
+    "test_reactor.py": 6,
+    "test_reactor_live.py": 44,
+    "test_reactor_shadow.py": 29,
+    "test_single_file.py": 29,
+    "test_spool.py": 18,
+    "test_zeromq.py": 8,
+}
+NO_TESTS = 5  # pytest's exit code where nothing was selected
+
+
+def files():
+    return sorted(glob.glob(os.path.join(TESTS, "test_*.py")))
+
+
+def split(paths, count):
+    """All of `paths` in `count` lists that take about equally long; the same ones each time."""
+    lists = [[] for _ in range(count)]
+    totals = [0] * count
+    for path in sorted(paths, key=lambda path: (-SECONDS.get(os.path.basename(path), 5), path)):
+        least = totals.index(min(totals))
+        lists[least].append(path)
+        totals[least] += SECONDS.get(os.path.basename(path), 5)
+    return [sorted(one) for one in lists if one]
+
+
+class Shard:
+    """One pytest; its output goes to a file, and from there line by line to ours."""
+
+    def __init__(self, name, args, started):
+        self.name, self.rest = name, ""
+        self.out = tempfile.TemporaryFile()
+        cmd = [sys.executable, "-m", "pytest", "-q", "--durations=5", *args]
+        procs.spawn(cmd, started.append, stdout=self.out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        self.process, self.at = started[-1], 0
+
+    def forward(self):
+        # The child writes at the file's shared position: read at one of our own.
+        data = os.pread(self.out.fileno(), 1 << 20, self.at)
+        self.at += len(data)
+        *lines, self.rest = (self.rest + data.decode(errors="replace")).split("\n")
+        for line in lines:
+            print(f"{self.name}{line}", flush=True)
+        return bool(data)
+
+
+def run(args):
+    names_tests = any(os.path.exists(arg.split("::")[0]) for arg in args)
+    shards = [[]] if names_tests else split(files(), int(os.environ.get("INTEGRATION_SHARDS") or 2))
+    procs.install()
+    started, running = [], []
+    try:
+        for number, paths in enumerate(shards, 1):
+            name = f"[{number}/{len(shards)}] " if len(shards) > 1 else ""
+            running.append(Shard(name, [*args, *paths], started))
+        while any([one.forward() or one.process.poll() is None for one in running]):
+            time.sleep(0.1)
+    except KeyboardInterrupt as exc:
+        procs.deafen()
+        procs.end([process.pid for process in started], grace=30)
+        return 128 + exc.signum
+    codes = [one.process.returncode for one in running]
+    failed = [code for code in codes if code not in (0, NO_TESTS)]
+    return failed[0] if failed else min(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))
