@@ -277,8 +277,7 @@ fn a_file_that_never_ends_is_killed_and_the_next_one_served() {
 }
 
 /// Renders a file that waits until another one has been rendered; how many processes there were.
-fn one_waits_for_the_other(processes: usize, seconds: u64) -> (Result<SaltRendered, SaltError>, u64) {
-    let Some(mut helper) = python(Duration::from_secs(seconds)) else { panic!("no python3") };
+fn one_waits_for_the_other(mut helper: Helper, processes: usize) -> (Result<SaltRendered, SaltError>, u64) {
     helper.options.processes = processes;
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
@@ -302,10 +301,12 @@ fn one_waits_for_the_other(processes: usize, seconds: u64) -> (Result<SaltRender
 
 #[test]
 fn a_slow_file_holds_up_no_other_one() {
-    let (rendered, processes) = one_waits_for_the_other(2, 30);
+    let Some(helper) = python(Duration::from_secs(30)) else { return };
+    let (rendered, processes) = one_waits_for_the_other(helper, 2);
     assert_eq!((rendered.unwrap().result, processes), (Some(Ok(Value::Map(Map::default()))), 2));
     // With one process the other file has its turn only once the slow one was ended.
-    let (rendered, processes) = one_waits_for_the_other(1, 1);
+    let Some(helper) = python(Duration::from_secs(1)) else { return };
+    let (rendered, processes) = one_waits_for_the_other(helper, 1);
     assert_eq!((rendered.unwrap_err(), processes), (SaltError::TooLong { seconds: 1 }, 2));
 }
 

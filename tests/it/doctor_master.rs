@@ -207,6 +207,26 @@ fn each_option_that_is_missing_or_dangerous_is_named_with_its_place_and_what_to_
 }
 
 #[test]
+fn doctor_was_silent_about_a_daemon_that_the_extension_does_not_trust() {
+    const NOBODY: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        return crate::testing::missing("root, to make a socket of another user");
+    }
+    let shop = Shop::new();
+    // The file stays, and nobody answers.
+    drop(std::os::unix::net::UnixListener::bind(shop.path("s.sock")).unwrap());
+    assert!(shop.complaints().is_empty(), "{:?}", shop.complaints());
+    std::os::unix::fs::chown(shop.path("s.sock"), Some(NOBODY), None).unwrap();
+    shop.complains("saltcellar.socket", "problem", "does not trust nobody", "saltcellar.daemon_user: nobody");
+    shop.put("salt/master", &format!("{MASTER}saltcellar.daemon_user: daemon\n"));
+    shop.complains("saltcellar.socket", "problem", "does not trust nobody", "saltcellar.daemon_user: nobody");
+    for user in ["nobody", "65534"] {
+        shop.put("salt/master", &format!("{MASTER}saltcellar.daemon_user: {user}\n"));
+        assert!(shop.complaints().is_empty(), "{:?}", shop.complaints());
+    }
+}
+
+#[test]
 fn the_extensions_settings_may_be_a_map_and_the_flat_one_wins() {
     let shop = Shop::new();
     let without = MASTER.replace("saltcellar.socket: DIR/s.sock\n", "");

@@ -218,6 +218,21 @@ fn extensions_socket(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
     }
     let Ok(file) = fs::metadata(socket) else { return };
     let Some(user) = Who::named(&master.user) else { return };
+    if !extension_trusts(beside, user.uid) {
+        let name = &beside.daemon.name;
+        return found.advise(
+            CHECK,
+            Verdict::Problem,
+            format!(
+                "the extension does not trust {name}, the user of {}, and sends nothing there",
+                socket.display()
+            ),
+            Advice {
+                why: "all that the master stores goes to its spool, and is lost when that is full".to_owned(),
+                write: format!("saltcellar.daemon_user: {name}"),
+            },
+        );
+    }
     let dir = socket.parent().and_then(|dir| fs::metadata(dir).ok());
     if user.may(&file, READ | WRITE) && dir.is_none_or(|dir| user.may(&dir, ENTER)) {
         found.say(CHECK, Verdict::Ok, format!("{}, which the master's user may open", socket.display()));
@@ -232,6 +247,30 @@ fn extensions_socket(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
             },
         );
     }
+}
+
+/// Would the extension in the process of a master with that user trust the daemon's? By the rules of its `peer.py`.
+fn extension_trusts(beside: &Beside<'_>, master_uid: u32) -> bool {
+    let uid = beside.daemon.uid;
+    if uid == 0 || uid == master_uid {
+        return true;
+    }
+    let map = beside.master.option("saltcellar").and_then(Value::as_map);
+    let user = beside.master.option("saltcellar.daemon_user").or_else(|| map?.get("daemon_user"));
+    match user {
+        Some(Value::Int(number)) => return *number == i64::from(uid),
+        Some(Value::Str(name)) if !name.is_empty() => {
+            let named = name.parse().ok().or_else(|| Some(Who::named(name)?.uid));
+            return named == Some(uid);
+        }
+        _ => {}
+    }
+    let Some(dir) = beside.socket.parent().and_then(|dir| dir.canonicalize().ok()) else { return false };
+    let is = |dir: &Path, fits: &dyn Fn(&fs::Metadata) -> bool| fs::metadata(dir).is_ok_and(|dir| fits(&dir));
+    is(&dir, &|dir| dir.uid() == uid)
+        && dir.ancestors().skip(1).all(|above| {
+            is(above, &|above| [0, uid, master_uid].contains(&above.uid()) && above.mode() & 0o022 == 0)
+        })
 }
 
 /// The directory of the master's sockets, and the bus in it.

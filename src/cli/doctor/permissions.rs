@@ -52,8 +52,9 @@ impl Private<'_> {
         };
         let mode = file.mode() & 0o7777;
         if mode & forbidden != 0 {
-            let whose = if mode & forbidden & 0o007 == 0 { "its group" } else { "others" };
-            let what = if mode & forbidden & 0o022 == 0 { "read" } else { "read or write" };
+            let has = |bits: u32| mode & forbidden & bits != 0;
+            let whose = if has(0o007) { "others" } else { "its group" };
+            let what = if has(0o022) { "read or write" } else { "read" };
             advise(
                 found,
                 format!("{whose} can {what} {name} (mode {mode:04o})"),

@@ -204,7 +204,7 @@ mod tests {
         tree.sync_file_system().unwrap();
         tree.remove("e").unwrap();
         tree.remove("e").unwrap();
-        assert_eq!(tree.list("").unwrap(), [OsString::new(); 0]);
+        assert!(tree.list("").unwrap().is_empty());
         for outside in ["..", "../x", "/x", "a/../../x", ""] {
             assert!(tree.create_new(outside).is_err(), "{outside}");
         }
