@@ -150,7 +150,7 @@ impl Daemon {
         let leftovers = move || hand_over_leftovers(&fittings.spills, &configured, &fittings);
         buses.push(threads::spawn("sc-leftovers", leftovers).context("hand over what is left in spills")?);
         let zeromq = zeromq::Doors::open(config, &gate, &store, &intake, &clock, &metrics)?;
-        let firer = Arc::new(Firer::new(watches.clone()));
+        let firer = Arc::new(Firer::new(watches.clone(), clock.clone()));
         let reactor = reactor::Running::start(config, &store, &intake, &firer, &clock, &metrics)?;
         let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
         let waiting = Drain::new();

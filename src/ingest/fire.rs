@@ -22,6 +22,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::bus::Watch;
+use crate::clock::Clock;
 use crate::limits::{ENTRY_BYTES_MAX, FIRE_PATIENCE, FIRE_PROBE_PAUSE};
 use crate::wire::frame::{self, Framing, Splitter};
 use crate::wire::salt_event;
@@ -70,6 +71,7 @@ type Identity = (u64, u64, i64, i64);
 #[derive(Debug, Default)]
 pub struct Firer {
     buses: Vec<Watch>,
+    clock: Clock,
     known: Mutex<HashMap<PathBuf, (Identity, Framing)>>,
 }
 
@@ -87,8 +89,8 @@ pub struct Target {
 
 impl Firer {
     /// Fires at these buses.
-    pub fn new(buses: Vec<Watch>) -> Self {
-        Self { buses, known: Mutex::default() }
+    pub fn new(buses: Vec<Watch>, clock: Clock) -> Self {
+        Self { buses, clock, known: Mutex::default() }
     }
 
     /// The socket of the bus that was asked for, by its directory or its publisher's socket; of the only one if none was.
@@ -136,7 +138,7 @@ impl Firer {
         {
             return Ok(*framing);
         }
-        let framing = probe(target)?;
+        let framing = probe(target, &self.clock)?;
         tracing::info!(socket = %target.path.display(), framing = framing.name(), "found out how to fire at the bus");
         known().insert(target.path.clone(), (target.identity, framing));
         Ok(framing)
@@ -173,7 +175,7 @@ fn send(target: &Target, framing: Framing, tag: &str, data: &[u8]) -> Result<Uni
 }
 
 /// Fires probes in both framings and sees which comes out.
-fn probe(target: &Target) -> Result<Framing, FireError> {
+fn probe(target: &Target, clock: &Clock) -> Result<Framing, FireError> {
     let gone = |why: std::io::Error| away(&target.publisher, &why);
     let mut from = UnixStream::connect(&target.publisher).map_err(gone)?;
     let mut splitter = Splitter::new(ENTRY_BYTES_MAX + 64);
@@ -191,7 +193,7 @@ fn probe(target: &Target) -> Result<Framing, FireError> {
                 target,
                 framing,
                 &tag(framing),
-                &salt_event::stamped(&[0x80], "1970-01-01T00:00:00"),
+                &salt_event::stamped(&[0x80], clock.now().iso().trim_end_matches('Z')),
             )?);
             let found = hear(&mut from, &mut splitter, Instant::now() + pause, |heard| {
                 [Framing::Plain, Framing::Len32].into_iter().find(|framing| heard == tag(*framing).as_bytes())

@@ -158,6 +158,11 @@ impl Retention {
         (*lock(&self.salt)).map(|(seconds, _)| seconds).filter(|&s| s != u64::MAX).map(Duration::from_secs)
     }
 
+    /// Has Salt said how long it wants its jobs kept, since the start?
+    pub(super) fn salt_has_said(&self) -> bool {
+        lock(&self.salt).is_some()
+    }
+
     /// Asks for a round now.
     pub(super) fn nudge(&self) {
         lock(&self.wish).round = true;

@@ -12,7 +12,7 @@ use super::retention::Fate;
 use super::{Shared, Store};
 use crate::clock::Micros;
 use crate::limits::RATE_SAMPLES;
-use crate::model::{Keep, SeqNo};
+use crate::model::{Age, Keep, SeqNo};
 
 /// A store in figures.
 #[derive(Debug, Clone)]
@@ -46,6 +46,8 @@ pub struct ClassStats {
     pub keep: Keep,
     /// What its age bound comes to at the moment; `None` is for ever.
     pub age: Option<Duration>,
+    /// The age bound is known: it is not Salt's, or Salt has reported it since the start.
+    pub age_known: bool,
     /// Segments that would have gone, were it not for held jobs.
     pub held_segments: usize,
 }
@@ -111,6 +113,7 @@ impl Store {
                 rate: rates.next().unwrap_or(0.0),
                 keep,
                 age: shared.age_of(keep),
+                age_known: keep.age != Age::Salt || shared.retention.salt_has_said(),
                 held_segments: plan.iter().filter(|(_, going)| matches!(going.fate, Fate::Held(_))).count(),
             });
         }

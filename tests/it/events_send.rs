@@ -133,6 +133,9 @@ fn an_event_is_fired_in_the_framing_that_the_release_takes() {
         assert!(send(&cellar, &["again"]).status.success());
         assert_eq!((master.next().0, probes()), ("again".to_owned(), before));
         assert_eq!(cellar.counter("events_fired"), 2);
+        // The probes have the time at which they were fired.
+        assert!(published == Len32 || probes() > 0);
+        assert_eq!(cellar.counter("event_clocks_off"), 0, "{}", cellar.log());
         let other = if published == Len32 {
             (Plain, Plain)
         } else {

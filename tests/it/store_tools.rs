@@ -170,3 +170,41 @@ fn every_tool_has_help_with_examples() {
         assert!(help.contains("Examples:") && help.contains(&format!("saltcellar store {tool}")), "{help}");
     }
 }
+
+#[test]
+fn what_a_daemon_with_a_reactor_and_a_bus_keeps_is_not_foreign_to_verify() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().to_str().unwrap();
+    fs::write(dir.path().join("master"), format!("cachedir: {at}/cache\nid: m\n")).unwrap();
+    fs::write(
+        dir.path().join("c.yaml"),
+        format!("bus: [{at}]\nreactor: {{master: {at}/master, rules: [{{a: /a}}]}}\n"),
+    )
+    .unwrap();
+    let mut cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
+    let state = cellar.state_dir();
+    assert!(cellar.terminate(), "{}", cellar.log());
+    assert!(state.join("REACTOR").exists() && state.join("spill").exists(), "there is something to look at");
+    let output = store(&["verify", "--output", "json", "--state-dir"], &[&state]);
+    assert_eq!(json(&output)["notes"], Json::Array(Vec::new()));
+    fs::write(state.join("notes.txt"), "mine").unwrap();
+    let output = store(&["verify", "--output", "json", "--state-dir"], &[&state]);
+    assert_eq!(json(&output)["notes"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn what_salt_has_not_reported_yet_is_not_forever() {
+    let cellar = Cellar::start();
+    let keeps = || {
+        let output = program().args(["store", "stats", "--socket"]).arg(cellar.socket()).output().unwrap();
+        let stats = cellar.ask("store_stats", vec![]);
+        let jobs = stats["classes"].as_array().unwrap().iter().find(|class| class["class"] == "jobs".into());
+        (stdout(&output), jobs.unwrap()["keep_age_known"].as_bool().unwrap())
+    };
+    let (told, known) = keeps();
+    assert!(told.contains("not reported yet (salt)") && !told.contains("forever (salt)"), "{told}");
+    assert!(!known);
+    cellar.ask("clean_old_jobs", vec![("keep_jobs_seconds", 0.into())]);
+    let (told, known) = keeps();
+    assert!(told.contains("forever (salt)") && known, "{told}");
+}

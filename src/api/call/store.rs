@@ -46,6 +46,7 @@ fn class_stats(class: &ClassStats) -> Map {
         Age::For(_) => "fixed",
     };
     map.key("keep_age").str(age);
+    map.key("keep_age_known").bool(class.age_known);
     number_or_nil(&mut map, "keep_age_s", class.age.map(|age| age.as_secs()));
     number_or_nil(&mut map, "keep_bytes", class.keep.bytes);
     number_or_nil(&mut map, "keep_entries", class.keep.entries);

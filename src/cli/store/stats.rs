@@ -95,6 +95,9 @@ fn figures(class: &Json, now: i64) -> Vec<String> {
 fn bounds(class: &Json) -> Vec<String> {
     let age = match (text(class, "keep_age"), class.get("keep_age_s").and_then(Json::as_u64)) {
         ("salt", Some(seconds)) => format!("{} (salt)", span(seconds)),
+        ("salt", None) if class.get("keep_age_known").and_then(Json::as_bool) == Some(false) => {
+            "not reported yet (salt)".to_owned()
+        }
         ("salt", None) => "forever (salt)".to_owned(),
         (_, Some(seconds)) => span(seconds),
         (_, None) => "forever".to_owned(),

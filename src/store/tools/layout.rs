@@ -191,8 +191,8 @@ pub fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
             "REACTOR",
             "state",
             "log",
-            "spill",
             "trash",
+            "spill",
             "state.damaged",
         ];
         known.contains(&name) || Path::new(name).extension().is_some_and(|end| end == "tmp")
