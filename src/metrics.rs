@@ -217,7 +217,11 @@ counters! {
     reactor_held_up,
     /// Reactions that were done.
     reactions_done,
-    /// Reactions of which a call was set aside.
+    /// Reactions that failed to render, so that no call was made.
+    reactions_failed,
+    /// Reactions of which some calls were made, and the rest failed to render or was dead-lettered.
+    reactions_partial,
+    /// Reactions of which no call could be made: all were dead-lettered.
     reactions_dead,
     /// Reactions left out because their event was too old.
     reactions_left_old,
@@ -261,6 +265,8 @@ counters! {
     shadow_only_salts,
     /// In shadow, calls of which it cannot be seen whether Salt's own reactor made them.
     shadow_unseen,
+    /// In shadow, calls of Salt's own reactor that ours lacks because its rendering failed, and such failures beside which Salt did nothing.
+    shadow_failed,
     /// In shadow, jobs that Salt's own reactor or somebody else published; nothing shows who.
     shadow_unattributed,
     /// In shadow, calls that were judged before the end of their window, because too many were waiting.

@@ -12,6 +12,7 @@ mod master;
 mod options;
 mod permissions;
 mod python;
+mod reactor;
 
 use std::fmt::Write as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -24,7 +25,7 @@ use super::table::{Column, Table};
 use super::{Global, ask};
 use crate::api::client::{Client, ClientError};
 use crate::clock::Clock;
-use crate::config::salt_master::{Role, SaltMaster};
+use crate::config::salt_master::SaltMaster;
 use crate::config::{Config, SocketChoice, Surroundings};
 use crate::door;
 use crate::ingest::spool::Spool;
@@ -63,12 +64,16 @@ pub(super) struct Args {
 
 /// Something was found.
 #[derive(Debug, thiserror::Error)]
-#[error("find everything in order: {problems} of {checks} checks found a problem")]
+#[error("{}", summary(*.problems, *.checks))]
 pub(super) struct Unwell {
     problems: usize,
     checks: usize,
     /// Does no daemon answer?
     pub(super) away: bool,
+}
+
+fn summary(problems: usize, checks: usize) -> String {
+    format!("{problems} of {checks} checks failed")
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,7 +134,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let status = ask_daemon(&mut found, &choice.path);
     let away = status.is_none();
     if let Some((mut client, status)) = status {
-        look_at_reactor(&mut found, &mut client, &config);
+        reactor::look(&mut found, &mut client, &config);
         look_at_store(&mut found, &mut client, &status);
         look_at_buses(&mut found, &status);
         look_at_counters(&mut found, &status);
@@ -205,6 +210,10 @@ fn report(global: &Global, found: &Findings, away: bool) -> anyhow::Result<()> {
             let rows: Vec<_> = found.0.iter().map(row).collect();
             table
                 .print_with(&mut out, &rows, |number| found.0.get(number).map_or_else(String::new, below))?;
+            // With a problem it is what the program ends with.
+            if found.problems() == 0 {
+                out.line(&summary(0, found.0.len()))?;
+            }
         }
         Format::Json | Format::Jsonl => {
             let one = |f: &Finding| {
@@ -212,7 +221,8 @@ fn report(global: &Global, found: &Findings, away: bool) -> anyhow::Result<()> {
                 json!({"check": f.check, "verdict": f.verdict.name(), "found": f.words, "why": why, "write": write})
             };
             let checks: Vec<_> = found.0.iter().map(one).collect();
-            out.json(&json!({ "problems": found.problems(), "checks": checks }))?;
+            let summary = summary(found.problems(), found.0.len());
+            out.json(&json!({ "problems": found.problems(), "summary": summary, "checks": checks }))?;
         }
     }
     out.flush()?;
@@ -298,48 +308,6 @@ fn ask_daemon(found: &mut Findings, socket: &Path) -> Option<(Client, Json)> {
             found.say(CHECK, Verdict::Problem, error.to_string());
             None
         }
-    }
-}
-
-/// The reactor of the daemon, if it has one.
-fn look_at_reactor(found: &mut Findings, client: &mut Client, config: &Config) {
-    const CHECK: &str = "reactor";
-    let Some((role, file, _)) = config.reactor.of_whom() else { return };
-    let reactor = match ask::call(client, "reactor_list", []) {
-        Ok(reactor) => reactor,
-        Err(error) => return found.say(CHECK, Verdict::Problem, error.to_string()),
-    };
-    let is = |key: &str| reactor.get(key).and_then(Json::as_bool).unwrap_or(false);
-    let count = |key: &str| number(&reactor, key);
-    if let Some(refused) = reactor.get("refused") {
-        let words = format!("its configuration cannot be used, and is not: {}", text(refused, "why"));
-        found.say(CHECK, Verdict::Problem, words);
-    }
-    if is("master_away") {
-        found.say(
-            CHECK,
-            Verdict::Problem,
-            "the master does not answer at its request port; reactions wait for it",
-        );
-    } else if is("shadow") && !config.reactor.settings.shadow {
-        let file = file.display();
-        let words = match role {
-            Role::Master => format!(
-                "it only watches, for Salt's own reactor runs on the master of {file}: `engines: [saltcellar-reactor]` there turns that off"
-            ),
-            Role::Minion => format!(
-                "it only watches, for Salt's own reactor runs in the minion of {file}: taken out of `engines` there, it is off"
-            ),
-        };
-        found.say(CHECK, Verdict::Warning, words);
-    } else {
-        let words = format!(
-            "{} rules, {} events behind, {} open",
-            reactor.get("rules").and_then(Json::as_array).map_or(0, Vec::len),
-            count("behind"),
-            count("open")
-        );
-        found.say(CHECK, Verdict::Ok, words);
     }
 }
 

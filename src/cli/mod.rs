@@ -216,5 +216,10 @@ fn report(error: &anyhow::Error) {
         eprintln!("saltcellar: {}", output::plain(&away.hint()));
         return;
     }
+    // A finding is no failure of the program.
+    if let Some(unwell) = error.downcast_ref::<doctor::Unwell>() {
+        eprintln!("saltcellar: {unwell}");
+        return;
+    }
     eprintln!("saltcellar: failed to {}", output::plain(&format!("{error:#}")));
 }

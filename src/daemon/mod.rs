@@ -13,6 +13,7 @@
 
 mod permissions;
 mod reactor;
+mod signatures;
 mod threads;
 mod watchdog;
 mod zeromq;

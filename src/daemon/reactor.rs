@@ -1,34 +1,33 @@
 //! The reactor's place in the daemon: built out of the master's own configuration, or a minion's, and built anew when that changes.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
 
+use super::signatures::Learner;
 use super::threads;
 use crate::clock::Clock;
 use crate::config::salt_master::{Role, SALT_PYTHON, SaltMaster, same_place};
 use crate::config::{Config, Origin, ReactorConfig, Surroundings};
 use crate::ingest::fire::Firer;
-use crate::limits::{MASTER_PATIENCE, REACTOR_RELOAD, REACTOR_SIGNATURES};
-use crate::master::{Answer, Call, Master, MasterError, Place, pack, read_signatures};
+use crate::limits::REACTOR_RELOAD;
+use crate::master::{Answer, Call, Master, MasterError, Place, pack};
 use crate::metrics::Metrics;
 use crate::model::{Glob, Note, NoteLevel, ReactorSettings};
+use crate::reactor::acting;
 use crate::reactor::run::engine::{Handle, Parts, Reactor};
 use crate::reactor::run::native::Native;
 use crate::reactor::run::{Ask, CallerError};
-use crate::reactor::{
-    Account, Helper, HelperOptions, NoSalt, Pipeline, Salt, SaltError, Signature, Signatures,
-};
+use crate::reactor::{Account, Helper, HelperOptions, NoSalt, Pipeline, Salt, SaltError};
 use crate::shutdown::Drain;
 use crate::sls::Value;
 use crate::sls::value::Map;
 use crate::store::{Intake, Store};
-use crate::wire::{msgpack, salt_event};
+use crate::wire::salt_event;
 
 /// The running reactor and the thread that looks after its configuration.
 pub(super) struct Running {
@@ -48,6 +47,7 @@ struct Hands {
     /// What runs `caller` reactions, one after the other.
     callers: RwLock<Arc<dyn Salt>>,
     firer: Arc<Firer>,
+    learner: Arc<Learner>,
     /// Where the sockets of the bus lie that is reacted to.
     sock_dir: String,
     clock: Clock,
@@ -65,6 +65,16 @@ struct Seat {
 impl Hands {
     fn seat(&self) -> Option<Seat> {
         self.seat.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Lets a pipeline learn what the master's own runners take, when it needs that.
+    fn teach(self: &Arc<Self>, pipeline: &Pipeline) {
+        let hands = Arc::downgrade(self);
+        let learn = move |salt: &dyn Salt| {
+            let hands = hands.upgrade()?;
+            hands.learner.learn(salt, hands.seat().map(|seat| seat.master).as_deref())
+        };
+        pipeline.learns_by(self.learner.known(), Box::new(learn));
     }
 
     /// Takes up what the configuration says by now. The key is looked at for each request anyway.
@@ -241,8 +251,9 @@ fn build(
     }
     tracing::info!(rules = rules.len(), file = %path.display(), "the reactor's rules");
     let mut settings = config.effective();
+    settings.salts = acting::of_master(master);
     // Salt starts its own reactor whatever else is said; two of them would do everything twice.
-    if master.runs_reactor() && !settings.shadow {
+    if settings.salts.runs && !settings.shadow {
         match role {
             Role::Master => tracing::error!(
                 master = %path.display(),
@@ -335,10 +346,12 @@ impl Running {
             })),
             callers: RwLock::new(callers(python.as_ref(), &master, &metrics)),
             firer: firer.clone(),
+            learner: Arc::new(Learner::new(store.clone())),
             sock_dir: sock_dir.to_string_lossy().into_owned(),
             clock: clock.clone(),
             metrics: metrics.clone(),
         });
+        hands.teach(&pipeline);
         let rules = Arc::new(Native::new(pipeline.clone()));
         let parts = Parts {
             store: store.clone(),
@@ -354,7 +367,6 @@ impl Running {
         let keeper = Keeper {
             handle: reactor.handle(),
             hands: hands.clone(),
-            store: store.clone(),
             config: config.reactor.clone(),
             own,
             whose: (role, path, key),
@@ -362,7 +374,6 @@ impl Running {
             runs_as: runs_as(&master),
             files,
             pipeline,
-            runners: HashMap::new(),
             drain: drain.clone(),
             again: again.clone(),
         };
@@ -387,11 +398,10 @@ impl Running {
     }
 }
 
-/// Keeps rules, settings and signatures up to date.
+/// Keeps rules and settings up to date.
 struct Keeper {
     handle: Handle,
     hands: Arc<Hands>,
-    store: Store,
     config: ReactorConfig,
     /// The daemon's own file.
     own: Option<(PathBuf, Stamp)>,
@@ -402,31 +412,13 @@ struct Keeper {
     runs_as: Option<Map>,
     files: Followed,
     pipeline: Arc<Pipeline>,
-    /// The arguments of the master's runners, once it has told them.
-    runners: HashMap<String, Signature>,
     drain: Drain,
     again: Arc<AtomicBool>,
 }
 
 impl Keeper {
     fn run(mut self) {
-        let mut ask_at = Instant::now();
-        let mut told: Option<(String, Instant)> = None;
-        loop {
-            if let Some((jid, until)) = &told {
-                if self.learn_runners(jid) {
-                    (told, ask_at) = (None, Instant::now() + REACTOR_SIGNATURES);
-                } else if Instant::now() >= *until {
-                    told = None;
-                }
-            } else if Instant::now() >= ask_at {
-                // Until it has told, the built-in ones do for Salt's own runners.
-                told = self.ask_for_runners().map(|jid| (jid, Instant::now() + MASTER_PATIENCE));
-                ask_at = Instant::now() + REACTOR_SIGNATURES / 60;
-            }
-            if self.drain.wait(REACTOR_RELOAD) {
-                return;
-            }
+        while !self.drain.wait(REACTOR_RELOAD) {
             let asked = self.again.swap(false, Ordering::Relaxed);
             let own_changed = self.own.as_ref().is_some_and(|(path, known)| stamp(path) != *known);
             if asked || own_changed || self.files.iter().any(|(file, known)| stamp(file) != *known) {
@@ -445,9 +437,7 @@ impl Keeper {
         self.files = files;
         match config.and_then(|config| Ok((build(&master, path, key, &config, metrics)?, config))) {
             Ok((built, config)) => {
-                if !self.runners.is_empty() {
-                    built.pipeline.set_signatures(Signatures::with_runners(self.runners.clone()));
-                }
+                self.hands.teach(&built.pipeline);
                 built.pipeline.take_over(&self.pipeline);
                 self.hands.take_up(&built);
                 let runs_as = runs_as(&master);
@@ -484,50 +474,5 @@ impl Keeper {
             bail!("{key} is another file; that takes effect at the next start");
         }
         Ok(config)
-    }
-
-    /// Asks the master what its runners take, custom ones among them; the jid under which the answer comes.
-    fn ask_for_runners(&self) -> Option<String> {
-        let call = Call::runner("salt.cmd", vec!["sys.runner_argspec".into(), "*".into()], Map::new());
-        match self.hands.seat()?.master.ask(&call, "", MASTER_PATIENCE) {
-            Ok(Answer::Started { jid, .. }) => Some(jid),
-            Ok(_) => None,
-            Err(error) => {
-                tracing::debug!(%error, "the master was not asked for its runners");
-                None
-            }
-        }
-    }
-
-    /// Takes the answer, if it has come.
-    fn learn_runners(&mut self, jid: &str) -> bool {
-        let entries = self.store.job_entries(jid).unwrap_or_else(|error| {
-            tracing::warn!(%error, jid, "the master's answer about its runners could not be read");
-            Vec::new()
-        });
-        let is_ret = |tag: &[u8]| salt_event::job_tag(tag).is_some_and(|tag| tag.about == "ret");
-        let Some(ret) = entries.iter().find(|entry| is_ret(&entry.tag)) else { return false };
-        let told = read_signatures(msgpack::get(&ret.body, "return").unwrap_or_default());
-        if told.is_empty() {
-            return false;
-        }
-        self.runners = told.into_iter().map(|(name, told)| (name.clone(), signature(&name, told))).collect();
-        self.pipeline.set_signatures(Signatures::with_runners(self.runners.clone()));
-        tracing::debug!(runners = self.runners.len(), "the master told what its runners take");
-        true
-    }
-}
-
-/// As Salt's own reactor would see it.
-fn signature(name: &str, told: crate::master::Signature) -> Signature {
-    let known = Signatures::built_in().runner(name).map(|known| known.name.clone());
-    let last = || name.rsplit('.').next().unwrap_or(name).to_owned();
-    let required = told.args.len().saturating_sub(told.defaults.len());
-    let (required, optional) = told.args.split_at(required);
-    Signature {
-        name: known.unwrap_or_else(last),
-        required: required.to_vec(),
-        optional: optional.iter().cloned().zip(told.defaults).collect(),
-        any_keyword: told.kwargs,
     }
 }

@@ -40,6 +40,8 @@ pub struct BusStatus {
     pub events: u64,
     /// What waits for the store.
     pub waiting: Waiting,
+    /// Why the store takes nothing, if it refused what was offered last.
+    pub refused: Option<String>,
 }
 
 /// A [`BusStatus`] that its door keeps up to date.
@@ -50,7 +52,7 @@ impl Watch {
     /// How it stands at the moment.
     pub fn status(&self) -> BusStatus {
         let status = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        BusStatus { waiting: self.1.waiting(), ..status }
+        BusStatus { waiting: self.1.waiting(), refused: self.1.refused(), ..status }
     }
 
     fn change(&self, change: impl FnOnce(&mut BusStatus)) {

@@ -93,7 +93,7 @@ pub const REACTOR_OPTIONS_MAX: usize = 1_000;
 /// Tries that a rule may ask for.
 pub const REACTOR_TRIES_MAX: u32 = 1_000;
 
-/// How often the master is asked what its runners take; while it has not told, sixty times as often.
+/// How long signatures of the master's runners hold; without an answer they are asked for again after a sixtieth of it.
 pub const REACTOR_SIGNATURES: Duration = Duration::from_secs(3600);
 
 /// How often the files of the master's configuration are looked at.
@@ -142,3 +142,12 @@ const _: () = assert!(REACTOR_TASKS_MAX > REACTOR_WORKERS as usize);
 
 /// Processes of Salt's Python that render at once. Each has some 70 MB, and starts when those before it are busy.
 pub const REACTOR_HELPERS: usize = 4;
+
+/// Calls by a reactor of which it is not known yet whose reactor made them.
+pub const REACTOR_STRANGERS_MAX: usize = 1_000;
+
+/// How long the master may take to say that such a call is ours.
+pub const REACTOR_STRANGER_SETTLES: Duration = Duration::from_secs(30);
+
+/// How long a call by another reactor counts as a sign that it is on.
+pub const REACTOR_STRANGER_LASTS: Duration = Duration::from_secs(3_600);

@@ -1,6 +1,6 @@
 //! The arguments of runners and wheel functions, which reactions of the old form are mapped onto.
 //!
-//! Runners are asked of the master: `salt.cmd` as a runner runs `sys.runner_argspec`, which looks at custom modules, too. For wheel
+//! `sys.runner_argspec`, an execution function, looks at custom runners, too; the master runs it as the runner `salt.cmd`. For wheel
 //! functions Salt has no such question. Those of Salt itself are in a table; a custom one is unknown, and says so.
 
 use std::collections::HashMap;

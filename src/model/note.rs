@@ -39,12 +39,34 @@ pub struct Note {
     pub message: String,
     /// Why, where Salt would have attached an exception.
     pub cause: Option<String>,
+    /// Where, if a reaction or a part of it failed because of this.
+    pub fails: Option<Location>,
+}
+
+/// A place in a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Location {
+    /// The file; empty if it is not known, or no file is the cause.
+    pub file: String,
+    /// The line, from 1, if it is known.
+    pub line: Option<u32>,
+    /// The line is that of the rendered text, not of the file.
+    pub rendered: bool,
+}
+
+/// Why a reaction, or a part of it, failed before there was a call.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReactionFailure {
+    /// Where.
+    pub at: Location,
+    /// Why.
+    pub cause: String,
 }
 
 impl Note {
     /// A line without a cause.
     pub fn new(level: NoteLevel, logger: &'static str, message: impl Into<String>) -> Self {
-        Self { level, logger, message: message.into(), cause: None }
+        Self { level, logger, message: message.into(), cause: None, fails: None }
     }
 
     /// The same with a cause.
@@ -52,6 +74,49 @@ impl Note {
     pub fn because(mut self, cause: impl Into<String>) -> Self {
         self.cause = Some(cause.into());
         self
+    }
+
+    /// The same as the failure of a reaction, or of a part of it.
+    #[must_use]
+    pub fn failing(mut self, at: Location) -> Self {
+        self.fails = Some(at);
+        self
+    }
+
+    /// The failure of a reaction that this is, if it is one.
+    pub fn failure(&self) -> Option<ReactionFailure> {
+        let at = self.fails.clone()?;
+        let cause = self.cause.clone().unwrap_or_else(|| self.message.clone());
+        Some(ReactionFailure { at, cause })
+    }
+}
+
+impl Location {
+    /// A file, of which no line is known.
+    pub fn file(file: impl Into<String>) -> Self {
+        Self { file: file.into(), ..Self::default() }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        match self.line {
+            Some(line) if self.rendered => write!(f, " (line {line} of the rendered text)"),
+            Some(line) => write!(f, ":{line}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for ReactionFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.at.to_string();
+        // Jinja's errors begin with the place already.
+        if at.is_empty() || self.cause.starts_with(&format!("{at}:")) {
+            return f.write_str(&self.cause);
+        }
+        write!(f, "{at}: {}", self.cause)
     }
 }
 

@@ -89,11 +89,31 @@ impl RuleOptions {
     }
 }
 
+/// A rule as it is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedRule {
+    /// Its pattern.
+    pub pattern: String,
+    /// What it refers to.
+    pub files: Vec<String>,
+}
+
+/// Salt's own reactor, by the configuration of the master or the minion.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SaltsReactor {
+    /// Salt starts it.
+    pub runs: bool,
+    /// Its rules.
+    pub rules: Vec<ListedRule>,
+}
+
 /// How the reactor runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReactorSettings {
     /// Nothing is dispatched; what would have been is compared with what Salt's own reactor did.
     pub shadow: bool,
+    /// The reactor beside ours.
+    pub salts: SaltsReactor,
     /// How long after an event Salt's own reactor may do what is held against ours.
     pub shadow_window: Duration,
     /// Events that are older when their turn comes are set aside.
@@ -110,6 +130,7 @@ impl Default for ReactorSettings {
     fn default() -> Self {
         Self {
             shadow: false,
+            salts: SaltsReactor::default(),
             shadow_window: REACTOR_SHADOW_WINDOW,
             age_max: REACTOR_EVENT_AGE_MAX,
             depth_max: REACTOR_DEPTH_MAX,

@@ -9,7 +9,7 @@ use super::call::{Call, CallerCall, Client, LocalCall, MasterCall};
 use super::nodegroup;
 use super::signatures::Signatures;
 use crate::config::salt_master::SaltMaster;
-use crate::model::{Note, NoteLevel};
+use crate::model::{Location, Note, NoteLevel};
 use crate::sls::{Map, Value};
 
 const LOGGER: &str = "salt.utils.reactor";
@@ -47,6 +47,18 @@ impl DispatchSettings {
     }
 }
 
+/// Is it a runner in the old form of which the arguments are not known?
+pub(super) fn lacks_signature(chunk: &Map, signatures: &Signatures) -> bool {
+    let is_runner = chunk.get("state").and_then(Client::named) == Some(Client::Runner);
+    let fun = chunk.get("fun").and_then(Value::as_str);
+    is_runner && is_mapped(chunk) && fun.is_some_and(|fun| signatures.runner(fun).is_none())
+}
+
+/// Is it in the old form, which is mapped onto the arguments of a runner or wheel function?
+fn is_mapped(chunk: &Map) -> bool {
+    !chunk.contains_key("args") && !(chunk.contains_key("arg") && chunk.contains_key("kwarg"))
+}
+
 /// Makes calls of chunks.
 pub(super) struct Dispatch<'a> {
     pub(super) settings: &'a DispatchSettings,
@@ -64,13 +76,19 @@ impl Dispatch<'_> {
             return None;
         };
         silent_mistakes(client, &chunk, notes);
+        let place = place_of(&chunk);
         match self.prepare(client, &mut chunk, notes).and_then(|()| match client {
             Client::Local => Ok(self.local(std::mem::take(&mut chunk), notes)),
             Client::Runner | Client::Wheel => self.master(client, &mut chunk, notes),
             Client::Caller => caller(&chunk),
         }) {
             Ok(call) => Some(call),
-            Err(Refusal::Told) => None,
+            Err(Refusal::Told) => {
+                if let Some(note) = notes.last_mut() {
+                    note.fails = Some(place);
+                }
+                None
+            }
             Err(Refusal::Failed(cause)) => {
                 notes.push(failed(client, &chunk, &text_of(&chunk, "fun"), cause));
                 None
@@ -84,9 +102,8 @@ impl Dispatch<'_> {
             return Err(Refusal::Failed("local takes at least 2 arguments (1 given): no `tgt`".to_owned()));
         }
         let is_of_master = matches!(client, Client::Runner | Client::Wheel);
-        let has_args = chunk.contains_key("args");
         let mut mapped = (Value::Tuple(Vec::new()), Value::Map(Map::new()));
-        if is_of_master && !has_args && !(chunk.contains_key("arg") && chunk.contains_key("kwarg")) {
+        if is_of_master && is_mapped(chunk) {
             let Some(signature) = self.signature(client, chunk) else {
                 notes.push(Note::new(
                     NoteLevel::Error,
@@ -301,6 +318,12 @@ fn failed(client: Client, chunk: &Map, fun: &str, cause: String) -> Note {
     let id = text_of(chunk, "__id__");
     Note::new(NoteLevel::Error, LOGGER, format!("Reactor '{id}' failed to execute {} '{fun}'", client.name()))
         .because(cause)
+        .failing(place_of(chunk))
+}
+
+/// The file that a chunk stands in.
+fn place_of(chunk: &Map) -> Location {
+    Location::file(text_of(chunk, "__sls__"))
 }
 
 /// Salt's process dies of these.
@@ -312,6 +335,7 @@ fn unknown_type(chunk: &Map, state: &Value) -> Note {
             text_of(chunk, "__sls__"),
             text_of(chunk, "__id__"),
         ))
+        .failing(place_of(chunk))
 }
 
 /// What people write and Salt takes without a word, though it does not do what they mean.

@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::config::python_glob::{glob, has_magic};
 use crate::config::salt_master::{Roots, SaltMaster};
 use crate::limits;
-use crate::model::{Glob, Note, NoteLevel};
+use crate::model::{Glob, Location, Note, NoteLevel};
 use crate::sls::jinja::{Engine, Loaded, Loader, Prepared, Source};
 
 const LOGGER: &str = "salt.utils.reactor";
@@ -271,6 +271,7 @@ pub fn resolve(
             LOGGER,
             format!("Can not render SLS {shown} for tag {tag}. File missing or not found."),
         )
+        .failing(Location::file(reference))
     };
     let Some(rest) = reference.strip_prefix("salt://") else {
         let files = local(reference);

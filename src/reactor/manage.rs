@@ -42,6 +42,12 @@ impl Request {
     }
 }
 
+/// Is it the tag of an answer that a reactor fired? It has no key, and asks for nothing.
+pub(super) fn is_answer(tag: &str) -> bool {
+    let verb = tag.strip_prefix(MANAGE).unwrap_or_default();
+    matches!(verb, "/list-results" | "/add-complete" | "/delete-complete" | "/leader/value")
+}
+
 /// May this event manage the reactor? It may if it holds what the key file holds.
 pub(super) fn allowed(data: &Map, key_file: &Path) -> Result<(), Note> {
     let key = std::fs::read_to_string(key_file).unwrap_or_default();
@@ -98,5 +104,9 @@ mod tests {
         check("salt/reactors/manage/list-results", Some(Request::Other));
         check("salt/reactors/manage", Some(Request::Other));
         check("salt/reactors", None);
+        for fired in [answer("list-results", Value::Null, None), leader(Value::Null)] {
+            assert!(is_answer(&fired.tag), "{}", fired.tag);
+        }
+        assert!(!is_answer("salt/reactors/manage/list") && !is_answer("salt/reactors/manage/"));
     }
 }

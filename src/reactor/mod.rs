@@ -11,6 +11,7 @@
 //! and the next event. Sending calls, and being sure that they are sent, is not done here.
 
 mod account;
+pub mod acting;
 mod arguments;
 mod call;
 mod dispatch;
@@ -44,7 +45,7 @@ pub use helper::{Helper, HelperOptions};
 pub use matcher::Matcher;
 pub use outcome::{Detail, Fired, NotNative, Outcome, Render, SaltCall};
 pub use pipe::{RendererSettings, Stage};
-pub use pipeline::{Body, Pipeline, Worker};
+pub use pipeline::{Body, Learn, Pipeline, Worker};
 pub use rules::Rules;
 pub use salt::{NoSalt, Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
 pub use signatures::{BadSignatures, Signature, Signatures};

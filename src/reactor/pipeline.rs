@@ -7,20 +7,20 @@
 //! Whatever the event, the rules and the files are, an event gives an [`Outcome`]; what Salt's process dies of is an ERROR in it.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use super::dispatch::{Dispatch, DispatchSettings, REACTOR_USER};
+use super::dispatch::{self, Dispatch, DispatchSettings, REACTOR_USER};
 use super::files::{FileSettings, Templates};
 use super::functions::Functions;
 use super::manage::{self, Request};
-use super::outcome::{Detail, Outcome};
+use super::outcome::{Detail, Outcome, Render};
 use super::render::{Ambients, Rendering};
 use super::rules::{Rules, RulesFile};
 use super::salt::Salt;
 use super::signatures::Signatures;
 use crate::config::salt_master::SaltMaster;
 use crate::limits::REACTOR_CHANGES_MAX;
-use crate::model::{Note, NoteLevel};
+use crate::model::{Location, Note, NoteLevel};
 use crate::sls::jinja::{Data, Engine, EngineOptions};
 use crate::sls::{Map, Value, compile};
 
@@ -32,7 +32,9 @@ pub struct Pipeline {
     templates: Templates,
     files: FileSettings,
     dispatch: DispatchSettings,
-    signatures: RwLock<Arc<Signatures>>,
+    /// The master's own, once they were needed and learned; the built-in ones do for Salt's.
+    signatures: RwLock<Option<Arc<Signatures>>>,
+    learn: OnceLock<Learn>,
     rules: RwLock<Source>,
     leader: Mutex<Value>,
     /// What `salt-run reactor.add` (references) and `reactor.delete` (none) did, by pattern, the latest of each.
@@ -45,6 +47,9 @@ pub struct Pipeline {
     native_grains: Arc<Value>,
     pool_full: bool,
 }
+
+/// Asks what the master's own runners take, of that Salt or otherwise.
+pub type Learn = Box<dyn Fn(&dyn Salt) -> Option<Arc<Signatures>> + Send + Sync>;
 
 /// Where the rules stand.
 enum Source {
@@ -79,6 +84,7 @@ impl Pipeline {
             files: FileSettings::of(master),
             dispatch: DispatchSettings::of(master),
             signatures: RwLock::default(),
+            learn: OnceLock::new(),
             rules: RwLock::new(Source::new(&reactor)),
             leader: Mutex::new(Value::Bool(true)),
             changes: Mutex::default(),
@@ -99,9 +105,20 @@ impl Pipeline {
         self
     }
 
-    /// Takes the master's own signatures in place of the built-in ones.
-    pub fn set_signatures(&self, signatures: Signatures) {
-        *self.signatures.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(signatures);
+    /// Takes the signatures that are known of the master's own runners, and the way to learn them when they are needed.
+    pub fn learns_by(&self, known: Option<Arc<Signatures>>, learn: Learn) {
+        *self.signatures.write().unwrap_or_else(PoisonError::into_inner) = known;
+        drop(self.learn.set(learn));
+    }
+
+    /// The signatures to map a chunk with; a runner that is not among the known ones makes it ask.
+    fn signatures_for(&self, chunk: &Map) -> Option<Arc<Signatures>> {
+        let known = self.signatures.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_known = !dispatch::lacks_signature(chunk, known.as_deref().unwrap_or(Signatures::built_in()));
+        let learn = self.learn.get().filter(|_| !is_known);
+        let Some(learned) = learn.and_then(|learn| learn(&*self.salt)) else { return known };
+        *self.signatures.write().unwrap_or_else(PoisonError::into_inner) = Some(learned.clone());
+        Some(learned)
     }
 
     /// Takes other rules: those of a configuration that was read again.
@@ -124,6 +141,16 @@ impl Pipeline {
         match &*self.rules.read().unwrap_or_else(PoisonError::into_inner) {
             Source::List(rules) => Ok(Arc::clone(rules)),
             Source::File(file) => file.lock().unwrap_or_else(PoisonError::into_inner).rules(),
+        }
+    }
+
+    /// The file that the rules stand in, if it is one of their own.
+    fn rules_file(&self) -> Location {
+        match &*self.rules.read().unwrap_or_else(PoisonError::into_inner) {
+            Source::List(_) => Location::default(),
+            Source::File(file) => {
+                Location::file(file.lock().unwrap_or_else(PoisonError::into_inner).path.clone())
+            }
         }
     }
 
@@ -244,11 +271,16 @@ impl Worker {
         let data = match body.opened() {
             Ok(data) => data,
             Err(what) => {
-                out.notes.push(Note::new(
-                    NoteLevel::Error,
-                    LOGGER,
-                    format!("The data of event {tag} is {what}, and no mapping: the event is passed over"),
-                ));
+                out.notes.push(
+                    Note::new(
+                        NoteLevel::Error,
+                        LOGGER,
+                        format!(
+                            "The data of event {tag} is {what}, and no mapping: the event is passed over"
+                        ),
+                    )
+                    .failing(Location::default()),
+                );
                 return out;
             }
         };
@@ -266,7 +298,7 @@ impl Worker {
         let rules = match rules {
             Ok(rules) => rules,
             Err(note) => {
-                out.notes.push(note);
+                out.notes.push(note.failing(self.pipeline.rules_file()));
                 return out;
             }
         };
@@ -288,7 +320,7 @@ impl Worker {
     fn managed(&mut self, request: Request, data: &Opened<'_>, out: &mut Outcome) -> bool {
         let data = data.map();
         if let Err(note) = manage::allowed(&data, &self.pipeline.key_file) {
-            out.notes.push(note);
+            out.notes.push(note.failing(Location::default()));
             return false;
         }
         let verb = match request {
@@ -299,7 +331,7 @@ impl Worker {
                 if request == Request::SetLeader && ours {
                     match data.get("value") {
                         Some(value) => *leader = value.clone(),
-                        None => out.notes.push(manage::lacks("value")),
+                        None => out.notes.push(manage::lacks("value").failing(Location::default())),
                     }
                 }
                 out.fired.push(manage::leader(leader.clone()));
@@ -329,7 +361,7 @@ impl Worker {
         };
         match self.pipeline.rules() {
             Ok(rules) => out.fired.push(manage::answer(verb, Value::List(rules.entries.clone()), result)),
-            Err(note) => out.notes.push(note),
+            Err(note) => out.notes.push(note.failing(self.pipeline.rules_file())),
         }
         false
     }
@@ -351,7 +383,8 @@ impl Worker {
             Err(cause) => {
                 out.notes.push(
                     Note::new(NoteLevel::Error, LOGGER, "Exception encountered while compiling reactions")
-                        .because(cause),
+                        .because(cause)
+                        .failing(Location::default()),
                 );
                 return None;
             }
@@ -373,7 +406,8 @@ impl Worker {
             let Some(text) = reference.as_str() else {
                 out.notes.push(
                     Note::new(NoteLevel::Error, LOGGER, "Exception encountered while compiling reactions")
-                        .because(format!("a reference is no text: {}", reference.python_repr())),
+                        .because(format!("a reference is no text: {}", reference.python_repr()))
+                        .failing(Location::default()),
                 );
                 is_text = false;
                 break;
@@ -403,30 +437,49 @@ impl Worker {
                 let names: Vec<String> =
                     out.matched.iter().filter_map(Value::as_str).map(str::to_owned).collect();
                 let record = refused.record(tag, &names);
-                out.notes.push(Note::new(NoteLevel::Error, record.logger, record.message));
+                let note = Note::new(NoteLevel::Error, record.logger, record.message);
+                out.notes.push(note.failing(Location::file(names.join(", "))));
                 None
             }
         }
     }
 
     fn calls(&self, chunks: Vec<Map>, detail: Detail, out: &mut Outcome) {
-        let signatures = self.pipeline.signatures.read().unwrap_or_else(PoisonError::into_inner);
-        let dispatch = Dispatch {
-            settings: &self.pipeline.dispatch,
-            signatures: if signatures.is_empty() { Signatures::built_in() } else { &signatures },
-            pool_full: self.pipeline.pool_full,
-        };
         if detail == Detail::Everything {
             out.low.clone_from(&chunks);
         }
         for chunk in chunks {
+            let signatures = self.pipeline.signatures_for(&chunk);
+            let dispatch = Dispatch {
+                settings: &self.pipeline.dispatch,
+                signatures: signatures.as_deref().unwrap_or(Signatures::built_in()),
+                pool_full: self.pipeline.pool_full,
+            };
+            let (id, before) = (chunk.get("__id__").map(Value::python_str), out.notes.len());
             out.calls.extend(dispatch.call(chunk, &mut out.notes));
+            let places = out.notes.iter_mut().skip(before).filter_map(|note| note.fails.as_mut());
+            for place in places.filter(|place| place.line.is_none()) {
+                place.line = id.as_ref().and_then(|id| line_of(id, &place.file, &out.renders));
+                place.rendered = place.line.is_some();
+            }
         }
     }
 }
 
+/// The line of a file's rendered text in which an ID stands, if it is just one.
+fn line_of(id: &str, file: &str, renders: &[Render]) -> Option<u32> {
+    let text = renders.iter().rev().find(|render| render.file == file)?.text.as_ref()?;
+    let is_id = |line: &str| {
+        let line = line.trim_start_matches(['"', '\'']);
+        line.strip_prefix(id)
+            .is_some_and(|rest| rest.trim_start_matches(['"', '\'']).trim_start().starts_with(':'))
+    };
+    let mut found = (1..).zip(text.lines()).filter(|(_, line)| is_id(line)).map(|(number, _)| number);
+    found.next().filter(|_| found.next().is_none())
+}
+
 fn refused(note: Note, out: &mut Outcome) -> bool {
-    out.notes.push(note);
+    out.notes.push(note.failing(Location::default()));
     false
 }
 
@@ -436,7 +489,7 @@ fn told(changed: Result<bool, Note>, yes: &str, no: &str, out: &mut Outcome) -> 
         Ok(false) => manage::status(false, no),
         Err(note) => {
             let answer = manage::status(false, &note.message);
-            out.notes.push(note);
+            out.notes.push(note.failing(Location::default()));
             answer
         }
     }

@@ -7,8 +7,10 @@ use super::files::{BaseFiles, FileSettings, Found, Template, Unusable, wants_gra
 use super::functions::Functions;
 use super::outcome::{NotNative, Outcome, Render};
 use super::salt::{Native, Recorded, Salt, SaltFile};
-use crate::model::{Note, NoteLevel};
-use crate::sls::jinja::{Ambient, Context, Data, Engine, Source};
+use crate::model::{Location, Note, NoteLevel};
+use crate::sls::compile::FileError;
+use crate::sls::jinja::{Ambient, Context, Data, Engine, RenderError, Source};
+use crate::sls::yaml::YamlError;
 use crate::sls::{Map, Value, compile, json};
 
 const LOGGER: &str = "salt.utils.reactor";
@@ -64,9 +66,60 @@ enum Between<'a> {
 /// Why a file gives nothing.
 enum Failure {
     /// An ERROR with this cause.
-    Failed(String),
+    Failed(Fault),
     /// Salt has to do it; this is why.
     NotNative(String),
+}
+
+/// What is wrong with a file, and where, as far as that is known.
+pub(super) struct Fault {
+    cause: String,
+    /// If it is another file: one that the template imports.
+    file: Option<String>,
+    line: Option<u32>,
+}
+
+impl From<String> for Fault {
+    fn from(cause: String) -> Self {
+        Self { cause, file: None, line: None }
+    }
+}
+
+impl From<&str> for Fault {
+    fn from(cause: &str) -> Self {
+        cause.to_owned().into()
+    }
+}
+
+impl From<YamlError> for Fault {
+    fn from(error: YamlError) -> Self {
+        Self { line: u32::try_from(error.line).ok(), ..error.to_string().into() }
+    }
+}
+
+impl From<FileError> for Fault {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Yaml(error) => error.into(),
+            FileError::Shape(cause) => cause.into(),
+        }
+    }
+}
+
+impl From<RenderError> for Fault {
+    fn from(error: RenderError) -> Self {
+        let line = Some(error.line).filter(|line| *line > 0);
+        Self { cause: error.to_string(), line, file: Some(error.file) }
+    }
+}
+
+impl Fault {
+    /// What Salt's own renderers raised; some of them put the line into the text.
+    fn of_salt(cause: String) -> Self {
+        let digits = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
+        let line = cause.rsplit_once("line ").and_then(|(_, rest)| digits(rest));
+        Self { line, ..cause.into() }
+    }
 }
 
 /// The first renderer of a file that is not done natively, or the options of one that is.
@@ -90,7 +143,7 @@ impl Rendering<'_> {
             Ok(template) => template,
             Err(Unusable::Empty) => return None,
             Err(Unusable::Told(note)) => {
-                out.notes.push(note);
+                out.notes.push(note.failing(Location::file(&found.path)));
                 return None;
             }
             Err(Unusable::Failed(cause)) => {
@@ -99,7 +152,8 @@ impl Rendering<'_> {
             }
         };
         if template.stages.is_empty() {
-            out.notes.extend(template.notes.iter().cloned());
+            let at = Location { line: Some(1), ..Location::file(&found.path) };
+            out.notes.extend(template.notes.iter().map(|note| note.clone().failing(at.clone())));
             return None;
         }
         if let Some(why) = foreign_stage(&template) {
@@ -112,8 +166,15 @@ impl Rendering<'_> {
         out.notes.extend(template.notes.iter().cloned());
         match self.stages(found, &template, out) {
             Ok(high) => high,
-            Err(Failure::Failed(cause)) => {
-                out.notes.push(failed(&found.path, cause));
+            Err(Failure::Failed(fault)) => {
+                // Jinja names its file; what comes behind it counts the lines of its text.
+                let is_behind = template.stages.first().is_some_and(|stage| stage.name == "jinja");
+                let rendered = is_behind && fault.file.is_none() && fault.line.is_some();
+                let mut note = failed(&found.path, fault);
+                if let Some(at) = &mut note.fails {
+                    at.rendered = rendered;
+                }
+                out.notes.push(note);
                 None
             }
             // What was said about the file so far, Salt will say itself.
@@ -138,7 +199,9 @@ impl Rendering<'_> {
             let last = number + 1 == template.stages.len();
             now = match (stage.name.as_str(), now) {
                 ("jinja", _) if !stage.options.is_empty() && stage.options != "-s" => {
-                    return Err(Failure::Failed(format!("Unknown renderer option: {}", stage.options)));
+                    return Err(Failure::Failed(
+                        format!("Unknown renderer option: {}", stage.options).into(),
+                    ));
                 }
                 ("jinja", Between::Text(text)) => {
                     Between::Text(self.jinja(found, template, &text, out)?.into())
@@ -146,21 +209,21 @@ impl Rendering<'_> {
                 // Whoever asks for a rendering of data gets a failed one.
                 ("jinja", Between::Values(_)) => {
                     self.remember(out, &found.path, None);
-                    return Err(Failure::Failed("jinja got data instead of text".to_owned()));
+                    return Err(Failure::Failed("jinja got data instead of text".into()));
                 }
                 ("yaml", Between::Text(text)) if last => {
                     return compile::high(&text, &found.path)
                         .map(|high| (!high.is_empty()).then_some(high))
-                        .map_err(|error| Failure::Failed(error.to_string()));
+                        .map_err(|error| Failure::Failed(error.into()));
                 }
                 ("yaml", Between::Text(text)) => {
                     let value =
-                        crate::sls::yaml::load(&text).map_err(|error| Failure::Failed(error.to_string()))?;
+                        crate::sls::yaml::load(&text).map_err(|error| Failure::Failed(error.into()))?;
                     Between::Values(if value.truthy() { value } else { Value::Map(Map::new()) })
                 }
                 ("json", Between::Text(text)) => Between::Values(read_json(&text).map_err(Failure::Failed)?),
                 (name, Between::Values(_)) => {
-                    return Err(Failure::Failed(format!("{name} got data instead of text")));
+                    return Err(Failure::Failed(format!("{name} got data instead of text").into()));
                 }
                 (name, _) => return Err(Failure::NotNative(format!("renderer \"{name}\""))),
             };
@@ -168,9 +231,11 @@ impl Rendering<'_> {
         match now {
             Between::Text(text) if text.is_empty() => Ok(None),
             Between::Text(_) => Err(Failure::Failed(
-                "the last renderer gave text, and no data: end the pipe with yaml".to_owned(),
+                "the last renderer gave text, and no data: end the pipe with yaml".into(),
             )),
-            Between::Values(value) => padded(value, &found.path).map_err(Failure::Failed),
+            Between::Values(value) => {
+                padded(value, &found.path).map_err(|cause| Failure::Failed(cause.into()))
+            }
         }
     }
 
@@ -211,7 +276,7 @@ impl Rendering<'_> {
                     Note::new(NoteLevel::Error, "salt.utils.templates", "Rendering exception occurred")
                         .because(error.to_string()),
                 );
-                Err(Failure::Failed(error.to_string()))
+                Err(Failure::Failed(error.into()))
             }
         }
     }
@@ -235,7 +300,13 @@ impl Rendering<'_> {
                 return None;
             }
         };
-        out.notes.extend(rendered.notes);
+        // Salt's compiler says what is wrong with some files, and gives nothing.
+        let gives = matches!(&rendered.result, Some(Err(_)))
+            || matches!(&rendered.result, Some(Ok(value)) if value.truthy());
+        let complains = |note: &Note| note.level == NoteLevel::Error && note.logger == "salt.template";
+        out.notes.extend(rendered.notes.into_iter().map(|note| {
+            if !gives && complains(&note) { note.failing(Location::file(&found.path)) } else { note }
+        }));
         out.salt_calls.extend(rendered.salt_calls);
         if self.everything {
             out.renders.extend(rendered.renders);
@@ -253,7 +324,7 @@ impl Rendering<'_> {
                 }
             },
             Some(Err((kind, text))) => {
-                out.notes.push(failed(&found.path, format!("{kind}: {text}")));
+                out.notes.push(failed(&found.path, Fault::of_salt(format!("{kind}: {text}"))));
                 None
             }
         }
@@ -284,13 +355,15 @@ fn bad_header(text: &str) -> Option<Note> {
 }
 
 /// Python's JSON renderer: a shebang line is cut off, nothing is an empty mapping.
-fn read_json(text: &str) -> Result<Value, String> {
+fn read_json(text: &str) -> Result<Value, Fault> {
     let text =
         if text.starts_with("#!") { text.split_once('\n').map_or(text, |(_, rest)| rest) } else { text };
     if text.trim().is_empty() {
         return Ok(Value::Map(Map::new()));
     }
-    match json::load(text).map_err(|error| error.to_string())? {
+    let fault =
+        |error: json::JsonError| Fault { line: u32::try_from(error.line).ok(), ..error.to_string().into() };
+    match json::load(text).map_err(fault)? {
         // Salt takes null for "not written yet", and renders once more what is now read to its end.
         Value::Null => Ok(Value::Map(Map::new())),
         value => Ok(value),
@@ -308,6 +381,8 @@ fn padded(value: Value, path: &str) -> Result<Option<Map>, String> {
     }
 }
 
-pub(super) fn failed(path: &str, cause: impl Into<String>) -> Note {
-    Note::new(NoteLevel::Error, LOGGER, format!("Failed to render \"{path}\": ")).because(cause)
+pub(super) fn failed(path: &str, fault: impl Into<Fault>) -> Note {
+    let Fault { cause, file, line } = fault.into();
+    let at = Location { line, ..Location::file(file.unwrap_or_else(|| path.to_owned())) };
+    Note::new(NoteLevel::Error, LOGGER, format!("Failed to render \"{path}\": ")).because(cause).failing(at)
 }

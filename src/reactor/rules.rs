@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use super::files::Fingerprint;
 use super::matcher::Matcher;
-use crate::model::{Note, NoteLevel};
+use crate::model::{ListedRule, Note, NoteLevel};
+use crate::sls::value::Key;
 use crate::sls::{Map, Value, yaml};
 
 const LOGGER: &str = "salt.utils.reactor";
@@ -25,6 +26,19 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// The rules as they are shown, in the order of the configuration.
+    pub fn listed(&self) -> Vec<ListedRule> {
+        let text = |value: &Value| value.as_str().map_or_else(|| value.python_repr(), str::to_owned);
+        let one = |(pattern, value): (&Key, &Value)| {
+            let files = match value {
+                Value::List(items) => items.iter().map(text).collect(),
+                other => vec![text(other)],
+            };
+            ListedRule { pattern: text(&pattern.0), files }
+        };
+        self.entries.iter().filter_map(Value::as_map).flatten().map(one).collect()
+    }
+
     /// Compiles the value of the option, or of the file it names.
     pub fn new(reactor: &Value) -> Self {
         match reactor {

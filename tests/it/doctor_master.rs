@@ -99,6 +99,19 @@ impl Shop {
     }
 }
 
+#[test]
+fn a_reactor_that_was_handed_over_to_nobody_is_a_problem() {
+    let shop = Shop::new();
+    let reactor = "reactor: [{'a/*': [/a.sls]}]\n";
+    shop.put("salt/master", &format!("{MASTER}{reactor}engines: [saltcellar-reactor]\n"));
+    shop.complains("reactor", "problem", "nobody acts on the 1 rules", "reactor: {master: DIR/salt/master}");
+    shop.put("salt/master", &format!("{MASTER}{reactor}"));
+    assert!(shop.complaints().is_empty(), "Salt's own acts: {:?}", shop.complaints());
+    shop.put("salt/master", &format!("{MASTER}{reactor}engines: [saltcellar-reactor]\n"));
+    shop.put("c.yaml", "reactor: {master: DIR/salt/master}\n");
+    assert!(shop.complaints().is_empty(), "ours: {:?}", shop.complaints());
+}
+
 const BUS: &str = "bus: [DIR/var/run/salt/master]\n";
 
 #[test]

@@ -60,6 +60,9 @@ mod zeromq_crate;
 /// The reactor, with a bus and a master that the test plays.
 mod reactor;
 
+/// What fails in a reaction, and who acts on a rule.
+mod reactor_failures;
+
 /// Firing events onto a bus.
 mod events_send;
 

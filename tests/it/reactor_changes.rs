@@ -149,7 +149,7 @@ fn doctor_and_the_start_say_who_reacts() {
         "{found:?}"
     );
     // Salt's own is switched on beside a daemon that reacts.
-    let own = "reactor:\n  - 'x': /x.sls\n";
+    let own = "reactor:\n  - 'a/*': /a.sls\n";
     let plain = fs::read_to_string(path(&lab, "master")).unwrap();
     fs::write(path(&lab, "master"), plain.clone() + own).unwrap();
     wait_for("the change", || {

@@ -1,5 +1,6 @@
 """saltcellar's reactor on a real master: a second daemon, which reads the same bus and asks the same request port."""
 import os
+import sys
 import uuid
 
 import pytest
@@ -30,9 +31,15 @@ no such runner:
     - args:
       - a: 1
 """,
+    "own.sls": """
+open:
+  runner.shop.open_door:
+    - door: {{ tag }}
+    - wide: true
+""",
 }
 RULES = {"lab/*/start": "start.sls", "say/*": "say.sls", "orch/*": "orch.sls", "wheel/*": "wheel.sls",
-         "unknown/*": "unknown.sls"}
+         "unknown/*": "unknown.sls", "own/*": "own.sls"}
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +157,39 @@ def test_a_restart_in_the_middle_loses_nothing(lab, reactor):
         reaction(reactor, tag)
 
 
-def test_runners_of_this_master_are_mapped_by_their_own_arguments(lab, reactor, root):
-    def told():
-        events = reactor.events("--tag", "salt/run/*/ret")
-        return [e["data"]["return"] for e in events if "sys.runner_argspec" in str(e["data"].get("fun_args"))]
-    # other runners have ended before it
-    assert eventually("the answer about arguments", told)[0]["state.orchestrate"]["args"][0] == "mods"
+def test_a_start_leaves_no_job_and_a_runner_of_the_masters_own_is_asked_for_when_it_is_needed(lab, reactor, root):
+    def asked():
+        events = reactor.events("--tag", "salt/run/*/new")
+        return [e for e in events if "sys.runner_argspec" in str(e["data"].get("fun_args"))]
+
+    # runners and wheel functions of Salt itself have been called by now
+    assert asked() == []
+    assert "sys.runner_argspec" not in str(lab.run("jobs.list_jobs"))
+    os.makedirs(f"{lab.lab['dir']}/srv/salt/_runners", exist_ok=True)
+    salt_lab.write(f"{lab.lab['dir']}/srv/salt/_runners/shop.py",
+                   "def open_door(door, wide=False):\n    return f'{door} is open, {wide}'\n")
+    lab.run("saltutil.sync_runners")
+
+    def opened(d, tag):
+        lab.fire(tag, {})
+        result = shown(d, reaction(d, tag), "success")
+        assert result["return"] == f"{tag} is open, True", result
+
+    # with Salt's Python nobody else is asked
+    os.makedirs(f"{root}/r2", exist_ok=True)
+    salt_lab.write(f"{root}/r2/c.yaml",
+                   f"reactor:\n  master: {lab.lab['dir']}/conf/master\n  python: {sys.executable}\n"
+                   f"  rules:\n  - 'owned/*': [{root}/r/own.sls]\n")
+    other = Daemon(f"{root}/r2", bus=lab.sock_dir)
+    other.flags = ["--config", f"{root}/r2/c.yaml"]
+    try:
+        other.start()
+        other.wait_for_bus()
+        opened(other, f"owned/{uuid.uuid4().hex}")
+    finally:
+        assert other.stop() == 0
+    assert asked() == []
+    # without it the master is, once
+    for _ in range(2):
+        opened(reactor, f"own/{uuid.uuid4().hex}")
+    assert len(asked()) == 1

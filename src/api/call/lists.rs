@@ -218,6 +218,7 @@ pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
             None => buses.nil(),
         };
     }
+    map.key("reactor").bool(ctx.reactor.is_some());
     let counts = ctx.gate.counts();
     let rules = map.key("rules").array(counts.len());
     for rule in counts {

@@ -146,7 +146,7 @@ pub const CALLS: &[Call] = &[
     read("reactor_show", "one reaction, with what became of it", Read, reactor::show),
     read("reactor_why", "which rules take a tag, and what was done about it", Read, reactor::why),
     read("reactor_shadow", "calls of our reactor and of Salt's, to compare them", Read, shadow::shadow),
-    read("reactor_replay", "make the calls of a reaction again", Admin, reactor::replay),
+    read("reactor_replay", "do again what was dead-lettered", Admin, reactor::replay),
     read("job_show", "one job with its returns", Read, jobs::job_show),
     read("job_states", "the states that a job ran, a row each", Read, jobs::job_states),
     read("job_diff", "how two runs of a job differ", Read, jobs::job_diff),

@@ -3,12 +3,15 @@
 use super::lists::Map;
 use super::{Ctx, failed};
 use crate::clock::Micros;
+use crate::ingest::bus::{BusStatus, Watch};
 use crate::limits::{
     LIST_BYTES_MAX, LIST_ROWS_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_SEARCH_BYTES,
 };
 use crate::model::{EventFilter, Flags, Glob, Kind, REACTION_TAG, SeqNo};
 use crate::query::Job;
+use crate::reactor::acting::{self, Assigned};
 use crate::reactor::run::engine::Handle;
+use crate::reactor::run::replay::{ReplayError, Replayed};
 use crate::store::{StoreError, StoredEntry};
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
@@ -22,29 +25,60 @@ fn reactor(ctx: &Ctx) -> Result<&Handle, CallError> {
     ctx.reactor.as_ref().ok_or_else(none)
 }
 
-/// How it is, and its rules.
+/// How it is, and its rules, with who acts on each.
 pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let handle = reactor(ctx)?;
     let status = handle.status();
+    let buses: Vec<_> = ctx.buses.iter().map(Watch::status).collect();
     let mut map = Map::default();
     map.key("cursor").uint(status.cursor.0);
     map.key("behind").uint(status.behind);
     map.key("waiting").uint(status.waiting as u64);
     map.key("open").uint(status.open as u64);
+    let unstored = buses.iter().map(|bus| bus.waiting.events + bus.waiting.spilled_events).sum();
+    map.key("unstored").uint(unstored);
     map.key("master_away").bool(status.master_away);
     map.key("shadow").bool(status.shadow);
     if let Some((at, why)) = status.refused {
         map.key("refused").map(2).str("time").int(at.0).str("why").str(&why);
     }
-    let rules = handle.rules();
+    let ended = handle.ended();
+    let w = map.key("reactions").map(ended.len());
+    for (state, count) in ended {
+        w.str(state).uint(count);
+    }
+    let kept = handle.kept_by().or_else(|| no_events(ctx, &buses));
+    map.text_unless_empty("kept", kept.as_deref().unwrap_or_default());
+    let salts = handle.salts_reactor();
+    map.key("salts_reactor").bool(salts.runs);
+    if let Some((at, fun)) = handle.salts_call() {
+        map.key("salts_call").map(2).str("time").int(at.0).str("fun").str(&fun);
+    }
+    let rules = acting::assign(handle.rules(), &salts, kept.as_deref(), "`reactor.rules` does not have it");
     let w = map.key("rules").array(rules.len());
-    for (pattern, references) in rules {
-        w.map(2).str("rule").str(&pattern).str("files").array(references.len());
-        for reference in references {
-            w.str(&reference);
+    for Assigned { rule, actor, why } in rules {
+        w.map(4).str("rule").str(&rule.pattern).str("acts").str(actor.name()).str("why").str(&why);
+        w.str("files").array(rule.files.len());
+        for file in rule.files {
+            w.str(&file);
         }
     }
     Ok(map.into_bytes())
+}
+
+/// Why no events come to the reactor, if none do.
+fn no_events(ctx: &Ctx, buses: &[BusStatus]) -> Option<String> {
+    if buses.is_empty() {
+        return Some("no bus is read: `bus` names none".to_owned());
+    }
+    if let Some(why) = ctx.store.refusal().or_else(|| buses.iter().find_map(|bus| bus.refused.clone())) {
+        return Some(format!("the store takes no events: {why}"));
+    }
+    if buses.iter().any(|bus| bus.connected) {
+        return None;
+    }
+    let paths: Vec<_> = buses.iter().map(|bus| bus.path.display().to_string()).collect();
+    Some(format!("no bus is connected: {}", paths.join(", ")))
 }
 
 fn filter(args: &Args<'_>) -> Result<EventFilter, CallError> {
@@ -65,6 +99,7 @@ pub(super) fn history(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
     let before = args.count("before")?.map_or(ctx.store.durable(), |n| SeqNo(n as u64));
     let limit = args.count("limit")?.unwrap_or(20).clamp(1, LIST_ROWS_MAX);
     let state = args.text("state")?;
+    let replays = args.flag("replays")?;
     let mut rows = Vec::new();
     let (mut bytes, mut cursor, mut more) = (0, before, true);
     while rows.len() < limit && bytes < LIST_BYTES_MAX && more {
@@ -76,7 +111,9 @@ pub(super) fn history(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
         cursor = last.seq;
         for row in found {
             let said = get(&row.body, "state").and_then(as_text);
-            if rows.len() < limit && state.is_none_or(|wanted| said == Some(wanted)) {
+            let is_wanted = state.is_none_or(|wanted| wanted.split(',').any(|one| said == Some(one)))
+                && (!replays || get(&row.body, "replay").is_some());
+            if rows.len() < limit && is_wanted {
                 bytes += row.body.len();
                 rows.push(row);
             } else if rows.len() >= limit {
@@ -231,12 +268,12 @@ pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     Ok(map.into_bytes())
 }
 
-/// Makes the calls of a reaction again.
+/// Does again what was dead-lettered.
 pub(super) fn replay(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let handle = reactor(ctx)?;
     let says = |key| Ok::<bool, CallError>(args.raw(key).and_then(as_bool).unwrap_or(false));
-    let refused = |error: crate::reactor::run::replay::ReplayError| CallError::Refused(error.to_string());
-    let (calls, number) = if says("render")? {
+    let refused = |error: ReplayError| CallError::Refused(error.to_string());
+    let (replayed, number) = if says("render")? {
         let seq = args
             .count("seq")?
             .ok_or(CallError::BadArgs { key: "seq", expected: "the number of an event or a reaction" })?;
@@ -250,9 +287,13 @@ pub(super) fn replay(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         (handle.replay_event(SeqNo(event)).map_err(refused)?, event)
     } else {
         let record = found(ctx, args)?;
-        (handle.replay_calls(&record, says("all")?).map_err(refused)?, record.seq.0)
+        (handle.replay(&record, says("all")?).map_err(refused)?, record.seq.0)
     };
     let mut w = Writer::new();
-    w.map(2).str("seq").uint(number).str("count").uint(calls as u64);
+    let (what, count) = match replayed {
+        Replayed::Calls(count) => ("calls", count),
+        Replayed::Rules(count) => ("rules", count),
+    };
+    w.map(3).str("seq").uint(number).str("what").str(what).str("count").uint(count as u64);
     Ok(w.into_bytes())
 }

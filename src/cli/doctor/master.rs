@@ -12,7 +12,7 @@ use super::python::{Installed, single_file};
 use super::{Advice, Findings, Verdict, options};
 use crate::config::salt_master::{SaltMaster, same_place};
 use crate::config::{Config, SYSTEM_SOCKET};
-use crate::reactor::Account;
+use crate::reactor::{Account, acting};
 use crate::sls::Value;
 
 /// What the checks look at.
@@ -77,6 +77,7 @@ pub(super) fn look(found: &mut Findings, beside: &Beside<'_>) {
     keys(found, beside);
     reactor(found, beside);
     helper(found, beside);
+    nobody_reacts(found, beside);
 }
 
 /// The files themselves, in Salt's words where Salt has some.
@@ -413,6 +414,35 @@ fn helper(found: &mut Findings, beside: &Beside<'_>) {
             },
         ),
     }
+}
+
+/// A reactor that was handed over and that nobody took.
+fn nobody_reacts(found: &mut Findings, beside: &Beside<'_>) {
+    const CHECK: &str = "reactor";
+    let Beside { master, config, .. } = beside;
+    let salts = acting::of_master(master);
+    let is_ours = config.reactor.master.as_deref().is_some_and(|path| same_place(path, &master.conf_file));
+    if salts.runs || salts.rules.is_empty() || is_ours {
+        return;
+    }
+    let count = salts.rules.len();
+    found.advise(
+        CHECK,
+        Verdict::Problem,
+        format!(
+            "nobody acts on the {count} rules of `reactor` ({}): Salt's own reactor is off ({}), and the daemon has none for this master",
+            said_at(master, CHECK),
+            said_at(master, "engines")
+        ),
+        Advice {
+            why: "events that these rules take cause nothing".to_owned(),
+            write: format!(
+                "`reactor: {{master: {}}}` into the daemon's configuration, and restart it; or take `saltcellar-reactor` out of the \
+                 master's `engines`, and restart the master",
+                master.conf_file.display()
+            ),
+        },
+    );
 }
 
 /// Does the daemon react for the master of that file? With `shadow` it looks on and carries nothing out.

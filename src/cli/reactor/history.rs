@@ -6,10 +6,11 @@ use serde_json::Value as Json;
 
 use super::super::ask::{Names, Pages};
 use super::super::nested::leaf;
-use super::super::output::{Format, Output};
+use super::super::output::{Format, Output, plain};
 use super::super::table::{Column, Table};
 use super::super::when::{Stretch, short};
 use super::super::{Global, ask, jobs};
+use crate::model::{Location, ReactionFailure};
 
 /// Flags of `reactor history`.
 #[derive(clap::Args)]
@@ -23,9 +24,9 @@ pub(in crate::cli) struct Args {
     /// Only events of this minion
     #[arg(long, value_name = "ID")]
     minion: Option<String>,
-    /// Only reactions that ended so: done, dead, left
-    #[arg(long, value_name = "STATE", value_parser = ["done", "dead", "left"])]
-    state: Option<String>,
+    /// Only reactions in these states: done, failed, partial, dead, left
+    #[arg(long, value_name = "STATE,..", value_delimiter = ',', value_parser = ["done", "failed", "partial", "dead", "left"])]
+    state: Vec<String>,
     #[command(flatten)]
     when: Stretch,
     /// Only reactions before this number
@@ -34,12 +35,13 @@ pub(in crate::cli) struct Args {
 }
 
 pub(super) const EXAMPLES: &str = "\
-`done`: every call was made. `dead`: a call was set aside, and `reactor replay` makes it. `left`: nothing was \
-done, for the reason shown.
+`done`: every call was made. `failed`: rendering failed, and no call was made. `dead`: no call could be made. `partial`: some \
+calls were made, and the rest failed to render or could not be made. `reactor replay` does what is left to do of these three. `left`: \
+nothing was done, for the reason shown.
 
 Examples:
   saltcellar reactor history --since 1h
-  saltcellar reactor history --state dead
+  saltcellar reactor history --state failed,partial,dead
   saltcellar reactor history --tag 'salt/minion/*/start' --output json";
 
 const NAMES: Names = Names { call: "reactor_history", rows: "reactions", cursor: "seq" };
@@ -47,7 +49,8 @@ const NAMES: Names = Names { call: "reactor_history", rows: "reactions", cursor:
 pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
     let client = ask::connect(global)?;
     let text = |value: Option<String>| value.map_or(Value::Nil, Value::from);
-    let mut said = vec![("tag", text(args.tag)), ("minion", text(args.minion)), ("state", text(args.state))];
+    let state = Some(args.state.join(",")).filter(|states| !states.is_empty());
+    let mut said = vec![("tag", text(args.tag)), ("minion", text(args.minion)), ("state", text(state))];
     said.extend(args.when.said());
     let before = args.before.map_or(Value::Nil, Value::from);
     let mut pages = Pages::new(client, NAMES, said, before, args.limit);
@@ -68,8 +71,20 @@ pub(super) fn table() -> Table {
         Column::left("STATE"),
         Column::right("MS"),
         Column::shrinks("TAG"),
-        Column::shrinks("CALLS"),
+        Column::shrinks("CALLS, FAILURES"),
     ])
+}
+
+/// What failed of a reaction: file, line and cause of each.
+pub(in crate::cli) fn failures(record: &Json) -> impl Iterator<Item = String> + '_ {
+    let list = record.get("failures").and_then(Json::as_array).into_iter().flatten();
+    list.map(|failure| {
+        let text = |name: &str| failure.get(name).and_then(Json::as_str).unwrap_or_default().to_owned();
+        let line = failure.get("line").and_then(Json::as_u64).and_then(|line| u32::try_from(line).ok());
+        let rendered = failure.get("rendered").and_then(Json::as_bool).unwrap_or(false);
+        let at = Location { file: text("file"), line, rendered };
+        plain(&ReactionFailure { at, cause: text("cause") }.to_string()).into_owned()
+    })
 }
 
 pub(super) fn row(reaction: &Json) -> Vec<String> {
@@ -86,7 +101,7 @@ pub(super) fn row(reaction: &Json) -> Vec<String> {
         let on = if tgt.is_empty() { String::new() } else { format!(" {tgt}") };
         format!("{}.{}{on}: {}", said("client"), said("fun"), said("outcome"))
     });
-    let calls: Vec<_> = calls.collect();
+    let calls: Vec<_> = calls.chain(failures(record).map(|failure| format!("failed: {failure}"))).collect();
     vec![
         leaf(of("seq")),
         short(of("time")),

@@ -1,50 +1,111 @@
-//! `saltcellar reactor list`: the rules, and how the reactor is.
+//! `saltcellar reactor list`: the rules, who acts on each, and the state of the reactor.
+
+use std::path::PathBuf;
 
 use anyhow::Context as _;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use super::super::nested::leaf;
 use super::super::output::{Format, Output, plain};
 use super::super::table::{Column, Table};
 use super::super::when::iso_in;
 use super::super::{Global, ask};
+use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
+use crate::reactor::acting;
 
-pub(super) fn run(global: &Global) -> anyhow::Result<()> {
+/// Flags of `reactor list`.
+#[derive(clap::Args)]
+pub(in crate::cli) struct Args {
+    /// The Salt master's configuration file, whose rules are listed if the daemon has no reactor
+    #[arg(long, value_name = "FILE", default_value = SALT_MASTER_FILE)]
+    master_config: PathBuf,
+}
+
+pub(super) const EXAMPLES: &str = "\
+ACTS is who acts on events that the rule takes: saltcellar, salt (Salt's own reactor), nobody, or both. It follows from the master's \
+configuration, from whether the bus is connected and the store takes events, and from `reactor.shadow`.
+
+Examples:
+  saltcellar reactor list
+  saltcellar reactor list --output json | jq '.rules[] | select(.acts != \"saltcellar\")'";
+
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
-    let mut answer = ask::call(&mut client, "reactor_list", []).context("list the rules")?;
-    if let Some(refused) = answer.get_mut("refused") {
-        iso_in(refused);
+    let status = ask::call(&mut client, "status", []).context("ask how the daemon is")?;
+    let has_reactor = status.get("reactor").and_then(Json::as_bool) != Some(false);
+    let mut answer = if has_reactor {
+        ask::call(&mut client, "reactor_list", []).context("list the rules")?
+    } else {
+        without(args)
+    };
+    for time in ["refused", "salts_call"] {
+        if let Some(value) = answer.get_mut(time) {
+            iso_in(value);
+        }
     }
     let mut out = Output::new(global.output);
     if out.format != Format::Table {
         out.json(&answer)?;
         return Ok(out.flush()?);
     }
+    print(&mut out, &answer)?;
+    Ok(out.flush()?)
+}
+
+/// What the master's configuration says, where the daemon has no reactor.
+fn without(args: &Args) -> Json {
+    let salts = acting::of_master(&SaltMaster::read(&args.master_config));
+    let lacks = "the daemon has no reactor: `reactor.master` is not set";
+    let rules = acting::assign(Vec::new(), &salts, None, lacks).into_iter().map(|one| {
+        let (rule, files) = (one.rule.pattern, one.rule.files);
+        json!({"rule": rule, "acts": one.actor.name(), "why": one.why, "files": files})
+    });
+    json!({"kept": lacks, "salts_reactor": salts.runs, "rules": rules.collect::<Json>()})
+}
+
+fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
     let field = |name: &str| answer.get(name).map(leaf).unwrap_or_default();
     let is = |name: &str| answer.get(name).and_then(Json::as_bool).unwrap_or(false);
-    let state = match (is("shadow"), is("master_away")) {
-        (true, _) => "watches only (shadow)",
-        (false, true) => "waits for the master",
-        (false, false) => "acts",
+    let kept = field("kept");
+    let state = match (kept.is_empty(), is("master_away")) {
+        (false, _) => format!("it does not act: {kept}"),
+        (true, true) => "it waits for the master".to_owned(),
+        (true, false) => "it acts".to_owned(),
     };
-    out.line(&format!(
-        "it {state}; {} events behind, {} waiting, {} open",
-        field("behind"),
-        field("waiting"),
-        field("open")
-    ))?;
+    let numbers = ["behind", "unstored", "waiting", "open"].map(|name| (name, field(name)));
+    let numbers: Vec<_> = numbers
+        .into_iter()
+        .filter(|(_, number)| !number.is_empty())
+        .map(|(name, number)| match name {
+            "behind" => format!("{number} events behind"),
+            "unstored" => format!("{number} not stored yet"),
+            _ => format!("{number} {name}"),
+        })
+        .collect();
+    out.line(&plain(&[state, numbers.join(", ")].join("; ")).trim_end_matches("; "))?;
+    if let Some(ended) = answer.get("reactions").and_then(Json::as_object) {
+        let counts: Vec<_> = ended.iter().map(|(state, count)| format!("{} {state}", leaf(count))).collect();
+        out.line(&format!("reactions since the start: {}", counts.join(", ")))?;
+    }
     if let Some(refused) = answer.get("refused") {
         let of = |name: &str| refused.get(name).map(leaf).unwrap_or_default();
         let words =
             format!("since {} its configuration cannot be used, and is not: {}", of("time"), of("why"));
         out.line(&plain(&words))?;
     }
+    if let Some(call) = answer.get("salts_call") {
+        let of = |name: &str| call.get(name).map(leaf).unwrap_or_default();
+        out.line(&plain(&format!("another reactor called {} at {}", of("fun"), of("time"))))?;
+    }
+    let rules = answer.get("rules").and_then(Json::as_array).cloned().unwrap_or_default();
     let row = |rule: &Json| {
+        let of = |name: &str| rule.get(name).map(leaf).unwrap_or_default();
         let files = rule.get("files").and_then(Json::as_array);
         let files: Vec<_> = files.into_iter().flatten().map(leaf).collect();
-        vec![rule.get("rule").map(leaf).unwrap_or_default(), files.join(", ")]
+        vec![of("rule"), of("acts"), files.join(", "), of("why")]
     };
-    let rules: Vec<_> = answer.get("rules").and_then(Json::as_array).into_iter().flatten().map(row).collect();
-    Table::new([Column::left("RULE"), Column::shrinks("FILES")]).print(&mut out, &rules)?;
-    Ok(out.flush()?)
+    let rows: Vec<_> = rules.iter().map(row).collect();
+    let columns =
+        [Column::left("RULE"), Column::left("ACTS"), Column::shrinks("FILES"), Column::shrinks("WHY")];
+    Ok(Table::new(columns).print(out, &rows)?)
 }

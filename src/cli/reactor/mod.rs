@@ -18,14 +18,16 @@ use crate::config::salt_master::{Role, SALT_MASTER_FILE, SALT_PYTHON, SaltMaster
 use crate::reactor::{Helper, HelperOptions, NoSalt, Salt};
 
 pub(super) use self::check::Broken;
+pub(super) use self::history::failures;
 pub(super) use self::parity::NotAsSalt;
 pub(super) use self::shadow::Unlike;
 
 /// Verbs under `reactor`.
 #[derive(clap::Subcommand)]
 pub(super) enum Reactor {
-    /// The rules, and how the reactor is
-    List,
+    /// List the rules and who acts on each: saltcellar, Salt's own reactor, nobody, or both
+    #[command(after_long_help = list::EXAMPLES)]
+    List(list::Args),
     /// What was done about events, the newest at the bottom
     #[command(after_long_help = history::EXAMPLES)]
     History(history::Args),
@@ -35,7 +37,7 @@ pub(super) enum Reactor {
     /// Which rules take a tag, and what was done about it last
     #[command(after_long_help = why::EXAMPLES)]
     Why(why::Args),
-    /// Do again what was set aside
+    /// Do again what was dead-lettered: calls that were not made, files that failed to render
     #[command(after_long_help = replay::EXAMPLES)]
     Replay(replay::Args),
     /// In what our reactor, in shadow, and Salt's own differ
@@ -105,7 +107,7 @@ impl SaltArgs {
 
 pub(super) fn run(global: &Global, reactor: Reactor) -> anyhow::Result<()> {
     match reactor {
-        Reactor::List => list::run(global),
+        Reactor::List(args) => list::run(global, &args),
         Reactor::History(args) => history::run(global, args),
         Reactor::Show(args) => show::run(global, &args),
         Reactor::Why(args) => why::run(global, &args),

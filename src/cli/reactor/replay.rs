@@ -1,4 +1,4 @@
-//! `saltcellar reactor replay`: doing again what was set aside.
+//! `saltcellar reactor replay`: doing again what was dead-lettered.
 
 use anyhow::Context as _;
 use rmpv::Value;
@@ -21,10 +21,11 @@ pub(in crate::cli) struct Args {
 }
 
 pub(super) const EXAMPLES: &str = "\
-Root, the daemon's user and the owner of the master's bus can replay. The replay has a record of its own in the history.
+Makes calls that were dead-lettered. Of a reaction that failed to render, wholly or in part, the event is rendered again, by the same \
+rules as they are now; calls that were made already are left out, unless --all is given. Root, the daemon's user and the owner of the master's bus can replay. The replay has a record of its own in the history.
 
 Examples:
-  saltcellar reactor history --state dead
+  saltcellar reactor history --state failed,partial,dead
   saltcellar reactor replay 18234
   saltcellar reactor replay 18230 --render";
 
@@ -39,8 +40,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut out = Output::new(global.output);
     if out.format == Format::Table {
         let of = |name: &str| answer.get(name).map(leaf).unwrap_or_default();
-        let what = if args.render { "rules" } else { "calls" };
-        out.line(&format!("{} {what} of {} are under way again", of("count"), of("seq")))?;
+        let doing = if of("what") == "rules" { "being rendered again" } else { "being made again" };
+        out.line(&format!("{} {} of {} are {doing}", of("count"), of("what"), of("seq")))?;
     } else {
         out.json(&answer)?;
     }

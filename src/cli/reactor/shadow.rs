@@ -14,7 +14,8 @@ use crate::api::client::{Client, ClientError, args};
 use crate::clock::{Clock, Micros};
 use crate::limits::{REACTOR_MODE_TOLD, REACTOR_SHADOW_WINDOW_MAX};
 use crate::master::pack;
-use crate::reactor::shadow::{Act, Comparer, Difference, Item, Ours, Salts, Verdict};
+use crate::model::ReactionFailure;
+use crate::reactor::shadow::{Act, Comparer, Difference, Failed, Item, Ours, Salts, Verdict};
 use crate::sls;
 use crate::wire::json::to_json;
 
@@ -35,7 +36,8 @@ pub(in crate::cli) struct Args {
 pub(super) const EXAMPLES: &str = "\
 Holds what our reactor would have called against what Salt's own reactor called, while ours was in shadow, out of the \
 log. `only ours`: Salt did nothing like it within reactor.shadow_window after the event. `only Salt's`: no rule of ours \
-wanted it, or one did and is kept from it, by `once_per`, `debounce`, `rate`, `budget` or `allow`, which is then said. `differs`: in the fields shown. `unseen`: nothing of Salt's side can be seen, as with `caller`. A job shows \
+wanted it, or one did and is kept from it, by `once_per`, `debounce`, `rate`, `budget` or `allow`, which is then said. \
+`ours failed`: our rendering failed, with file, line and cause; Salt's call in its place is shown, if one can be seen. `differs`: in the fields shown. `unseen`: nothing of Salt's side can be seen, as with `caller`. A job shows \
 whether a reactor published it only where saltcellar is the master's job cache; without, jobs that ours has nothing like \
 are counted apart. Of a job whose target no minion matches Salt leaves nothing behind, so it is `only ours`.
 
@@ -57,12 +59,13 @@ struct Counts {
     differs: u64,
     only_ours: u64,
     only_salts: u64,
+    failed: u64,
     unseen: u64,
 }
 
 impl Counts {
     fn differences(self) -> u64 {
-        self.differs + self.only_ours + self.only_salts
+        self.differs + self.only_ours + self.only_salts + self.failed
     }
 
     fn json(self) -> JsonMap<String, Json> {
@@ -71,6 +74,7 @@ impl Counts {
             ("differs", self.differs),
             ("only_ours", self.only_ours),
             ("only_salts", self.only_salts),
+            ("failed", self.failed),
             ("unseen", self.unseen),
         ];
         pairs.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect()
@@ -101,6 +105,7 @@ impl Report {
                 let rules = ours.as_ref().map(|ours| ours.rules.join(", "));
                 (rules.unwrap_or_default(), |counts| &mut counts.only_salts)
             }
+            Verdict::OursFailed(failed, _) => (failed.rules.join(", "), |counts| &mut counts.failed),
             Verdict::Unseen(ours, _) => (ours.rules.join(", "), |counts| &mut counts.unseen),
             Verdict::Unattributed(_) => {
                 self.unattributed += 1;
@@ -234,6 +239,11 @@ fn of_salts(salts: &Salts) -> Json {
     })
 }
 
+fn failure(failure: &ReactionFailure) -> Json {
+    let ReactionFailure { at, cause } = failure;
+    json!({"file": at.file, "line": at.line, "rendered": at.rendered, "cause": cause})
+}
+
 fn difference(verdict: &Verdict) -> Json {
     match verdict {
         Verdict::Differs(ours, salts, fields) => {
@@ -253,6 +263,16 @@ fn difference(verdict: &Verdict) -> Json {
                 "ours": of_ours(ours),
             })),
         }),
+        Verdict::OursFailed(failed, salts) => {
+            json!({
+                "what": "ours_failed",
+                "ours": {
+                    "event": failed.event.0, "time": failed.at.iso(), "tag": failed.tag, "rules": failed.rules,
+                    "reaction": failed.reaction.0, "failures": failed.failures.iter().map(failure).collect::<Vec<_>>(),
+                },
+                "salts": salts.as_ref().map(|salts| of_salts(salts)),
+            })
+        }
         Verdict::Same(..) | Verdict::Unseen(..) | Verdict::Unattributed(_) => Json::Null,
     }
 }
@@ -268,10 +288,12 @@ fn print(out: &mut Output, report: &Report, read: &Read) -> anyhow::Result<()> {
         Column::right("DIFFERS"),
         Column::right("ONLY OURS"),
         Column::right("ONLY SALT'S"),
+        Column::right("OURS FAILED"),
         Column::right("UNSEEN"),
     ];
     let row = |name: &str, counts: &Counts| {
-        let numbers = [counts.same, counts.differs, counts.only_ours, counts.only_salts, counts.unseen];
+        let numbers =
+            [counts.same, counts.differs, counts.only_ours, counts.only_salts, counts.failed, counts.unseen];
         let mut row = vec![plain(name).into_owned()];
         row.extend(numbers.map(|count| count.to_string()));
         row
@@ -353,6 +375,22 @@ fn tell(out: &mut Output, verdict: &Verdict) -> anyhow::Result<()> {
                 out.line(&plain(&format!("  ours is not made: {}", ours.why())))?;
             }
             arguments(out, &salts.act)?;
+        }
+        Verdict::OursFailed(failed, salts) => {
+            match salts {
+                Some(salts) => {
+                    out.heading(&format!("ours failed: {}", call(&salts.act)))?;
+                    out.line(&with(salts))?;
+                }
+                None => out.heading("ours failed, and nothing can be seen that Salt did")?,
+            }
+            let Failed { event, tag, rules, reaction, .. } = failed;
+            let (at, rules) = (time(failed.at), rules.join(", "));
+            let words = format!("  event {event} {tag} of {at}, rule {rules}, reaction {reaction}");
+            out.line(&plain(&words))?;
+            for failure in &failed.failures {
+                out.line(&plain(&format!("  our rendering failed: {failure}")))?;
+            }
         }
         Verdict::Same(..) | Verdict::Unseen(..) | Verdict::Unattributed(_) => {}
     }

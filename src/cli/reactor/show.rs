@@ -8,6 +8,7 @@ use super::super::nested::{leaf, nested};
 use super::super::output::{Format, Output};
 use super::super::when::iso_in;
 use super::super::{Global, ask};
+use super::history;
 
 /// Flags of `reactor show`.
 #[derive(clap::Args)]
@@ -71,6 +72,14 @@ fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
             out.line("    result:")?;
             out.text(&nested(result, 6))?;
         }
+    }
+    let failures: Vec<_> = history::failures(record).collect();
+    if !failures.is_empty() {
+        out.line("")?;
+        out.heading("failed:")?;
+    }
+    for failure in failures {
+        out.line(&format!("    {failure}"))?;
     }
     for note in list("notes") {
         let part = |n: usize| note.get(n).and_then(Json::as_str).unwrap_or_default().to_owned();

@@ -181,6 +181,12 @@ impl Shared {
         }
     }
 
+    /// Why the store refused what was offered last; none once it takes something again.
+    pub fn refused(&self) -> Option<String> {
+        let state = self.lock();
+        state.held.then(|| state.words.clone())
+    }
+
     /// The store's answer to a flight.
     fn answered(&self, flight: u64, outcome: Result<(), String>) {
         let mut state = self.lock();

@@ -41,6 +41,8 @@ pub struct Task {
     pub resumed: bool,
     /// The record that this is a replay of.
     pub replay: Option<SeqNo>,
+    /// Calls that the record of which this is a replay had made.
+    pub made_before: Vec<u64>,
     /// In shadow: why nothing would be done about it. It is rendered all the same, so that it is known what Salt's reactor does alone.
     pub left: Option<&'static str>,
     /// How far it is; none before its first turn.

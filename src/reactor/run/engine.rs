@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::desk::{Desk, Task};
 use super::ledger::Ledger;
-use super::origins::Origins;
+use super::origins::{Origins, Strangers};
 use super::record::{self, Record, option_of};
 use super::recorder::Recorder;
 use super::{Ask, Event, React, lock, micros};
@@ -18,7 +18,7 @@ use crate::limits::{
     REACTOR_SEARCH_BYTES, REACTOR_STOP_PATIENCE, REACTOR_WORKERS, STOP_CHECK,
 };
 use crate::metrics::Metrics;
-use crate::model::{EventFilter, Glob, REACTION_TAG, ReactorSettings, SeqNo};
+use crate::model::{EventFilter, Glob, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo};
 use crate::reactor::shadow::{self, Comparer};
 use crate::shutdown::Drain;
 use crate::store::{Intake, Store, StoreError};
@@ -91,6 +91,8 @@ pub(super) struct Shared {
     pub(super) ledger: Mutex<Ledger>,
     /// Runners that were started, and until when a word of them may take.
     pub(super) runners: Mutex<HashMap<String, (Micros, String)>>,
+    /// Calls of another reactor while ours acts.
+    pub(super) salts_calls: Mutex<Strangers>,
     pub(super) master_away: AtomicBool,
     pub(super) drain: Drain,
     kept: AtomicU64,
@@ -135,6 +137,7 @@ impl Reactor {
             origins: Mutex::default(),
             ledger: Mutex::new(ledger),
             runners: Mutex::default(),
+            salts_calls: Mutex::default(),
             master_away: AtomicBool::new(false),
             drain: Drain::new(),
             kept: AtomicU64::new(u64::MAX),
@@ -142,6 +145,7 @@ impl Reactor {
         // Kept before anything is done: a first event that is open when the daemon is killed must be known.
         shared.keep();
         shared.remember_once()?;
+        shared.doubt();
         shared.tell_mode(true);
         let mut threads = Vec::new();
         let mut spawn = |name: String, work: fn(&Arc<Shared>)| {
@@ -211,6 +215,11 @@ impl Shared {
     fn tell_mode(&self, started: bool) {
         let now = self.clock.now();
         self.recorder.write(shadow::mode(self.settings().shadow, started, now));
+    }
+
+    /// Calls by a reactor that come now may be ours without our knowing.
+    pub(super) fn doubt(&self) {
+        lock(&self.salts_calls).doubt(self.clock.now());
     }
 
     /// Puts a task on the desk.
@@ -323,6 +332,7 @@ impl Shared {
             self.recorder.offer_again();
             self.keep();
             self.look_after_runners();
+            lock(&self.salts_calls).settle(&lock(&self.origins), self.clock.now());
             if told.elapsed() >= REACTOR_MODE_TOLD {
                 self.tell_mode(false);
                 told = Instant::now();
@@ -422,6 +432,7 @@ impl Handle {
         };
         if changes {
             shared.tell_mode(false);
+            shared.doubt();
         }
         *lock(&shared.refused) = None;
         shared.metrics.reactor_reloads.add(1);
@@ -443,9 +454,46 @@ impl Handle {
         lock(&self.0.desk).next_at()
     }
 
-    /// The rules: each pattern, and what it refers to.
-    pub fn rules(&self) -> Vec<(String, Vec<String>)> {
+    /// The rules.
+    pub fn rules(&self) -> Vec<ListedRule> {
         self.0.rules().all()
+    }
+
+    /// Salt's own reactor: as the configuration has it, or on if it has been seen to act.
+    pub fn salts_reactor(&self) -> SaltsReactor {
+        let mut salts = self.0.settings().salts.clone();
+        salts.runs |= lock(&self.0.salts_calls).seen(self.0.clock.now()).is_some();
+        salts
+    }
+
+    /// The latest call of another reactor, if there was one lately while ours acts.
+    pub fn salts_call(&self) -> Option<(Micros, String)> {
+        lock(&self.0.salts_calls).seen(self.0.clock.now())
+    }
+
+    /// What in here keeps the reactor from acting on events.
+    pub fn kept_by(&self) -> Option<String> {
+        let shared = &self.0;
+        let Ruled { rules, settings } = shared.ruled();
+        if settings.shadow && settings.salts.runs {
+            return Some("it only watches, because Salt's own reactor is on".to_owned());
+        }
+        if settings.shadow {
+            return Some("it only watches: `reactor.shadow` is true".to_owned());
+        }
+        let full = || "records of reactions cannot be written to the log".to_owned();
+        rules.idle().or_else(|| shared.recorder.is_full().then(full))
+    }
+
+    /// Reactions since the start by how they ended: done, failed, partial, dead.
+    pub fn ended(&self) -> [(&'static str, u64); 4] {
+        let metrics = &self.0.metrics;
+        [
+            ("done", metrics.reactions_done.get()),
+            ("failed", metrics.reactions_failed.get()),
+            ("partial", metrics.reactions_partial.get()),
+            ("dead", metrics.reactions_dead.get()),
+        ]
     }
 
     /// The patterns of the rules that take a tag.

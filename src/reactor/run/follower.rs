@@ -109,6 +109,14 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
             shared.compare(&row);
             seen = seen.max(Some(row.at).filter(|_| shadow::is_timely(row.source)));
         }
+        if !compares
+            && fold.is_none()
+            && is_of_a_bus(&row)
+            && let Some(salts) = shadow::master_call(&row)
+        {
+            let mut strangers = lock(&shared.salts_calls);
+            strangers.note(&salts.jid, &salts.act.fun, shared.clock.now());
+        }
         if row.kind == Kind::Reaction {
             if let Some(told) = told(row.body) {
                 lock(&shared.ledger).told(&told);
@@ -186,6 +194,7 @@ fn admit(
             begun,
             resumed,
             replay: None,
+            made_before: Vec::new(),
             left: None,
             progress: None,
         };

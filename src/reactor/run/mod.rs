@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use crate::clock::Micros;
 use crate::master::{Answer, Call, Master, MasterError};
-use crate::model::{NoteLevel, SeqNo};
+use crate::model::{ListedRule, NoteLevel, ReactionFailure, SeqNo};
 use crate::sls::value::Value;
 
 /// An event that rules look at.
@@ -58,9 +58,14 @@ pub trait React: Send + Sync {
     /// The patterns of the rules that take a tag, in the order of the configuration, each once.
     fn matching(&self, tag: &str) -> Vec<Arc<str>>;
 
-    /// Each pattern, and what it refers to.
-    fn all(&self) -> Vec<(String, Vec<String>)> {
+    /// The rules.
+    fn all(&self) -> Vec<ListedRule> {
         Vec::new()
+    }
+
+    /// Why no event is taken at the moment, whatever the rules are.
+    fn idle(&self) -> Option<String> {
+        None
     }
 
     /// Renders what these of them refer to.
@@ -80,6 +85,8 @@ pub struct Reacted {
     pub fired: Vec<(String, Value)>,
     /// What is to be said.
     pub notes: Vec<(NoteLevel, String)>,
+    /// What failed, so that there is no call of it.
+    pub failures: Vec<ReactionFailure>,
 }
 
 impl Default for Reacted {
@@ -90,7 +97,16 @@ impl Default for Reacted {
             wanted: Vec::new(),
             fired: Vec::new(),
             notes: Vec::new(),
+            failures: Vec::new(),
         }
+    }
+}
+
+impl Reacted {
+    /// A failure of which nothing else has told.
+    pub fn fail(&mut self, cause: String) {
+        self.notes.push((NoteLevel::Error, cause.clone()));
+        self.failures.push(ReactionFailure { cause, ..ReactionFailure::default() });
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::{Event, React, Reacted, Wanted, What};
 use crate::master::{Call as Request, Cmd};
-use crate::model::{Note, NoteLevel};
+use crate::model::{ListedRule, Note};
+use crate::reactor::manage::is_answer;
 use crate::reactor::{Body, Call, Client, Detail, Pipeline, Worker};
 use crate::sls::Value;
 
@@ -31,24 +32,24 @@ impl Native {
 
 impl React for Native {
     fn matching(&self, tag: &str) -> Vec<Arc<str>> {
+        if is_answer(tag) {
+            return Vec::new();
+        }
         if memchr::memmem::find(tag.as_bytes(), MANAGE.as_bytes()).is_some() {
             return vec![MANAGE.into()];
         }
         self.pipeline.matching(tag)
     }
 
-    fn all(&self) -> Vec<(String, Vec<String>)> {
-        let Ok(rules) = self.pipeline.rules() else { return Vec::new() };
-        let text = |value: &Value| value.as_str().map_or_else(|| value.python_repr(), str::to_owned);
-        let mut found = Vec::new();
-        for (pattern, value) in rules.entries.iter().filter_map(Value::as_map).flatten() {
-            let references = match value {
-                Value::List(items) => items.iter().map(text).collect(),
-                other => vec![text(other)],
-            };
-            found.push((text(&pattern.0), references));
+    fn all(&self) -> Vec<ListedRule> {
+        self.pipeline.rules().map(|rules| rules.listed()).unwrap_or_default()
+    }
+
+    fn idle(&self) -> Option<String> {
+        if !self.pipeline.is_leader() {
+            return Some("`salt-run reactor.set_leader` made another one the leader".to_owned());
         }
-        found
+        self.pipeline.rules().err().map(|note| note.to_string())
     }
 
     fn react(&self, event: &Event, rules: &[Arc<str>]) -> Reacted {
@@ -67,15 +68,18 @@ impl React for Native {
             wanted: Vec::new(),
             fired: out.fired.into_iter().map(|fired| (fired.tag, fired.data)).collect(),
             notes: Vec::new(),
+            failures: out.notes.iter().filter_map(Note::failure).collect(),
         };
         let note = |note: &Note| (note.level, note.to_string());
         reacted.notes.extend(out.notes.iter().map(note));
         for call in out.calls {
             match wanted(&call) {
                 Some(wanted) => reacted.wanted.push(wanted),
-                None => reacted.notes.push((
-                    NoteLevel::Error,
-                    format!("a call of {} has no function's name and cannot be made", call.client().name()),
+                // Why a job cannot be published is among the notes.
+                None if matches!(&call, Call::Local(local) if local.publish.is_none()) => {}
+                None => reacted.fail(format!(
+                    "a call of {} has no function's name and cannot be made",
+                    call.client().name()
                 )),
             }
         }
@@ -105,4 +109,38 @@ fn wanted(call: &Call) -> Option<Wanted> {
         }
     };
     Some(Wanted { id: text(call.id()), sls, what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::salt_master::SaltMaster;
+    use crate::model::SeqNo;
+    use crate::reactor::NoSalt;
+
+    #[test]
+    fn the_reactor_s_own_answer_to_a_request_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("master");
+        std::fs::write(&file, format!("cachedir: {}\nreactor: [{{'*': /a}}]\n", dir.path().display()))
+            .unwrap();
+        std::fs::write(dir.path().join(".root_key"), "the key").unwrap();
+        let native = Native::new(Arc::new(Pipeline::new(&SaltMaster::read(&file), Arc::new(NoSalt))));
+        let matching = |tag: &str| native.matching(tag).iter().map(ToString::to_string).collect::<Vec<_>>();
+        let request = "salt/run/1/salt/reactors/manage/list";
+        assert_eq!(matching(request), [MANAGE]);
+        let mut body = crate::wire::msgpack::Writer::new();
+        body.map(1).str("key").str("the key");
+        let event = Event {
+            seq: SeqNo(1),
+            at: crate::clock::Micros(1),
+            tag: request.to_owned(),
+            body: body.into_bytes().into(),
+            minion: String::new(),
+        };
+        let reacted = native.react(&event, &native.matching(request));
+        assert_eq!((reacted.failures, reacted.fired.len()), (Vec::new(), 1));
+        // On the bus it looks like a request without the key.
+        assert!(matching(&reacted.fired[0].0).is_empty(), "{:?}", reacted.fired);
+    }
 }

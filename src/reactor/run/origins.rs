@@ -1,8 +1,13 @@
 //! Which jobs are reactions, and how deep: reactions to events of reactions are how loops begin.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
-use crate::limits::REACTOR_ORIGINS_MAX;
+use super::micros;
+use crate::clock::Micros;
+use crate::limits::{
+    REACTOR_ORIGINS_MAX, REACTOR_STRANGER_LASTS, REACTOR_STRANGER_SETTLES, REACTOR_STRANGERS_MAX,
+};
 use crate::wire::msgpack::{as_text, get};
 
 /// The user in whose name Salt's reactor, and ours, runs runners and wheels. Events of theirs are nothing to react to.
@@ -35,6 +40,52 @@ impl Origins {
     }
 }
 
+/// Calls of runners and wheel functions by a reactor, of which it is not known yet whether ours made them: the master's answer with the
+/// jid may come later than the event.
+#[derive(Debug, Default)]
+pub struct Strangers {
+    waiting: VecDeque<(Micros, String, String)>,
+    seen: Option<(Micros, String)>,
+    /// Ours may have had an answer that was lost, or was made before the start: until then nothing is held against another reactor.
+    quiet_until: Micros,
+}
+
+impl Strangers {
+    /// A reactor made a call.
+    pub fn note(&mut self, jid: &str, fun: &str, now: Micros) {
+        if now >= self.quiet_until && self.waiting.len() < REACTOR_STRANGERS_MAX {
+            self.waiting.push_back((now, jid.to_owned(), fun.to_owned()));
+        }
+    }
+
+    /// What comes now may be ours without our knowing.
+    pub fn doubt(&mut self, now: Micros) {
+        self.quiet_until = later(now, REACTOR_STRANGER_SETTLES);
+        self.waiting.clear();
+    }
+
+    /// Looks at those for which the master has had its time to answer.
+    pub fn settle(&mut self, origins: &Origins, now: Micros) {
+        while let Some((at, jid, fun)) = self.waiting.pop_front() {
+            if now < later(at, REACTOR_STRANGER_SETTLES) {
+                return self.waiting.push_front((at, jid, fun));
+            }
+            if origins.depth(&jid) == 0 {
+                self.seen = Some((at, fun));
+            }
+        }
+    }
+
+    /// The latest call of another reactor, if there was one lately.
+    pub fn seen(&self, now: Micros) -> Option<(Micros, String)> {
+        self.seen.clone().filter(|(at, _)| now < later(*at, REACTOR_STRANGER_LASTS))
+    }
+}
+
+fn later(at: Micros, by: Duration) -> Micros {
+    Micros(at.0.saturating_add(micros(by)))
+}
+
 /// Did a reactor cause the event, by its own words? As Salt has it: `user` at the top of the data, spelled exactly so.
 pub fn says_reactor(body: &[u8]) -> bool {
     memchr::memmem::find(body, REACTOR_USER.as_bytes()).is_some()
@@ -56,6 +107,25 @@ mod tests {
             origins.note(&format!("n{n}"), 0);
         }
         assert_eq!((origins.depth("1"), origins.depths.len()), (0, REACTOR_ORIGINS_MAX));
+    }
+
+    #[test]
+    fn a_call_is_another_reactor_s_only_if_the_master_never_says_that_it_is_ours() {
+        let (mut strangers, mut origins) = (Strangers::default(), Origins::default());
+        let at = |seconds: i64| Micros(1_795_000_000_000_000 + seconds * 1_000_000);
+        strangers.doubt(at(0));
+        strangers.note("before", "state.orch", at(1));
+        strangers.note("ours", "state.orch", at(40));
+        strangers.settle(&origins, at(41));
+        origins.note("ours", 0);
+        strangers.settle(&origins, at(80));
+        assert_eq!(strangers.seen(at(80)), None);
+        strangers.note("theirs", "state.orch", at(81));
+        strangers.settle(&origins, at(82));
+        assert_eq!(strangers.seen(at(82)), None, "it may still become ours");
+        strangers.settle(&origins, at(112));
+        assert_eq!(strangers.seen(at(112)), Some((at(81), "state.orch".to_owned())));
+        assert_eq!(strangers.seen(at(3_700)), None);
     }
 
     #[test]

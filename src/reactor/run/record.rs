@@ -4,12 +4,17 @@
 //! tag    saltcellar/reaction/<tag of the event>      minion   as of the event
 //! body   msgpack map
 //!        event     sequence number of the event               at       when that arrived, microseconds since 1970
-//!        state     begun, done, dead, or left                  why      if it was left: old, quiet, once, rate, budget, depth, ...
+//!        state     begun, done, failed, partial, dead, left    why      if it was left: old, quiet, once, rate, budget, depth, ...
 //!        rules     patterns of the rules that this is about    of       how many rules took the event
 //!        began     when their turn came                        ended    when it was over
 //!        files     list of [file, rendered text]              chunks   the low chunks
 //!        calls     list of maps: id, sls, client, fun, tgt, load, jid, tries, sent, took, outcome, and what belongs to it
 //!        notes     list of [level, text]                       replay   of what it is a replay: the number of a record
+//!        failures  list of maps: file, line, rendered, cause; only if a part failed before there was a call of it
+//!
+//! `done`: all was rendered, and each call was made. `failed`: rendering failed, and no call was made. `dead`: calls were dead-lettered,
+//! none was made. `partial`: some calls were made; the rest was dead-lettered, or failed to render.
+//! Older records have neither `failures` nor the states `failed` and `partial`: a `done` of theirs may have errors among its notes.
 //!
 //! One that was left has neither files nor chunks nor calls, but for one that a throttle left out in shadow: it has been rendered.
 //! ```
@@ -25,16 +30,20 @@ use crate::limits::{
     REACTOR_CHUNKS_BYTES_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_TEXT_BYTES_MAX,
 };
 use crate::master::{Answer, Cmd, pack};
-use crate::model::{Batch, Entry, Flags, Kind, REACTION_TAG, SeqNo, Source};
+use crate::model::{Batch, Entry, Flags, Kind, Location, REACTION_TAG, ReactionFailure, SeqNo, Source};
 use crate::sls::value::{Map, Value};
-use crate::wire::msgpack::{Writer, as_int, as_text, elements, get};
+use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
 
 /// How a reaction ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// Everything was done.
     Done,
-    /// Something could not be done, and waits for `reactor replay`.
+    /// Rendering failed, and no call was made; it waits for `reactor replay`.
+    Failed,
+    /// Some calls were made; the rest failed, and waits for `reactor replay`.
+    Partial,
+    /// No call could be made; they wait for `reactor replay`.
     Dead,
     /// Nothing was done, and nothing was to be.
     Left(&'static str),
@@ -127,13 +136,16 @@ impl Record {
     fn body(&self) -> Vec<u8> {
         let (state, why) = match self.state {
             State::Done => ("done", ""),
+            State::Failed => ("failed", ""),
+            State::Partial => ("partial", ""),
             State::Dead => ("dead", ""),
             State::Left(why) => ("left", why),
         };
         let mut w = Writer::new();
         let is_rendered = why.is_empty() || !self.calls.is_empty();
         let pairs = 8 + usize::from(!why.is_empty()) + 3 * usize::from(is_rendered);
-        w.map(pairs + usize::from(self.replay.is_some()));
+        let failures = &self.reacted.failures;
+        w.map(pairs + usize::from(self.replay.is_some()) + usize::from(!failures.is_empty()));
         head(&mut w, &self.event, &self.rules, self.of, state);
         w.str("began").int(self.began.0).str("ended").int(self.ended.0);
         w.str("notes").array(self.reacted.notes.len());
@@ -142,6 +154,17 @@ impl Record {
         }
         if let Some(seq) = self.replay {
             w.str("replay").uint(seq.0);
+        }
+        if !failures.is_empty() {
+            w.str("failures").array(failures.len());
+        }
+        for ReactionFailure { at, cause } in failures {
+            w.map(4).str("file").str(&at.file).str("line");
+            match at.line {
+                Some(line) => w.uint(line.into()),
+                None => w.nil(),
+            };
+            w.str("rendered").bool(at.rendered).str("cause").str(cut(cause, REACTOR_TEXT_BYTES_MAX).0);
         }
         if !why.is_empty() {
             w.str("why").str(why);
@@ -346,6 +369,17 @@ fn cut(text: &str, room: usize) -> (&str, bool) {
         end -= 1;
     }
     (text.get(..end).unwrap_or_default(), false)
+}
+
+/// What failed, by a record.
+pub fn failures(body: &[u8]) -> Vec<ReactionFailure> {
+    let one = |failure| {
+        let text = |key| get(failure, key).and_then(as_text).unwrap_or_default().to_owned();
+        let line = get(failure, "line").and_then(as_int).and_then(|line| u32::try_from(line).ok());
+        let rendered = get(failure, "rendered").and_then(as_bool).unwrap_or(false);
+        ReactionFailure { at: Location { file: text("file"), line, rendered }, cause: text("cause") }
+    };
+    elements(get(body, "failures").unwrap_or_default()).map(one).collect()
 }
 
 /// The option of a rule that left a reaction out, by what its record says under `why`; `None` if it was something else.

@@ -1,9 +1,10 @@
-//! Doing again what was set aside, by the word of a person.
+//! Doing again what was dead-lettered, at the request of a person.
 
 use std::sync::Arc;
 
 use super::desk::{Progress, Task};
 use super::engine::Handle;
+use super::record::call_key;
 use super::{Event, Reacted, Wanted, What};
 use crate::clock::Micros;
 use crate::master::{Call, Cmd, pack};
@@ -19,7 +20,7 @@ pub enum ReplayError {
     NoReaction(SeqNo),
     /// All of it was done.
     #[error(
-        "reaction {0} has no call that was set aside; --all makes every call again, --render begins with the event"
+        "reaction {0} has no call that was dead-lettered; --all makes every call again, --render begins with the event"
     )]
     NothingAside(SeqNo),
     /// What was wanted is not in the record.
@@ -38,6 +39,15 @@ pub enum ReplayError {
     Store(#[from] crate::store::StoreError),
 }
 
+/// What is done again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replayed {
+    /// So many calls are made.
+    Calls(usize),
+    /// So many rules are rendered, with the event.
+    Rules(usize),
+}
+
 /// What a record says.
 struct Found {
     event: Event,
@@ -46,17 +56,20 @@ struct Found {
     /// What was wanted, and whether it was set aside.
     wanted: Vec<(Wanted, bool)>,
     whole: bool,
+    /// A part of it failed to render.
+    failed: bool,
 }
 
 impl Handle {
-    /// Makes the calls of a record again that were set aside; how many.
-    pub fn replay(&self, record: &StoredEntry) -> Result<usize, ReplayError> {
-        self.replay_calls(record, false)
-    }
-
-    /// Makes calls of a record again: `all` of them, or those that were set aside.
-    pub fn replay_calls(&self, record: &StoredEntry, all: bool) -> Result<usize, ReplayError> {
+    /// Does what a record says was dead-lettered, or `all` of it. What failed to render is rendered again, by the rules of the record;
+    /// then calls that were made are left out.
+    pub fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
         let found = read(record).ok_or(ReplayError::NoReaction(record.seq))?;
+        if found.failed {
+            let made =
+                found.wanted.iter().filter(|(_, aside)| !aside && !all).map(|(wanted, _)| call_key(wanted));
+            return self.render_again(record.seq, found.event.seq, Some(&found.rules), made.collect());
+        }
         let wanted: Vec<Wanted> =
             found.wanted.into_iter().filter(|(_, aside)| *aside || all).map(|(wanted, _)| wanted).collect();
         if wanted.is_empty() {
@@ -70,23 +83,36 @@ impl Handle {
         let reacted = Reacted { wanted, ..Reacted::default() };
         let progress =
             Progress { began: now, reacted, made: Vec::new(), tries: 0, unsure: false, begun: false };
-        self.again(found.event, found.rules, found.of, record.seq, Some(Box::new(progress)));
-        Ok(count)
+        self.again(found.event, found.rules, found.of, record.seq, Some(Box::new(progress)), Vec::new());
+        Ok(Replayed::Calls(count))
     }
 
-    /// Begins again with the event: the rules as they are now, rendered anew. How many rules take it.
-    pub fn replay_event(&self, seq: SeqNo) -> Result<usize, ReplayError> {
+    /// Begins again with the event: the rules as they are now, rendered anew.
+    pub fn replay_event(&self, seq: SeqNo) -> Result<Replayed, ReplayError> {
+        self.render_again(seq, seq, None, Vec::new())
+    }
+
+    /// Renders again what takes an event, of `only` these rules.
+    fn render_again(
+        &self,
+        of: SeqNo,
+        event: SeqNo,
+        only: Option<&[Arc<str>]>,
+        made_before: Vec<u64>,
+    ) -> Result<Replayed, ReplayError> {
+        let seq = event;
         let event = self.0.load(seq)?.ok_or(ReplayError::EventGone(seq))?;
-        let rules = self.matching(&event.tag);
+        let mut rules = self.matching(&event.tag);
+        rules.retain(|rule| only.is_none_or(|only| only.contains(rule)));
         if rules.is_empty() {
             return Err(ReplayError::NoRule(seq));
         }
         let count = rules.len();
         let settings = self.0.settings();
         for (rules, _) in settings.groups(rules) {
-            self.again(event.clone(), rules, count, seq, None);
+            self.again(event.clone(), rules, count, of, None, made_before.clone());
         }
-        Ok(count)
+        Ok(Replayed::Rules(count))
     }
 
     fn again(
@@ -96,6 +122,7 @@ impl Handle {
         of: usize,
         record: SeqNo,
         progress: Option<Box<Progress>>,
+        made_before: Vec<u64>,
     ) {
         let settings = self.0.settings();
         let options = settings
@@ -114,6 +141,7 @@ impl Handle {
             begun: Vec::new(),
             resumed: false,
             replay: Some(record),
+            made_before,
             left: None,
             progress,
         };
@@ -136,8 +164,9 @@ fn read(record: &StoredEntry) -> Option<Found> {
         minion: record.minion.clone(),
     };
     let rules = map.get("rules")?.as_list()?.iter().filter_map(Value::as_str).map(Into::into).collect();
-    let mut found =
-        Found { event, rules, of: usize::try_from(number("of")?).ok()?, wanted: Vec::new(), whole: true };
+    let failed = map.get("failures").and_then(Value::as_list).is_some_and(|failures| !failures.is_empty());
+    let of = usize::try_from(number("of")?).ok()?;
+    let mut found = Found { event, rules, of, wanted: Vec::new(), whole: true, failed };
     for call in map.get("calls").and_then(Value::as_list).unwrap_or_default() {
         match one(call.as_map()?) {
             Some(wanted) => found.wanted.push(wanted),

@@ -51,6 +51,7 @@ impl Shared {
             Verdict::Differs(..) => &metrics.shadow_differs,
             Verdict::OnlyOurs(_) => &metrics.shadow_only_ours,
             Verdict::OnlySalts(..) => &metrics.shadow_only_salts,
+            Verdict::OursFailed(..) => &metrics.shadow_failed,
             Verdict::Unseen(..) => &metrics.shadow_unseen,
             Verdict::Unattributed(_) => &metrics.shadow_unattributed,
         }
@@ -73,6 +74,15 @@ impl Shared {
                 fun = ours.act.fun,
                 tgt = ours.act.target(),
                 "in shadow: Salt's reactor did nothing like this"
+            ),
+            Verdict::OursFailed(failed, salts) => tracing::info!(
+                event = failed.event.0,
+                tag = failed.tag,
+                rules = ?failed.rules,
+                why = failed.why(),
+                jid = salts.as_ref().map(|salts| &salts.jid),
+                fun = salts.as_ref().map(|salts| &salts.act.fun),
+                "in shadow: our rendering failed"
             ),
             Verdict::OnlySalts(salts, ours) => tracing::info!(
                 seq = salts.seq.0,

@@ -130,7 +130,13 @@ impl Shared {
             for (tag, data) in std::mem::take(&mut reacted.fired) {
                 if let Err(why) = self.ask.fire(&tag, &data) {
                     tracing::error!(tag, why, "the reactor's answer could not be fired onto the bus");
-                    reacted.notes.push((NoteLevel::Error, format!("{tag} could not be fired: {why}")));
+                    reacted.fail(format!("{tag} could not be fired: {why}"));
+                }
+            }
+            // A replay of what failed makes what was not made.
+            for made in &task.made_before {
+                if let Some(at) = reacted.wanted.iter().position(|wanted| call_key(wanted) == *made) {
+                    reacted.wanted.remove(at);
                 }
             }
             let (made, unsure) = (Vec::new(), task.resumed);
@@ -158,7 +164,9 @@ impl Shared {
         let rendered = catch_unwind(AssertUnwindSafe(|| by.react(event, rules)));
         let reacted = rendered.unwrap_or_else(|_| {
             let words = format!("rendering reactions for tag {} ended by panic, which is a bug", event.tag);
-            Reacted { notes: vec![(NoteLevel::Error, words)], ..Reacted::default() }
+            let mut reacted = Reacted::default();
+            reacted.fail(words);
+            reacted
         });
         for (file, text) in &reacted.files {
             tracing::debug!("Rendered data from file: {file}:\n{text}");
@@ -272,6 +280,7 @@ impl Shared {
         let why = match failure {
             Failure::Perhaps(why) if task.options.at_most_once => return self.unknown(task, made, why),
             Failure::Perhaps(why) => {
+                self.doubt();
                 progress.unsure = true;
                 why
             }
@@ -367,12 +376,17 @@ impl Shared {
         let state = if let Some(why) = task.left {
             self.count_left(why);
             State::Left(why)
-        } else if progress.made.iter().any(is_dead) {
-            self.metrics.reactions_dead.add(1);
-            State::Dead
         } else {
-            self.metrics.reactions_done.add(1);
-            State::Done
+            let dead = progress.made.iter().filter(|made| is_dead(made)).count();
+            let failed = !progress.reacted.failures.is_empty();
+            let (counter, state) = match (failed, dead) {
+                (false, 0) => (&self.metrics.reactions_done, State::Done),
+                _ if dead < progress.made.len() => (&self.metrics.reactions_partial, State::Partial),
+                (true, _) => (&self.metrics.reactions_failed, State::Failed),
+                (false, _) => (&self.metrics.reactions_dead, State::Dead),
+            };
+            counter.add(1);
+            state
         };
         let now = self.clock.now();
         let record = Record {

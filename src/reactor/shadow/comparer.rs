@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use super::act::{Act, Difference};
-use super::item::{Item, Ours, Salts};
+use super::item::{Failed, Item, Ours, Salts};
 use crate::clock::Micros;
 use crate::limits::{
     REACTOR_SHADOW_EARLY, REACTOR_SHADOW_LATE, REACTOR_SHADOW_WAITING_BYTES, REACTOR_SHADOW_WAITING_MAX,
@@ -26,6 +26,8 @@ pub enum Verdict {
     OnlyOurs(Ours),
     /// We would have done nothing like it, for this reason if there is one.
     OnlySalts(Salts, Option<Box<Ours>>),
+    /// Ours failed to render; what Salt did about it, if anything can be seen.
+    OursFailed(Failed, Option<Box<Salts>>),
     /// Salt's side of it cannot be seen.
     Unseen(Ours, &'static str),
     /// A job by nobody knows whom: Salt's reactor, or a person.
@@ -51,6 +53,8 @@ pub struct Comparer {
     ours_alike: HashMap<u64, usize>,
     /// Of those: which would be made.
     ours_free: HashMap<u64, BTreeSet<OurKey>>,
+    /// Reactions of ours that failed, and whether a call of Salt's was found that belongs to it.
+    failed: BTreeMap<(Micros, SeqNo), (Failed, bool)>,
     salts: BTreeMap<SaltKey, Salts>,
     /// Of those: what is not told of if nothing of ours is like it, for we may not have seen its event.
     unjudged: BTreeSet<SaltKey>,
@@ -113,6 +117,7 @@ impl Comparer {
             ours: BTreeMap::new(),
             ours_alike: HashMap::new(),
             ours_free: HashMap::new(),
+            failed: BTreeMap::new(),
             salts: BTreeMap::new(),
             unjudged: BTreeSet::new(),
             alike: HashMap::new(),
@@ -133,7 +138,7 @@ impl Comparer {
 
     /// Calls that wait for the end of their window: ours, and Salt's.
     pub fn waiting(&self) -> (usize, usize) {
-        (self.ours.len(), self.salts.len())
+        (self.ours.len() + self.failed.len(), self.salts.len())
     }
 
     /// Is our reactor in shadow, as far as the log has told?
@@ -152,6 +157,12 @@ impl Comparer {
                 }
             }
             Item::Ours(ours) => self.take_ours(ours, tell),
+            Item::Failed(failed) => {
+                if failed.at >= self.since && failed.at < self.until && self.is_shadow() {
+                    self.bytes += failed_weight(&failed);
+                    self.failed.insert((failed.at, failed.reaction), (failed, false));
+                }
+            }
             Item::Made(jid) => {
                 if let Some(key) = self.of_jid.get(&jid).copied() {
                     self.remove_salts(key);
@@ -178,7 +189,7 @@ impl Comparer {
                 }
             }
         }
-        while self.ours.len() + self.salts.len() > REACTOR_SHADOW_WAITING_MAX
+        while self.ours.len() + self.salts.len() + self.failed.len() > REACTOR_SHADOW_WAITING_MAX
             || self.bytes > REACTOR_SHADOW_WAITING_BYTES
         {
             let ours = self.ours.keys().next().copied();
@@ -188,7 +199,10 @@ impl Comparer {
                 (Some(ours), Some(salts)) if salts.0 < ours.0 => self.judge_salts(salts, tell),
                 (Some(ours), _) => self.judge_ours(ours, tell),
                 (None, Some(salts)) => self.judge_salts(salts, tell),
-                (None, None) => break,
+                (None, None) => match self.failed.keys().next().copied() {
+                    Some(failed) => self.judge_failed(failed, tell),
+                    None => break,
+                },
             }
         }
     }
@@ -274,6 +288,12 @@ impl Comparer {
             && later(key.0, 2 * (self.window + late)) < now
         {
             self.judge_salts(key, tell);
+        }
+        // All of Salt's calls that could belong to it have been looked at.
+        while let Some(key) = self.failed.keys().next().copied()
+            && later(key.0, 3 * (self.window + late)) < now
+        {
+            self.judge_failed(key, tell);
         }
         while self.gaps.front().is_some_and(|(_, end)| later(*end, 4 * (self.window + late)) < now) {
             self.gaps.pop_front();
@@ -366,8 +386,45 @@ impl Comparer {
     fn judge_salts(&mut self, key: SaltKey, tell: &mut impl FnMut(Verdict)) {
         let is_judged = !self.unjudged.contains(&key);
         let Some(salts) = self.remove_salts(key).filter(|_| is_judged) else { return };
+        if let Some(failed) = self.failed_for(&salts) {
+            return tell(Verdict::OursFailed(failed, Some(Box::new(salts))));
+        }
         tell(if salts.certain { Verdict::OnlySalts(salts, None) } else { Verdict::Unattributed(salts) });
     }
+}
+
+impl Comparer {
+    /// The reaction of ours that failed, and in place of which Salt made a call: of the same file, if the call shows one; else the latest
+    /// before it.
+    fn failed_for(&mut self, salts: &Salts) -> Option<Failed> {
+        if !salts.certain {
+            return None;
+        }
+        let from = (later(salts.at, -self.window), SeqNo(0));
+        let to = (later(salts.at, micros(REACTOR_SHADOW_EARLY)), SeqNo(u64::MAX));
+        let is_of = |failed: &Failed| {
+            let file = base(&salts.act.sls);
+            file.is_empty()
+                || failed.failures.iter().any(|one| base(&one.at.file) == file || one.at.file.is_empty())
+        };
+        let within = self.failed.range_mut(from..=to).rev().take(LOOKED_AT);
+        let (failed, is_told) = within.map(|(_, of)| of).find(|(failed, _)| is_of(failed))?;
+        *is_told = true;
+        Some(failed.clone())
+    }
+
+    fn judge_failed(&mut self, key: (Micros, SeqNo), tell: &mut impl FnMut(Verdict)) {
+        let Some((failed, is_told)) = self.failed.remove(&key) else { return };
+        self.bytes -= failed_weight(&failed);
+        if !is_told {
+            tell(Verdict::OursFailed(failed, None));
+        }
+    }
+}
+
+/// Some number of bytes that it takes, about.
+fn failed_weight(failed: &Failed) -> usize {
+    200 + failed.failures.iter().map(|one| 100 + one.at.file.len() + one.cause.len()).sum::<usize>()
 }
 
 /// How many of Salt's are held against one of ours.

@@ -6,9 +6,9 @@ use super::act::Act;
 use crate::clock::Micros;
 use crate::limits::REACTOR_SHADOW_ACT_BYTES_MAX;
 use crate::master::pack;
-use crate::model::{Batch, Entry, Flags, Kind, REACTION_TAG, SeqNo, Source};
+use crate::model::{Batch, Entry, Flags, Kind, Location, REACTION_TAG, ReactionFailure, SeqNo, Source};
 use crate::reactor::run::origins::says_reactor;
-use crate::reactor::run::record::option_of;
+use crate::reactor::run::record::{failures, option_of};
 use crate::sls::value::{Key, Map, Value};
 use crate::store::Followed;
 use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
@@ -47,6 +47,31 @@ impl Ours {
     }
 }
 
+/// A reaction of ours that failed to render, wholly or in part.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failed {
+    /// The event.
+    pub event: SeqNo,
+    /// When that arrived.
+    pub at: Micros,
+    /// Its tag.
+    pub tag: String,
+    /// The rules that were rendered together.
+    pub rules: Vec<String>,
+    /// The record.
+    pub reaction: SeqNo,
+    /// What failed.
+    pub failures: Vec<ReactionFailure>,
+}
+
+impl Failed {
+    /// What failed, in words: file, line, cause.
+    pub fn why(&self) -> String {
+        let words: Vec<_> = self.failures.iter().map(ToString::to_string).collect();
+        words.join("; ")
+    }
+}
+
 /// A call of Salt's reactor, or what may be one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Salts {
@@ -76,6 +101,8 @@ pub enum Item {
     },
     /// A call of ours that was not made.
     Ours(Ours),
+    /// A reaction of ours that failed.
+    Failed(Failed),
     /// A call of ours that was made, by its jid.
     Made(String),
     /// A call of Salt's.
@@ -129,7 +156,7 @@ impl Item {
         match row.kind {
             Kind::Reaction => record(row),
             Kind::JobNew => job(row).into_iter().collect(),
-            Kind::Event => on_master(row).into_iter().collect(),
+            Kind::Event => master_call(row).map(Item::Salts).into_iter().collect(),
             Kind::Load => load(row).into_iter().collect(),
             Kind::Gap => vec![gap(row)],
             _ => Vec::new(),
@@ -168,7 +195,7 @@ fn record(row: &Followed<'_>) -> Vec<Item> {
     match text(body, "state") {
         "mode" => return vec![Item::Mode { at: row.at, shadow: is("shadow"), started: is("started") }],
         // A replay is by the word of a person.
-        "done" | "dead" | "left" if get(body, "replay").is_none() => {}
+        "done" | "failed" | "partial" | "dead" | "left" if get(body, "replay").is_none() => {}
         _ => return Vec::new(),
     }
     let (Some(event), Some(at)) = (seq(body, "event"), get(body, "at").and_then(as_int)) else {
@@ -178,8 +205,13 @@ fn record(row: &Followed<'_>) -> Vec<Item> {
         elements(get(body, "rules").unwrap_or_default()).filter_map(as_text).map(str::to_owned).collect();
     let tag = String::from_utf8_lossy(row.tag);
     let tag = tag.strip_prefix(REACTION_TAG).unwrap_or_default();
-    let left_by = option_of(text(body, "why")).unwrap_or_default();
+    let failures = failures(body);
     let mut found = Vec::new();
+    if !failures.is_empty() {
+        let (tag, rules) = (tag.to_owned(), rules.clone());
+        found.push(Item::Failed(Failed { event, at: Micros(at), tag, rules, reaction: row.seq, failures }));
+    }
+    let left_by = option_of(text(body, "why")).unwrap_or_default();
     for (nth, call) in (0..).zip(elements(get(body, "calls").unwrap_or_default())) {
         let outcome = text(call, "outcome");
         let throttle = if outcome == "shadowed" { left_by } else { "" };
@@ -256,7 +288,7 @@ fn job(row: &Followed<'_>) -> Option<Item> {
 }
 
 /// A runner or a wheel function, by a reactor.
-fn on_master(row: &Followed<'_>) -> Option<Item> {
+pub fn master_call(row: &Followed<'_>) -> Option<Salts> {
     if !row.tag.starts_with(b"salt/run/") && !row.tag.starts_with(b"salt/wheel/") || !says_reactor(row.body) {
         return None;
     }
@@ -276,7 +308,7 @@ fn on_master(row: &Followed<'_>) -> Option<Item> {
     }
     let act = Act::on_master(client, fun, args);
     let (seq, at, jid) = (row.seq, row.at, row.jid.to_owned());
-    Some(Item::Salts(Salts { seq, at, jid, act, certain: true }))
+    Some(Salts { seq, at, jid, act, certain: true })
 }
 
 /// A runner that a reactor's orchestration started is told to be a reactor's, too; its arguments say who published it.
@@ -310,6 +342,31 @@ fn gap(row: &Followed<'_>) -> Item {
 /// A mapping of these pairs.
 pub(super) fn map<const N: usize>(pairs: [(&str, Value); N]) -> Value {
     Value::Map(pairs.into_iter().map(|(name, value)| (Key::from(name), value)).collect())
+}
+
+fn texts(texts: &[String]) -> Value {
+    Value::List(texts.iter().map(|text| text.as_str().into()).collect())
+}
+
+fn failure_value(failure: &ReactionFailure) -> Value {
+    let ReactionFailure { at, cause } = failure;
+    map([
+        ("file", at.file.as_str().into()),
+        ("line", at.line.map_or(Value::Null, |line| Value::Int(line.into()))),
+        ("rendered", Value::Bool(at.rendered)),
+        ("cause", cause.as_str().into()),
+    ])
+}
+
+fn failure_of(value: &Value) -> Option<ReactionFailure> {
+    let map = value.as_map()?;
+    let text = |name: &str| Some(map.get(name)?.as_str()?.to_owned());
+    let line = match map.get("line")? {
+        Value::Int(line) => Some(u32::try_from(*line).ok()?),
+        _ => None,
+    };
+    let at = Location { file: text("file")?, line, rendered: *map.get("rendered")? == Value::Bool(true) };
+    Some(ReactionFailure { at, cause: text("cause")? })
 }
 
 fn number(n: u64) -> Value {
@@ -364,12 +421,21 @@ impl Item {
                 ("event", number(ours.event.0)),
                 ("at", Value::Int(ours.at.0)),
                 ("tag", ours.tag.as_str().into()),
-                ("rules", Value::List(ours.rules.iter().map(|rule| rule.as_str().into()).collect())),
+                ("rules", texts(&ours.rules)),
                 ("reaction", number(ours.reaction.0)),
                 ("nth", Value::Int(ours.nth.into())),
                 ("act", ours.act.to_value()),
                 ("barred", ours.barred.as_str().into()),
                 ("throttle", ours.throttle.as_str().into()),
+            ]),
+            Self::Failed(failed) => map([
+                ("item", "failed".into()),
+                ("event", number(failed.event.0)),
+                ("at", Value::Int(failed.at.0)),
+                ("tag", failed.tag.as_str().into()),
+                ("rules", texts(&failed.rules)),
+                ("reaction", number(failed.reaction.0)),
+                ("failures", Value::List(failed.failures.iter().map(failure_value).collect())),
             ]),
             Self::Made(jid) => map([("item", "made".into()), ("jid", jid.as_str().into())]),
             Self::Salts(salts) => map([
@@ -404,21 +470,30 @@ impl Item {
             _ => None,
         };
         let act = || Act::from_value(map.get("act")?);
+        let rules = || {
+            let rules = map.get("rules")?.as_list()?.iter();
+            Some(rules.filter_map(|rule| rule.as_str().map(str::to_owned)).collect())
+        };
         Some(match map.get("item")?.as_str()? {
             "mode" => Self::Mode { at: at("at")?, shadow: truth("shadow")?, started: truth("started")? },
             "ours" => Self::Ours(Ours {
                 event: seq("event")?,
                 at: at("at")?,
                 tag: text("tag")?,
-                rules: {
-                    let rules = map.get("rules")?.as_list()?.iter();
-                    rules.filter_map(|rule| rule.as_str().map(str::to_owned)).collect()
-                },
+                rules: rules()?,
                 reaction: seq("reaction")?,
                 nth: u32::try_from(int("nth")?).ok()?,
                 act: act()?,
                 barred: text("barred")?,
                 throttle: text("throttle")?,
+            }),
+            "failed" => Self::Failed(Failed {
+                event: seq("event")?,
+                at: at("at")?,
+                tag: text("tag")?,
+                rules: rules()?,
+                reaction: seq("reaction")?,
+                failures: map.get("failures")?.as_list()?.iter().map(failure_of).collect::<Option<_>>()?,
             }),
             "made" => Self::Made(text("jid")?),
             "salts" => Self::Salts(Salts {
@@ -459,6 +534,20 @@ mod tests {
                 act: act.clone(),
                 barred: "no".to_owned(),
                 throttle: "rate".to_owned(),
+            }),
+            Item::Failed(Failed {
+                event,
+                at,
+                tag: "a/b".to_owned(),
+                rules: vec!["a/*".to_owned()],
+                reaction: SeqNo(8),
+                failures: vec![
+                    ReactionFailure {
+                        at: Location { file: "/a.sls".to_owned(), line: Some(3), rendered: true },
+                        cause: "no".to_owned(),
+                    },
+                    ReactionFailure::default(),
+                ],
             }),
             Item::Made("1".to_owned()),
             Item::Salts(Salts { seq: event, at, jid: "2".to_owned(), act: act.clone(), certain: true }),

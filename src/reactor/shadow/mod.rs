@@ -24,7 +24,7 @@ mod item;
 
 pub use act::{Act, Difference};
 pub use comparer::{Comparer, Verdict};
-pub use item::{Item, Ours, Salts, is_of_interest, is_timely, mode};
+pub use item::{Failed, Item, Ours, Salts, is_of_interest, is_timely, master_call, mode};
 
 #[cfg(test)]
 mod tests;

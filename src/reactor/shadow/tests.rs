@@ -102,6 +102,10 @@ fn short(verdict: &Verdict) -> String {
         Verdict::OnlyOurs(ours) => format!("only ours {}", ours.act.fun),
         Verdict::OnlySalts(salts, None) => format!("only salts {}", salts.jid),
         Verdict::OnlySalts(salts, Some(ours)) => format!("only salts {}, {}", salts.jid, ours.barred),
+        Verdict::OursFailed(failed, salts) => {
+            let fun = salts.as_ref().map_or("nothing", |salts| &salts.act.fun);
+            format!("ours failed {}, {fun}", failed.why())
+        }
         Verdict::Unseen(ours, why) => format!("unseen {}: {why}", ours.act.fun),
         Verdict::Unattributed(salts) => format!("nobody knows {}", salts.jid),
     }
@@ -295,4 +299,51 @@ fn more_than_may_wait_is_judged_before_its_time() {
     }
     assert!(rig.comparer.hurried > 10 && rig.told.len() > 10, "{}", rig.comparer.hurried);
     assert_eq!(rig.told().len(), 80, "and none is forgotten");
+}
+
+impl Rig {
+    /// A reaction of ours failed, in that file.
+    fn ours_failed(&mut self, at: i64, file: &str) {
+        self.number += 1;
+        let at_line = crate::model::Location { line: Some(3), ..crate::model::Location::file(file) };
+        self.take(Item::Failed(Failed {
+            event: SeqNo(self.number),
+            at: Micros(BEGIN + at * SECOND),
+            tag: "a/b".to_owned(),
+            rules: vec!["a/*".to_owned()],
+            reaction: SeqNo(self.number),
+            failures: vec![crate::model::ReactionFailure { at: at_line, cause: "no".to_owned() }],
+        }));
+    }
+
+    fn salts_call(&mut self, at: i64, fun: &str, sls: &str) {
+        self.number += 1;
+        let act = Act { sls: sls.to_owned(), ..Act::on_master("runner", fun, Some(Vec::new())) };
+        let (seq, at) = (SeqNo(self.number), Micros(BEGIN + at * SECOND));
+        self.take(Item::Salts(Salts { seq, at, jid: self.number.to_string(), act, certain: true }));
+    }
+}
+
+#[test]
+fn what_salt_does_in_place_of_a_reaction_of_ours_that_failed_is_ours_to_mend() {
+    let mut rig = Rig::new();
+    rig.ours_failed(100, "/srv/a.sls");
+    rig.salts_call(101, "of.a", "/var/cache/files/base/a.sls");
+    rig.salts_call(102, "of.b", "/srv/b.sls");
+    rig.salts_call(103, "of.somewhere", "");
+    rig.salts_call(150, "too.late", "");
+    rig.ours_failed(300, "/srv/c.sls");
+    let told = &mut rig.told;
+    rig.comparer.finish(&mut |verdict| told.push(verdict));
+    let words: Vec<_> = rig.told.iter().map(short).collect();
+    assert_eq!(
+        words,
+        [
+            "ours failed /srv/a.sls:3: no, of.a",
+            "only salts 3",
+            "ours failed /srv/a.sls:3: no, of.somewhere",
+            "only salts 5",
+            "ours failed /srv/c.sls:3: no, nothing",
+        ]
+    );
 }

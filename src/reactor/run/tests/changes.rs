@@ -177,3 +177,21 @@ fn in_shadow_each_difference_is_counted_when_its_window_is_over() {
     rig.wait_for("the counters", |rig| counts(rig) == [1, 2, 0, 1]);
     assert_eq!(rig.stop().1, [""; 0]);
 }
+
+#[test]
+fn calls_of_another_reactor_while_ours_acts_show_that_both_are_on() {
+    use crate::model::{ListedRule, SaltsReactor};
+    let rules_of_salt = vec![ListedRule { pattern: "a".to_owned(), files: Vec::new() }];
+    let settings =
+        Settings { salts: SaltsReactor { runs: false, rules: rules_of_salt }, ..Settings::default() };
+    let rig = Rig::start(rules(&["a"]), settings, |_, _| Ok(yes()));
+    let handle = rig.reactor.handle();
+    rig.clock.wind(40 * SECOND);
+    assert!(!handle.salts_reactor().runs);
+    rig.salts_runner("20260101000000000000", "x");
+    rig.wait_until_through();
+    rig.clock.wind(40 * SECOND);
+    rig.wait_for("the other reactor to be noticed", |_| handle.salts_reactor().runs);
+    assert_eq!(handle.salts_call().unwrap().1, "test.arg");
+    assert_eq!(rig.stop().1, [""; 0]);
+}

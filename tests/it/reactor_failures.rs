@@ -1,0 +1,326 @@
+//! What fails in a reaction, and who acts on a rule: said wherever a person or a program could look.
+
+use std::fs;
+
+use rmpv::Value;
+use serde_json::Value as Json;
+
+use crate::fake_daemon::program;
+use crate::harness::{Cellar, FakeBus, map, wait_for};
+use crate::reactor::{FakeMaster, LEGACY, Lab, lab};
+
+/// The program's words, on both outputs, and its exit code.
+fn run(cellar: &Cellar, words: &[&str]) -> (String, Option<i32>) {
+    let mut command = program();
+    command.args(words).arg("--socket").arg(cellar.socket()).arg("--state-dir").arg(cellar.state_dir());
+    let out = command.arg("--config").arg(cellar.dir.path().join("c.yaml")).output().unwrap();
+    (String::from_utf8(out.stdout).unwrap() + &String::from_utf8(out.stderr).unwrap(), out.status.code())
+}
+
+/// A check of `doctor`: its verdict and what it found.
+fn doctor(cellar: &Cellar, check: &str) -> (String, String) {
+    let mut command = program();
+    command.arg("--socket").arg(cellar.socket()).arg("--state-dir").arg(cellar.state_dir());
+    command.arg("--config").arg(cellar.dir.path().join("c.yaml"));
+    let out = command.args(["--output", "json", "doctor", "--no-master"]).output().unwrap();
+    let document: Json = serde_json::from_slice(&out.stdout).unwrap();
+    let checks = document["checks"].as_array().unwrap();
+    let found = checks.iter().filter(|one| one["check"] == check);
+    // The gravest one.
+    let rank = |one: &&Json| ["ok", "warning", "problem"].iter().position(|word| one["verdict"] == **word);
+    let one = found.max_by_key(rank).unwrap_or_else(|| panic!("{check}: {document}"));
+    let problems = checks.iter().filter(|one| one["verdict"] == "problem").count();
+    assert_eq!(document["summary"], format!("{problems} of {} checks failed", checks.len()));
+    (one["verdict"].as_str().unwrap().to_owned(), one["found"].as_str().unwrap().to_owned())
+}
+
+fn records(lab: &Lab, count: usize) -> Vec<Value> {
+    wait_for("the records", || Some(lab.history()).filter(|history| history.len() == count))
+}
+
+fn put(lab: &Lab, file: &str, text: &str) {
+    fs::write(lab.cellar.dir.path().join(file), text).unwrap();
+}
+
+const BAD: &str = "# one\n# two\n{{ nothing.here }}\n";
+
+#[test]
+fn a_reaction_that_cannot_be_rendered_is_failed_and_not_done() {
+    let master = FakeMaster::start();
+    let files = [("bad.sls", BAD)];
+    let mut lab = lab(master.port, "[{'b/*': DIR/bad.sls}]", &files, "");
+    lab.tell_one("b/1", "web1");
+    let record = records(&lab, 1).remove(0);
+    let dir = lab.cellar.dir.path().to_str().unwrap().to_owned();
+    let reaction = &record["reaction"];
+    assert_eq!(reaction["state"], "failed".into(), "{reaction}");
+    let failure = &reaction["failures"][0];
+    assert_eq!(failure["file"], format!("{dir}/bad.sls").into());
+    assert_eq!((failure["line"].as_u64(), &failure["rendered"]), (Some(3), &false.into()));
+    assert!(failure["cause"].as_str().unwrap().contains("nothing"), "{failure}");
+    let counted = ["reactions_done", "reactions_failed"].map(|name| lab.cellar.counter(name));
+    assert_eq!(counted, [0, 1]);
+    // Wherever a person could look.
+    let number = record["seq"].to_string();
+    let place = format!("{dir}/bad.sls:3");
+    for words in [
+        &["reactor", "history"][..],
+        &["reactor", "history", "--state", "dead,failed"],
+        &["reactor", "show", &number],
+        &["reactor", "why", "b/1"],
+    ] {
+        let (told, _) = run(&lab.cellar, words);
+        let told_flat = told.split_whitespace().collect::<String>();
+        assert!(told.contains("failed") && told_flat.contains("bad.sls:3"), "{words:?}: {told}");
+    }
+    assert!(run(&lab.cellar, &["reactor", "show", &number]).0.contains(&place));
+    assert!(run(&lab.cellar, &["reactor", "list"]).0.contains("0 done, 1 failed"), "counted in the list");
+    let (verdict, found) = doctor(&lab.cellar, "reactions");
+    assert!(verdict == "problem" && found.contains(&place) && found.contains(&number), "{verdict}: {found}");
+    let (told, code) = run(&lab.cellar, &["doctor", "--no-master"]);
+    assert!(told.contains(" checks failed") && !told.contains("failed to"), "{told}");
+    assert_eq!(code, Some(1));
+    // Once it is mended, a person has it done after all.
+    put(&lab, "bad.sls", LEGACY);
+    let (told, code) = run(&lab.cellar, &["reactor", "replay", &number]);
+    assert!(code == Some(0) && told.contains("1 rules of"), "{told}");
+    assert_eq!(master.wait(1)[0].2, "b/1");
+    assert_eq!(records(&lab, 2)[0]["reaction"]["state"], "done".into());
+    let (verdict, found) = doctor(&lab.cellar, "reactions");
+    assert_eq!(verdict, "ok", "{found}");
+}
+
+#[test]
+fn every_way_to_fail_names_its_file_and_its_cause() {
+    let master = FakeMaster::start();
+    let files = [
+        ("yaml.sls", "a:\n  - b\n c: d\n"),
+        ("type.sls", "{% set x = 1 %}\nodd:\n  carrier.test.arg:\n    - tgt: x\n"),
+        ("tgt.sls", "\n\nnowhere:\n  local.test.arg:\n    - arg: [x]\n"),
+        ("fun.sls", "no such:\n  wheel.nothing.such:\n    - a: b\n"),
+        ("shape.sls", "- a\n- b\n"),
+        ("pipe.sls", "#!jinja|nope\na: b\n"),
+        ("blank.sls", "  \n\n"),
+        ("twice.sls", "one:\n  local.test.arg:\n    - tgt: x\n    - require: [{local: absent}]\n"),
+    ];
+    let names: Vec<_> =
+        files.iter().map(|(file, _)| file.split_once('.').unwrap().0).chain(["none"]).collect();
+    let rules: Vec<_> = names.iter().map(|name| format!("{{'{name}/*': DIR/{name}.sls}}")).collect();
+    let mut lab = lab(master.port, &format!("[{}]", rules.join(", ")), &files, "");
+    for name in &names {
+        lab.tell_one(&format!("{name}/1"), "web1");
+    }
+    // What Salt's compiler lets pass makes a call.
+    let history = records(&lab, names.len());
+    let mut told = Vec::new();
+    for name in &names {
+        let of = history.iter().find(|row| row["tag"] == format!("{name}/1").into()).unwrap();
+        let reaction = &of["reaction"];
+        let failures = reaction["failures"].as_array().cloned().unwrap_or_default();
+        let lines: Vec<_> = failures
+            .iter()
+            .map(|one| {
+                assert!(one["file"].as_str().unwrap().ends_with(&format!("/{name}.sls")), "{name}: {one}");
+                assert!(!one["cause"].as_str().unwrap().is_empty());
+                format!("{}", one["line"])
+            })
+            .collect();
+        told.push(format!("{name} {} {}", reaction["state"].as_str().unwrap(), lines.join(",")));
+    }
+    assert_eq!(
+        told.join("\n"),
+        "yaml failed 3\ntype failed 2\ntgt failed 3\nfun failed 1\nshape failed nil\npipe failed 1\nblank failed nil\n\
+         twice failed nil\nnone failed nil"
+    );
+}
+
+#[test]
+fn a_reaction_of_which_a_part_fails_is_partial_and_its_replay_makes_the_rest_alone() {
+    let master = FakeMaster::start();
+    let files = [("a.sls", LEGACY), ("bad.sls", BAD)];
+    let mut lab = lab(master.port, "[{'a/*': [DIR/a.sls, DIR/bad.sls]}]", &files, "");
+    lab.tell_one("a/1", "web1");
+    assert_eq!(master.wait(1)[0].2, "a/1");
+    let record = records(&lab, 1).remove(0);
+    let reaction = &record["reaction"];
+    assert_eq!(reaction["state"], "partial".into(), "{reaction}");
+    assert_eq!(reaction["calls"][0]["outcome"], "published".into());
+    assert_eq!(reaction["failures"].as_array().map(Vec::len), Some(1));
+    assert_eq!(lab.cellar.counter("reactions_partial"), 1);
+    assert_eq!(doctor(&lab.cellar, "reactions").0, "problem");
+    put(&lab, "bad.sls", "more:\n  local.test.arg:\n    - tgt: web1\n    - arg: [more]\n");
+    let answer = lab.cellar.ask("reactor_replay", vec![("seq", record["seq"].clone())]);
+    assert_eq!(answer["what"], "rules".into());
+    assert_eq!(records(&lab, 2)[0]["reaction"]["state"], "done".into());
+    let asked: Vec<_> = master.asked().into_iter().map(|(_, _, arg, ..)| arg).collect();
+    assert_eq!(asked, ["a/1", "more"], "what was made is not made again");
+    assert_eq!(doctor(&lab.cellar, "reactions").0, "ok");
+}
+
+#[test]
+fn a_reaction_of_which_the_master_refuses_a_call_is_partial() {
+    let master = FakeMaster::start();
+    let runner = "run:\n  runner.test.arg:\n    - arg: [{{ tag }}]\n    - kwarg: {}\n";
+    let options = "  allow: [{client: runner, fun: '*'}]\n";
+    let files = [("a.sls", LEGACY), ("r.sls", runner)];
+    let mut lab = lab(master.port, "[{'a/*': [DIR/a.sls, DIR/r.sls]}]", &files, options);
+    lab.tell_one("a/1", "web1");
+    let record = records(&lab, 1).remove(0);
+    assert_eq!(record["reaction"]["state"], "partial".into(), "{record}");
+    assert_eq!(doctor(&lab.cellar, "reactions").0, "problem");
+}
+
+/// Who acts on each rule, by `reactor_list`; and why on the first.
+fn acts(cellar: &Cellar) -> (Vec<String>, String) {
+    let list = cellar.ask("reactor_list", vec![]);
+    let rules = list["rules"].as_array().unwrap();
+    let who = rules.iter().map(|rule| rule["acts"].as_str().unwrap().to_owned());
+    (who.collect(), rules[0]["why"].as_str().unwrap().to_owned())
+}
+
+/// Nobody acts, for that reason; the list and `doctor` say so.
+fn nobody_acts(cellar: &Cellar, why: &str) {
+    let found = wait_for("nobody to act", || Some(acts(cellar)).filter(|(who, _)| *who == ["nobody"]));
+    assert!(found.1.contains(why), "{found:?}");
+    let (told, _) = run(cellar, &["reactor", "list"]);
+    assert!(told.contains("nobody") && told.contains("it does not act"), "{told}");
+    let (verdict, words) = doctor(cellar, "reactor");
+    assert!(
+        verdict == "problem" && words.contains("nobody acts on 1 of 1 rules (a/*)"),
+        "{verdict}: {words}"
+    );
+    assert!(words.contains(why), "{words}");
+}
+
+/// A directory with the configuration of a master and of a daemon.
+fn configured(master: &str, yaml: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().to_str().unwrap();
+    fs::create_dir_all(dir.path().join("cache")).unwrap();
+    fs::write(dir.path().join("cache/.root_key"), "the key").unwrap();
+    let master =
+        format!("interface: 127.0.0.1\nret_port: 1\ncachedir: {at}/cache\nuser: root\nid: m\n{master}");
+    fs::write(dir.path().join("master"), master).unwrap();
+    fs::write(dir.path().join("a.sls"), LEGACY).unwrap();
+    fs::write(dir.path().join("c.yaml"), yaml.replace("DIR", at)).unwrap();
+    dir
+}
+
+const RULES: &str = "rules: [{'a/*': DIR/a.sls}]";
+
+#[test]
+fn rules_without_a_bus_are_nobody_s() {
+    let yaml = format!("reactor: {{master: DIR/master, {RULES}}}\n");
+    let cellar = Cellar::start_in(configured("", &yaml), &["--config", "DIR/c.yaml"]);
+    nobody_acts(&cellar, "no bus is read");
+}
+
+#[test]
+fn rules_of_a_bus_that_is_not_connected_are_nobody_s_until_it_is() {
+    let yaml = format!("bus: [DIR]\nreactor: {{master: DIR/master, {RULES}}}\n");
+    let cellar = Cellar::start_in(configured("", &yaml), &["--config", "DIR/c.yaml"]);
+    nobody_acts(&cellar, "no bus is connected");
+    let bus = FakeBus::in_dir(cellar.dir.path());
+    let _stream = bus.subscriber();
+    wait_for("saltcellar to act", || (acts(&cellar).0 == ["saltcellar"]).then_some(()));
+    assert_eq!(doctor(&cellar, "reactor").0, "ok");
+}
+
+#[test]
+fn in_shadow_rules_are_salt_s_if_its_reactor_is_on_and_nobody_s_if_it_is_off() {
+    let yaml = "bus: [DIR]\nreactor: {master: DIR/master, shadow: true}\n";
+    let rules = "reactor: [{'a/*': [/a.sls]}]\n";
+    let dir = configured(&format!("{rules}engines: [saltcellar-reactor]\n"), yaml);
+    let bus = FakeBus::in_dir(dir.path());
+    let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
+    let _stream = bus.subscriber();
+    nobody_acts(&cellar, "`reactor.shadow` is true; Salt's own reactor is off");
+    // Salt's is switched on.
+    let conf = cellar.dir.path().join("master");
+    let text = fs::read_to_string(&conf).unwrap();
+    fs::write(&conf, text.replace("engines: [saltcellar-reactor]\n", "")).unwrap();
+    wait_for("Salt to act", || (acts(&cellar).0 == ["salt"]).then_some(()));
+    let (verdict, words) = doctor(&cellar, "reactor");
+    assert!(verdict == "ok" && words.contains("Salt's own reactor acts"), "{words}");
+}
+
+#[test]
+fn a_rule_that_only_the_list_of_the_master_has_is_nobody_s_once_its_reactor_is_off() {
+    let yaml = format!("bus: [DIR]\nreactor: {{master: DIR/master, {RULES}}}\n");
+    let master = "engines: [saltcellar-reactor]\nreactor: [{'a/*': [/a.sls]}, {'b/*': [/b.sls]}]\n";
+    let dir = configured(master, &yaml);
+    let bus = FakeBus::in_dir(dir.path());
+    let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
+    let _stream = bus.subscriber();
+    wait_for("saltcellar to act", || (acts(&cellar).0 == ["saltcellar", "nobody"]).then_some(()));
+    let (verdict, words) = doctor(&cellar, "reactor");
+    assert!(verdict == "problem" && words.contains("`reactor.rules` does not have it"), "{words}");
+}
+
+#[test]
+fn a_reactor_that_was_handed_over_to_a_daemon_without_one_is_nobody_s() {
+    let dir = configured("reactor: [{'a/*': [/a.sls]}]\nengines: [saltcellar-reactor]\n", "{}");
+    let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
+    let conf = cellar.dir.path().join("master");
+    let (told, code) = run(&cellar, &["reactor", "list", "--master-config", conf.to_str().unwrap()]);
+    assert!(
+        code == Some(0) && told.contains("nobody") && told.contains("`reactor.master` is not set"),
+        "{told}"
+    );
+    fs::write(&conf, "reactor: [{'a/*': [/a.sls]}]\n").unwrap();
+    let (told, _) = run(&cellar, &["reactor", "list", "--master-config", conf.to_str().unwrap()]);
+    assert!(told.contains("salt ") && !told.contains("nobody"), "{told}");
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn rules_are_nobody_s_while_a_full_disk_keeps_events_from_the_store() {
+    let yaml = format!("bus: [DIR]\nreactor: {{master: DIR/master, {RULES}}}\n");
+    let dir = configured("", &yaml);
+    let bus = FakeBus::in_dir(dir.path());
+    fs::write(dir.path().join("disk"), "").unwrap();
+    let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
+    let mut stream = bus.subscriber();
+    wait_for("saltcellar to act", || (acts(&cellar).0 == ["saltcellar"]).then_some(()));
+    cellar.plan_disk("write=ENOSPC@1+:log/");
+    let mut body = b"a/1\n\n".to_vec();
+    rmpv::encode::write_value(&mut body, &map(vec![("id", "web1".into())])).unwrap();
+    let frame = map(vec![("head", map(vec![])), ("body", Value::Binary(body))]);
+    let mut bytes = Vec::new();
+    rmpv::encode::write_value(&mut bytes, &frame).unwrap();
+    crate::harness::publish(&mut stream, "plain", &[bytes]);
+    nobody_acts(&cellar, "the store takes no events");
+    let (told, _) = run(&cellar, &["reactor", "list"]);
+    assert!(told.contains("1 not stored yet"), "{told}");
+    cellar.plan_disk("");
+    wait_for("saltcellar to act again", || (acts(&cellar).0 == ["saltcellar"]).then_some(()));
+}
+
+#[test]
+fn a_start_leaves_no_job_in_salt_s_list_and_a_runner_of_the_master_s_own_is_asked_for_once() {
+    let master = FakeMaster::start();
+    let known = "run:\n  runner.test.arg:\n    - arg: [{{ tag }}]\n    - kwarg: {}\norch:\n  runner.state.orchestrate:\n    - mods: x\n";
+    let own = "own:\n  runner.shop.open:\n    - door: {{ tag }}\n";
+    let files = [("known.sls", known), ("own.sls", own)];
+    let rules = "[{'known/*': DIR/known.sls}, {'own/*': DIR/own.sls}]";
+    let mut lab = lab(master.port, rules, &files, "");
+    lab.tell_one("known/1", "web1");
+    master.wait(2);
+    assert_eq!(master.told(), 0, "Salt's own runners are known");
+    lab.tell_one("own/1", "web1");
+    wait_for("the question", || (master.told() == 1).then_some(()));
+    let spec = map(vec![
+        ("args", crate::harness::list(["door"])),
+        ("defaults", Value::Nil),
+        ("varargs", Value::Nil),
+        ("kwargs", Value::Nil),
+    ]);
+    let ret =
+        vec![("jid", "55".into()), ("user", "Reactor".into()), ("return", map(vec![("shop.open", spec)]))];
+    lab.tell(&[("salt/run/55/ret".to_owned(), map(ret))]);
+    let asked = master.wait(3);
+    assert_eq!((asked[2].1.as_str(), asked[2].2.as_str()), ("shop.open", "own/1"));
+    lab.tell_one("own/2", "web1");
+    master.wait(4);
+    assert_eq!(master.told(), 1);
+}
