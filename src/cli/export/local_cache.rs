@@ -331,7 +331,7 @@ impl<'a> Making<'a> {
     fn finish(&mut self, jid: &str) -> io::Result<()> {
         if self.cached {
             for (minion, _) in self.answers.iter().filter(|(_, written)| written.bus_only) {
-                fs::remove_dir_all(self.dir.join(minion))?;
+                self.dir.remove(minion)?;
             }
             self.answers.retain(|_, written| !written.bus_only);
         }
