@@ -220,10 +220,12 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
         row(b"state.apply", b"web2", 4, "20261121000000000001_77"),
         row(b"test.ping", b"db1", 9, "a jid of its own"),
     ];
-    latest::write(&mut writer, &rows).unwrap();
+    // Pages of another tree: the keys of one writer's pages ascend.
+    let mut latest_writer = PageWriter::new().unwrap();
+    latest::write(&mut latest_writer, &rows).unwrap();
     let mut seeds = vec![metas, shapes.to_bytes(), facts.to_bytes(), jobs];
     // A page has its codec in front: 0, as it is; or 1, a length and a frame of zstd.
-    for (_, page) in writer.rows() {
+    for (_, page) in writer.rows().iter().chain(latest_writer.rows()) {
         let records = match page[0] {
             0 => page[1..].to_vec(),
             _ => zstd::bulk::decompress(&page[5..], 1 << 20).unwrap(),
