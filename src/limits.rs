@@ -456,6 +456,9 @@ pub const REACTOR_HELPER_MEMORY: u64 = 1024 * 1024 * 1024;
 /// The least that `reactor.helper_memory` may be: Salt has to fit.
 pub const REACTOR_HELPER_MEMORY_MIN: u64 = 256 * 1024 * 1024;
 
+/// How long a process of Salt's own renderer may take to end once its socket is closed. It is killed then.
+pub const REACTOR_HELPER_EXIT_TIME: Duration = Duration::from_secs(2);
+
 /// How long Salt's own renderer may take to start: it loads all of Salt.
 pub const REACTOR_HELPER_START_TIME: Duration = Duration::from_secs(60);
 

@@ -159,8 +159,17 @@ impl Process {
         }
     }
 
-    /// How it ended, which its socket has told.
+    /// How it ended. Its socket closes a moment before that, so the end is waited for: a process that is killed here would be taken
+    /// for one that the kernel killed.
     fn death(&mut self) -> String {
+        let until = Instant::now() + limits::REACTOR_HELPER_EXIT_TIME;
+        while !self.has_ended() {
+            if Instant::now() >= until {
+                self.end();
+                return "it closed its socket, did not end, and was killed".to_owned();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let Some(status) = self.end() else { return "it ended".to_owned() };
         match (status.signal(), status.code()) {
             (Some(9), _) => {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::extent::Extent;
 use super::guard::Room;
 use super::medium::{Disk, Medium, MediumFile, Space};
 use super::retention::{Fate, Going, PruneWish, Reason};
@@ -74,8 +73,8 @@ fn an_entry_lies_in_its_class_and_is_found_whatever_that_is() {
     }
 }
 
-const HOUR: i64 = 3_600_000_000;
-const DAY: Duration = Duration::from_secs(86_400);
+pub(super) const HOUR: i64 = 3_600_000_000;
+pub(super) const DAY: Duration = Duration::from_secs(86_400);
 
 pub(super) fn jobs(keep: Keep) -> ClassRules {
     ClassRules { keep, ..ClassRules::jobs() }
@@ -193,60 +192,6 @@ fn a_class_is_cut_to_its_bytes_and_to_its_entries() {
     assert_eq!(numbers.last(), Some(&599));
     let of_jobs: Vec<_> = numbers.iter().filter(|n| !n.is_multiple_of(3)).collect();
     assert_eq!(of_jobs.len() as u64, of("jobs").extent.entries);
-    rig.close();
-}
-
-#[test]
-fn bounds_hold_to_the_microsecond_the_byte_and_the_entry() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open_with(&with(dir.path(), &[jobs(FOREVER), events(FOREVER)]));
-    fill(&rig, 0..300);
-    let shared = &rig.store.0;
-    let extents: Vec<Extent> = shared.segments(Class::JOBS).iter().map(|s| s.whole_extent()).collect();
-    let (oldest, bytes, entries) = (
-        extents[0].at_max,
-        extents.iter().map(|extent| extent.disk_bytes).sum::<u64>(),
-        extents.iter().map(|extent| extent.entries).sum::<u64>(),
-    );
-    let now = Micros(24 * HOUR);
-    let go = |keep: Keep| -> Vec<Reason> {
-        let plan = shared.plan(Class::JOBS, keep, now).unwrap();
-        plan.iter().map(|(_, going)| going.reason).collect()
-    };
-    let micros = u64::try_from(now.0 - oldest.0).unwrap();
-    let age = |micros| Keep { age: Age::For(Duration::from_micros(micros)), ..FOREVER };
-    assert_eq!(go(age(micros)), [], "as old as may be");
-    assert_eq!(go(age(micros - 1)), [Reason::Age]);
-    assert_eq!(go(Keep { bytes: Some(bytes), ..FOREVER }), []);
-    assert_eq!(go(Keep { bytes: Some(bytes - 1), ..FOREVER }), [Reason::Bytes]);
-    assert_eq!(go(Keep { entries: Some(entries), ..FOREVER }), []);
-    assert_eq!(go(Keep { entries: Some(entries - 1), ..FOREVER }), [Reason::Entries]);
-    rig.close();
-}
-
-#[test]
-fn a_segment_is_full_at_its_bounds_and_not_before() {
-    let dir = tempfile::tempdir().unwrap();
-    let keep = Keep { age: Age::For(DAY), ..FOREVER };
-    let options = Options { limits: Limits::default(), ..with(dir.path(), &[jobs(keep), events(FOREVER)]) };
-    let rig = Rig::open_with(&options);
-    rig.put(batch_of(0..30)).unwrap();
-    let shared = &rig.store.0;
-    let segment = shared.segments(Class::JOBS).pop().unwrap();
-    let entries = segment.sums().entries;
-    let wide = Limits { segment_bytes_max: u64::MAX, segment_entries_max: u64::MAX, ..Limits::default() };
-    let full = |end, limits: Limits| shared.is_full(&segment, end, &limits);
-    assert!(!full(0, wide));
-    assert!(full(1000, Limits { segment_bytes_max: 1000, ..wide }));
-    assert!(!full(999, Limits { segment_bytes_max: 1000, ..wide }));
-    assert!(full(0, Limits { segment_entries_max: entries, ..wide }));
-    assert!(!full(0, Limits { segment_entries_max: entries + 1, ..wide }));
-    let most = shared.segment_bounds(Class::JOBS, &wide).age.unwrap();
-    let until = segment.log().created().0 + most;
-    options.clock.wind(until - 1 - options.clock.now().0);
-    assert!(!full(0, wide));
-    options.clock.wind(1);
-    assert!(full(0, wide));
     rig.close();
 }
 

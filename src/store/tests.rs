@@ -1,6 +1,7 @@
 //! The store as a whole: what was acknowledged is there after a stop, a cut, a flipped bit, a lost index.
 
 mod ahead;
+mod bounds;
 mod damage;
 mod following;
 mod gaps;

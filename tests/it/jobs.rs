@@ -404,13 +404,10 @@ fn a_job_of_many_minions_comes_in_pages_and_whole() {
     let minions: Vec<String> = (0..2_500).map(|n| format!("web{n:04}")).collect();
     publish(&cellar, JID, "test.ping", &minions.iter().map(String::as_str).collect::<Vec<_>>());
     let mut client = cellar.client();
-    for part in minions.chunks(500) {
-        let events = part.iter().map(|id| {
-            let data = json!({"cmd": "_return", "id": id, "jid": JID, "fun": "test.ping", "fun_args": [],
-                              "return": id, "retcode": 0, "success": true});
-            map(vec![("tag", format!("salt/job/{JID}/ret/{id}").into()), ("data", value(&data))])
-        });
-        client.call("event_return", map(vec![("events", Value::Array(events.collect()))])).unwrap();
+    for id in &minions {
+        let load = json!({"cmd": "_return", "id": id, "jid": JID, "fun": "test.ping", "fun_args": [],
+                          "return": id, "retcode": 0, "success": true});
+        client.call("returner", map(vec![("load", value(&load))])).unwrap();
     }
     let job = show(&cellar, JID);
     let returns = job["returns"].as_array().unwrap();

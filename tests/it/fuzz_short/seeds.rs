@@ -225,7 +225,7 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
     latest::write(&mut latest_writer, &rows).unwrap();
     let mut seeds = vec![metas, shapes.to_bytes(), facts.to_bytes(), jobs];
     // A page has its codec in front: 0, as it is; or 1, a length and a frame of zstd.
-    for (_, page) in writer.rows().iter().chain(latest_writer.rows()) {
+    for (_, page) in writer.rows().into_iter().chain(latest_writer.rows()) {
         let records = match page[0] {
             0 => page[1..].to_vec(),
             _ => zstd::bulk::decompress(&page[5..], 1 << 20).unwrap(),
