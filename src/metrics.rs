@@ -101,7 +101,9 @@ counters! {
     entries_sampled_out,
     /// Entries of which a rule of `ingest.redact` has replaced something.
     entries_redacted,
-    /// Of those, entries whose data could not be searched and was replaced as a whole.
+    /// Entries in which a Salt master's key was redacted, which needs no rule.
+    master_keys_redacted,
+    /// Of entries redacted, those whose data could not be searched and was replaced as a whole.
     redactions_blind,
     /// Times the daemon connected to a bus.
     bus_connects,

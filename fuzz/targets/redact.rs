@@ -7,9 +7,9 @@ use std::sync::LazyLock;
 
 use rmpv::Value;
 use saltcellar::clock::Micros;
-use saltcellar::ingest::redact::{BLOT, Redacted, Redactor, STRUCTURAL};
+use saltcellar::ingest::redact::{Redacted, Redactor, STRUCTURAL};
 use saltcellar::limits::MSGPACK_DEPTH_MAX;
-use saltcellar::model::{Builtin, Entry, Flags, Glob, Kind, Pattern, RedactRule, Source};
+use saltcellar::model::{Builtin, Entry, Flags, Glob, Kind, Pattern, REDACTED, RedactRule, Source};
 use saltcellar::wire::msgpack::Reader;
 
 const KINDS: [Kind; 4] = [Kind::Event, Kind::Return, Kind::Load, Kind::Register];
@@ -68,7 +68,7 @@ fn redacted(redactor: &Redactor, entry: &Entry<'_>) -> Option<Vec<u8>> {
             Some(body)
         }
         Redacted::Blind(body) => {
-            assert_eq!(Reader::new(&body).text(), Ok(BLOT));
+            assert_eq!(Reader::new(&body).text(), Ok(REDACTED));
             None
         }
     }
@@ -128,7 +128,7 @@ fn is_access_key(text: &[u8]) -> bool {
 
 /// It has gone, or it was no secret.
 fn gone(value: &Value) -> bool {
-    matches!(value, Value::Nil | Value::Boolean(_)) || bytes(value) == Some(BLOT.as_bytes())
+    matches!(value, Value::Nil | Value::Boolean(_)) || bytes(value) == Some(REDACTED.as_bytes())
 }
 
 fn pairs(value: &Value) -> impl Iterator<Item = (&Value, &Value)> {

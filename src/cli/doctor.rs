@@ -8,6 +8,7 @@
 
 mod access;
 mod disk;
+mod keys;
 mod master;
 mod options;
 mod permissions;
@@ -138,7 +139,9 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         look_at_store(&mut found, &mut client, &status);
         look_at_buses(&mut found, &status);
         look_at_counters(&mut found, &status);
+        keys::look(&mut found, &mut client, &status);
     }
+    keys::redaction(&mut found, &config);
     disk::look(&mut found, &config, away);
     permissions::look(&mut found, &config, daemon_uid(&choice.path));
     let mut spools = args.spool.clone();

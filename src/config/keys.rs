@@ -220,6 +220,19 @@ pub const KEYS: &[Key] = &[
         show: |config| rules::show_redact(&config.ingest.redact),
     },
     Key {
+        name: "ingest.masters",
+        takes: "a list of absolute paths of files",
+        default: "[/etc/salt/master]",
+        doc: "Configuration files of the Salt masters whose events come here; that of `reactor.master` is added. The keys in their \
+              `cachedir` (`.root_key` and those of other users) are redacted wherever they occur, without a rule: a master \
+              accepts every command from a peer that knows one. The daemon's user has to be able to read the key files.",
+        example: "[/etc/salt/master, /srv/other/etc/master]",
+        flag: None,
+        environment: None,
+        set: |config, value| put(&mut config.ingest.masters, paths(value)),
+        show: |config| config.ingest.masters.iter().map(|path| path_json(path)).collect(),
+    },
+    Key {
         name: "ingest.spill_bytes_max",
         takes: "a size from 16MiB to 1024GiB: a number of bytes, or a number with KiB, MiB or GiB",
         default: "1GiB",
@@ -410,8 +423,7 @@ data where there is none, so that every door chooses the same ones and a job is 
 returns. A load that Salt publishes is always stored, for Salt takes a job without one for unknown. What is left out is \
 counted, per rule in `saltcellar status`.";
 
-const REDACT: &str = "What is replaced by `[redacted]` before anything is stored, spilled or queued, at every door. By default \
-nothing is: the job cache gives back what minions returned, and only its owner knows what of that is secret. Each rule \
+const REDACT: &str = "What is replaced by `[redacted]` before anything is stored, spilled or queued, at every door. Without rules only masters' keys are (`ingest.masters`): the job cache gives back what minions returned, and only its owner knows what of that is secret. Each rule \
 names values by `keys` (globs over the keys of maps at any depth, without regard to case), `paths` (keys from the top, joined by \
 dots, each a glob: `return.*.password`; a place in a list is its number) or `patterns` (regular expressions over texts; what \
 matches goes, the rest stays), or is a `builtin`: `passwords` (keys such as password, passwd, passphrase, secret, token, api_key, \

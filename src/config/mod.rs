@@ -83,6 +83,8 @@ pub struct IngestConfig {
     pub filter: Vec<FilterRule>,
     /// What is replaced before anything is stored.
     pub redact: Vec<RedactRule>,
+    /// Configuration files of the Salt masters whose keys are redacted from everything.
+    pub masters: Vec<PathBuf>,
     /// Bytes on disk that each bus may have waiting for the store.
     pub spill_bytes_max: u64,
 }
@@ -187,7 +189,12 @@ impl Config {
             bus: Vec::new(),
             spools: SPOOLS.map(PathBuf::from).to_vec(),
             https: HttpsConfig::default(),
-            ingest: IngestConfig { filter: Vec::new(), redact: Vec::new(), spill_bytes_max: size::GIB },
+            ingest: IngestConfig {
+                filter: Vec::new(),
+                redact: Vec::new(),
+                masters: vec![PathBuf::from(salt_master::SALT_MASTER_FILE)],
+                spill_bytes_max: size::GIB,
+            },
             reactor: ReactorConfig::default(),
             zeromq: ZeromqConfig::default(),
             log: LogConfig { level: "info".to_owned(), format: LogFormat::Auto },

@@ -207,6 +207,8 @@ mod tests {
                 "ingest:",
                 "  filter: []  # default",
                 "  redact: []  # default",
+                "  masters:  # default",
+                "    - /etc/salt/master",
                 "  spill_bytes_max: 1GiB  # default",
                 "reactor:",
                 "  # master: not set  # default",

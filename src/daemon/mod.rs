@@ -35,6 +35,7 @@ use crate::door::{Door, Place};
 use crate::ingest::bus::Bus;
 use crate::ingest::fire::Firer;
 use crate::ingest::gate::Gate;
+use crate::ingest::master_keys::MasterKeys;
 use crate::ingest::spill::{Fittings, hand_over_leftovers};
 use crate::limits::{
     BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_PATIENCE, JOBS_READ_AT_ONCE, SEGMENT_ENTRIES_MAX,
@@ -120,9 +121,12 @@ impl Daemon {
             threads::spawn_vital("sc-seal", move || sealer.run()).context("start the sealer")?,
             threads::spawn_vital("sc-retain", move || retainer.run()).context("start the retainer")?,
         ];
+        let reacts_for = config.reactor.of_whom().map(|(role, path, _)| (role, path));
+        let master_keys = Arc::new(MasterKeys::new(&config.ingest.masters, reacts_for));
         let gate = Arc::new(Gate::new(
             &config.ingest.filter,
             &config.ingest.redact,
+            master_keys.clone(),
             config.store.entry_bytes_max,
             clock.clone(),
             metrics.clone(),
@@ -141,6 +145,9 @@ impl Daemon {
             drain: drain.clone(),
             gather: if config.reactor.of_whom().is_some() { BUS_GATHER_TO_REACT } else { BUS_GATHER },
         };
+        let (keys, stops) = (master_keys.clone(), drain.clone());
+        let follow_keys = move || keys.follow(&stops);
+        let keys_thread = threads::spawn("sc-keys", follow_keys).context("follow the masters' keys")?;
         for (n, sock_dir) in config.bus.iter().enumerate() {
             let bus = Bus::new(n, sock_dir, fittings.clone());
             watches.push(bus.watch());
@@ -150,9 +157,11 @@ impl Daemon {
         let configured = config.bus.clone();
         let leftovers = move || hand_over_leftovers(&fittings.spills, &configured, &fittings);
         buses.push(threads::spawn("sc-leftovers", leftovers).context("hand over what is left in spills")?);
+        buses.push(keys_thread);
         let zeromq = zeromq::Doors::open(config, &gate, &store, &intake, &clock, &metrics)?;
         let firer = Arc::new(Firer::new(watches.clone(), clock.clone()));
-        let reactor = reactor::Running::start(config, &store, &intake, &firer, &clock, &metrics)?;
+        let reactor =
+            reactor::Running::start(config, &store, &intake, &firer, &master_keys, &clock, &metrics)?;
         let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
         let waiting = Drain::new();
         let ctx = Arc::new(Ctx {

@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::config::salt_master::{Role, SALT_PYTHON, SaltMaster, same_place};
 use crate::config::{Config, Origin, ReactorConfig, Surroundings};
 use crate::ingest::fire::Firer;
+use crate::ingest::master_keys::MasterKeys;
 use crate::limits::REACTOR_RELOAD;
 use crate::master::{Answer, Call, Master, MasterError, Place, pack};
 use crate::metrics::Metrics;
@@ -319,6 +320,7 @@ impl Running {
         store: &Store,
         intake: &Intake,
         firer: &Arc<Firer>,
+        master_keys: &Arc<MasterKeys>,
         clock: &Clock,
         metrics: &Arc<Metrics>,
     ) -> anyhow::Result<Option<Self>> {
@@ -353,9 +355,11 @@ impl Running {
         });
         hands.teach(&pipeline);
         let rules = Arc::new(Native::new(pipeline.clone()));
+        let master_keys = master_keys.clone();
         let parts = Parts {
             store: store.clone(),
             intake: intake.clone(),
+            clean: Arc::new(move |batch| master_keys.clean_batch(batch)),
             clock,
             metrics,
             rules,

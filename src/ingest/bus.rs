@@ -125,7 +125,8 @@ impl Bus {
     pub fn run(mut self) {
         let dir = dir_of(&self.fittings.spills, &self.path);
         let (medium, bytes_max) = (self.fittings.medium.clone(), self.fittings.spill_bytes_max);
-        let (mover, seen) = match Mover::open(&self.feeder, &dir, medium.clone(), bytes_max) {
+        let master_keys = self.fittings.gate.master_keys().clone();
+        let (mover, seen) = match Mover::open(&self.feeder, &dir, medium.clone(), master_keys, bytes_max) {
             Ok(opened) => opened,
             Err(error) => {
                 self.fittings.metrics.spill_reads_failed.add(1);

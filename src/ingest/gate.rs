@@ -21,6 +21,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::master_keys::MasterKeys;
 use super::redact::{Redacted, Redactor};
 use crate::clock::{Clock, Micros};
 use crate::limits::{DOOR_SAYS, ENTRY_BYTES_MAX, TAG_BYTES_MAX};
@@ -80,6 +81,7 @@ struct Filter {
 pub struct Gate {
     filters: Vec<Filter>,
     redactor: Option<Redactor>,
+    master_keys: Arc<MasterKeys>,
     entry_bytes_max: usize,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -91,6 +93,7 @@ impl Gate {
     pub fn new(
         filters: &[FilterRule],
         redact: &[RedactRule],
+        master_keys: Arc<MasterKeys>,
         entry_bytes_max: usize,
         clock: Clock,
         metrics: Arc<Metrics>,
@@ -103,6 +106,7 @@ impl Gate {
         Self {
             filters: filters.iter().map(count).collect(),
             redactor: (!redact.is_empty()).then(|| Redactor::new(redact)),
+            master_keys,
             entry_bytes_max,
             clock,
             metrics,
@@ -110,9 +114,14 @@ impl Gate {
         }
     }
 
-    /// A gate without rules: everything passes as it is.
+    /// A gate without rules and known keys.
     pub fn open(clock: Clock, metrics: Arc<Metrics>) -> Self {
-        Self::new(&[], &[], ENTRY_BYTES_MAX, clock, metrics)
+        Self::new(&[], &[], Arc::new(MasterKeys::none()), ENTRY_BYTES_MAX, clock, metrics)
+    }
+
+    /// The keys that are redacted without a rule.
+    pub fn master_keys(&self) -> &Arc<MasterKeys> {
+        &self.master_keys
     }
 
     /// Takes an event in the form `tag`, two newlines, msgpack; hands what is to be stored to `take`.
@@ -192,31 +201,47 @@ impl Gate {
         if !self.filters.is_empty() && self.is_left_out(entry) {
             return Passed::LeftOut;
         }
+        let cleaned = self.master_keys.clean(entry);
+        let entry = match &cleaned {
+            None => *entry,
+            Some(cleaned) => {
+                self.metrics.master_keys_redacted.add(1);
+                if cleaned.blind {
+                    self.tell_blind(entry);
+                }
+                Entry { body: &cleaned.body, flags: cleaned.flags, ..*entry }
+            }
+        };
         let redacted = match &self.redactor {
-            Some(redactor) => redactor.redact(entry),
+            Some(redactor) => redactor.redact(&entry),
             None => Redacted::Untouched,
         };
         let body = match redacted {
-            Redacted::Untouched => {
-                take(entry, prints);
+            Redacted::Untouched if cleaned.is_none() => {
+                take(&entry, prints);
                 return Passed::Taken;
             }
-            Redacted::Changed(body) => body,
+            Redacted::Untouched => None,
+            Redacted::Changed(body) => Some(body),
             Redacted::Blind(body) => {
-                self.metrics.redactions_blind.add(1);
-                self.say("blind", || {
-                    tracing::warn!(
-                        door = entry.source.name(), tag = %shown(entry.tag),
-                        "data that is no msgpack cannot be searched for what is to be redacted; all of it is"
-                    );
-                });
-                body
+                self.tell_blind(&entry);
+                Some(body)
             }
         };
-        self.metrics.entries_redacted.add(1);
-        let entry = Entry { body: &body, ..*entry };
+        self.metrics.entries_redacted.add(u64::from(body.is_some()));
+        let entry = Entry { body: body.as_deref().unwrap_or(entry.body), ..entry };
         take(&entry, prints.is_some().then(|| prints_of(&entry)));
         Passed::Taken
+    }
+
+    fn tell_blind(&self, entry: &Entry<'_>) {
+        self.metrics.redactions_blind.add(1);
+        self.say("blind", || {
+            tracing::warn!(
+                door = entry.source.name(), tag = %shown(entry.tag),
+                "data that is no msgpack cannot be searched for what is to be redacted; all of it is"
+            );
+        });
     }
 
     /// How often each rule has had to do with an entry.
@@ -356,7 +381,17 @@ mod tests {
 
     fn gate(filters: &[FilterRule], redact: &[RedactRule]) -> (Gate, Arc<Metrics>) {
         let metrics = Arc::new(Metrics::default());
-        (Gate::new(filters, redact, 1 << 20, Clock::hand_wound(NOW), metrics.clone()), metrics)
+        (
+            Gate::new(
+                filters,
+                redact,
+                Arc::new(MasterKeys::none()),
+                1 << 20,
+                Clock::hand_wound(NOW),
+                metrics.clone(),
+            ),
+            metrics,
+        )
     }
 
     fn rule(action: Action, tag: &str) -> FilterRule {

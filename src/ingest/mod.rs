@@ -4,6 +4,7 @@ pub mod bus;
 pub mod fire;
 pub mod gap;
 pub mod gate;
+pub mod master_keys;
 pub mod redact;
 pub mod spill;
 pub mod spool;

@@ -1,7 +1,7 @@
 //! Redaction: what rules name is replaced in an entry's msgpack before the entry goes anywhere.
 //!
 //! One walk over the body notes what goes; the rest is copied as it came, so the result is msgpack of the same shape.
-//! A value that goes becomes the text [`BLOT`], unless it is nil or a truth value: those are no secrets, and callers test
+//! A value that goes becomes the text [`REDACTED`], unless it is nil or a truth value: those are no secrets, and callers test
 //! them. In a text only what a pattern matches becomes it.
 //!
 //! The keys by which Salt and the store know a job ([`STRUCTURAL`]) are never touched at the top of a return, an event or a
@@ -14,11 +14,8 @@ use regex::bytes::Regex;
 
 use super::gate::funs_of;
 use crate::limits::MSGPACK_DEPTH_MAX;
-use crate::model::{Builtin, Entry, Glob, Kind, RedactRule, Scope};
+use crate::model::{Builtin, Entry, Glob, Kind, REDACTED, RedactRule, Scope};
 use crate::wire::msgpack::{DecodeError, Head, Reader, Writer, as_text};
-
-/// What stands in the place of what was there.
-pub const BLOT: &str = "[redacted]";
 
 /// Top-level keys that stay as they are.
 pub const STRUCTURAL: [&str; 13] = [
@@ -208,7 +205,7 @@ impl Redactor {
         let is_whole = root.len() != body.len() || reader.rest().is_empty();
         if walked.is_err() || !is_whole {
             let mut blot = Writer::new();
-            blot.str(BLOT);
+            blot.str(REDACTED);
             return Redacted::Blind(blot.into_bytes());
         }
         if walk.edits.is_empty() {
@@ -343,11 +340,12 @@ impl<'a> Walk<'_, 'a> {
         let mut content = *reader;
         let value = reader.value()?;
         // No secret, or none any more.
-        let harmless = matches!(content.head()?, Head::Nil | Head::Bool(_)) || as_text(value) == Some(BLOT);
+        let harmless =
+            matches!(content.head()?, Head::Nil | Head::Bool(_)) || as_text(value) == Some(REDACTED);
         if !harmless {
             self.rules |= bit(rule);
             self.edit(from, reader, |w| {
-                w.str(BLOT);
+                w.str(REDACTED);
             });
         }
         Ok(())
@@ -411,7 +409,7 @@ fn blotted(text: &[u8], stretches: &[(usize, usize)]) -> Option<Vec<u8>> {
     let mut done = 0;
     for &(from, to) in stretches {
         out.extend_from_slice(text.get(done..from).unwrap_or_default());
-        out.extend_from_slice(BLOT.as_bytes());
+        out.extend_from_slice(REDACTED.as_bytes());
         done = to;
     }
     out.extend_from_slice(text.get(done..).unwrap_or_default());
@@ -560,9 +558,9 @@ mod tests {
             (
                 "return",
                 Value::Array(vec![map(&[
-                    ("DB_PASSWORD", BLOT.into()),
-                    ("passwd", BLOT.into()),
-                    ("token", BLOT.into()),
+                    ("DB_PASSWORD", REDACTED.into()),
+                    ("passwd", REDACTED.into()),
+                    ("token", REDACTED.into()),
                     ("password_changed", true.into()),
                     ("secret", Value::Nil),
                     ("name", "password".into()),
@@ -583,7 +581,7 @@ mod tests {
                 ("fun_args", list(&["zero", arg])),
             ])
         };
-        assert_eq!(redacted(&[paths], Kind::Return, "x", &value("1234", "one")), value(BLOT, BLOT));
+        assert_eq!(redacted(&[paths], Kind::Return, "x", &value("1234", "one")), value(REDACTED, REDACTED));
     }
 
     #[test]
@@ -617,11 +615,11 @@ mod tests {
             assert_eq!(redacted(&keys, Kind::Return, "x", &of(before)), of(after));
         };
         let pem = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----";
-        check(format!("a\n{pem}\nb\n{pem}").into(), format!("a\n{BLOT}\nb\n{BLOT}").into());
-        check("x -----BEGIN PRIVATE KEY-----\nMIIE".into(), format!("x {BLOT}").into());
+        check(format!("a\n{pem}\nb\n{pem}").into(), format!("a\n{REDACTED}\nb\n{REDACTED}").into());
+        check("x -----BEGIN PRIVATE KEY-----\nMIIE".into(), format!("x {REDACTED}").into());
         check(
             "-----BEGIN PGP PRIVATE KEY BLOCK-----\nx\n-----END PGP PRIVATE KEY BLOCK-----!".into(),
-            format!("{BLOT}!").into(),
+            format!("{REDACTED}!").into(),
         );
         let public = "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----";
         check(public.into(), public.into());
@@ -635,11 +633,11 @@ mod tests {
                 "-----END EC PRIVATE KEY-----",
                 "b",
             ]),
-            list(&["a", BLOT, BLOT, BLOT, BLOT, "b"]),
+            list(&["a", REDACTED, REDACTED, REDACTED, REDACTED, "b"]),
         );
         check(
             Value::Array(vec![list(&["-----BEGIN PRIVATE KEY-----"]), "not of it".into()]),
-            Value::Array(vec![list(&[BLOT]), "not of it".into()]),
+            Value::Array(vec![list(&[REDACTED]), "not of it".into()]),
         );
     }
 
@@ -649,17 +647,17 @@ mod tests {
         let answer =
             |value: Value| map(&[("fun", "pillar.items".into()), ("retcode", 0.into()), ("return", value)]);
         let before = answer(map(&[("k", "v".into())]));
-        assert_eq!(redacted(&pillar, Kind::Return, "pillar.items", &before), answer(BLOT.into()));
+        assert_eq!(redacted(&pillar, Kind::Return, "pillar.items", &before), answer(REDACTED.into()));
         assert_eq!(redacted(&pillar, Kind::Return, "test.ping", &before), before);
         let several = |value: Value| map(&[("fun", list(&["test.ping", "pillar.get"])), ("return", value)]);
-        assert_eq!(redacted(&pillar, Kind::Return, "", &several("v".into())), several(BLOT.into()));
+        assert_eq!(redacted(&pillar, Kind::Return, "", &several("v".into())), several(REDACTED.into()));
         let load = |pillar: Value| {
             let arg = Value::Array(vec![map(&[("__kwarg__", true.into()), ("pillar", pillar)])]);
             Value::Array(vec![map(&[("fun", "state.apply".into()), ("arg", arg)]), list(&["web1"])])
         };
         assert_eq!(
             redacted(&pillar, Kind::Load, "state.apply", &load(map(&[("a", 1.into())]))),
-            load(BLOT.into())
+            load(REDACTED.into())
         );
     }
 
@@ -681,11 +679,11 @@ mod tests {
                 ("return", rest.into()),
             ])
         };
-        assert_eq!(redacted(&all, Kind::Return, "test.ping", &value("secret")), value(BLOT));
+        assert_eq!(redacted(&all, Kind::Return, "test.ping", &value("secret")), value(REDACTED));
         // Only at the top: what a minion returns may have such keys, too.
         let inner = |id: &str| map(&[("return", map(&[("id", id.into())]))]);
         let ids = [RedactRule { keys: globs(&["id"]), ..rule() }];
-        assert_eq!(redacted(&ids, Kind::Return, "x", &inner("secret")), inner(BLOT));
+        assert_eq!(redacted(&ids, Kind::Return, "x", &inner("secret")), inner(REDACTED));
     }
 
     #[test]
@@ -693,7 +691,7 @@ mod tests {
         let scope = Scope { fun: globs(&["vault.*"]), ..Scope::default() };
         let vault = [RedactRule { scope, paths: vec![globs(&["return"])], ..rule() }];
         let value = map(&[("return", "x".into())]);
-        assert_eq!(redacted(&vault, Kind::Return, "vault.read", &value), map(&[("return", BLOT.into())]));
+        assert_eq!(redacted(&vault, Kind::Return, "vault.read", &value), map(&[("return", REDACTED.into())]));
         assert_eq!(redacted(&vault, Kind::Return, "test.ping", &value), value);
     }
 
@@ -717,7 +715,7 @@ mod tests {
         match value {
             Value::Map(pairs) => pairs.iter().all(|(k, v)| {
                 let goes = k.as_str().is_some_and(|k| k.len() == 2 && k.starts_with('a'));
-                if goes { v.is_nil() || *v == Value::from(BLOT) } else { clean(v) }
+                if goes { v.is_nil() || *v == Value::from(REDACTED) } else { clean(v) }
             }),
             Value::Array(items) => items.iter().all(clean),
             Value::String(text) => !text.as_str().is_some_and(|text| text.contains("cb")),

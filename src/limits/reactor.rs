@@ -22,6 +22,12 @@ pub const MASTER_READ_BYTES: usize = 16 * 1024;
 /// Bytes of a master's key file. A key has 76.
 pub const MASTER_KEY_BYTES_MAX: u64 = 1024;
 
+/// Keys of masters that are searched for in bodies. A master has one for each user who may publish.
+pub const MASTER_KEYS_MAX: usize = 64;
+
+/// How often the key files of masters are looked at.
+pub const MASTER_KEYS_POLL: Duration = Duration::from_secs(1);
+
 /// Threads that render reactions and ask the master. Most of their time they wait for its answers.
 pub const REACTOR_WORKERS: u32 = 16;
 

@@ -164,6 +164,8 @@ impl Flags {
     pub const RETCODE_KNOWN: Flags = Flags(8);
     /// A finished reaction, for the reactor's history.
     pub const REACTION: Flags = Flags(16);
+    /// The event carried the key of the reactor's master, which was compared and redacted before the event went anywhere.
+    pub const MASTER_KEY: Flags = Flags(32);
     /// A return that did not come from a returner call, so no signature or session key of the minion vouches for it. A
     /// call that brings the same return later is stored as an entry of its own. Absent from entries of releases up to
     /// 0.1, which did not store that call.

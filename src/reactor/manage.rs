@@ -1,18 +1,20 @@
 //! Requests to the running reactor: `salt-run reactor.list`, `add`, `delete`, `is_leader`, `set_leader`.
 //!
-//! They are events that hold the master's own key; without it they are dropped. Unlike in Salt 3008.3, where a copy is changed,
+//! They are events that hold the master's own key; without it they are dropped. The key of an event off the bus is compared and
+//! redacted before it is stored (`src/ingest/master_keys.rs`). Unlike in Salt 3008.3, where a copy is changed,
 //! what is added or deleted takes effect.
 
 use std::path::Path;
 
 use super::outcome::Fired;
-use crate::model::{Note, NoteLevel};
+use crate::config::salt_master::read_key;
+use crate::model::{MANAGE_TAG, Note, NoteLevel, same_key};
 use crate::sls::value::Key;
 use crate::sls::{Map, Value};
 
 const LOGGER: &str = "salt.utils.reactor";
 /// A tag that holds this is a request, an answer, or somebody else's; all need the key.
-const MANAGE: &str = "salt/reactors/manage";
+const MANAGE: &str = MANAGE_TAG;
 
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,17 +50,19 @@ pub(super) fn is_answer(tag: &str) -> bool {
     matches!(verb, "/list-results" | "/add-complete" | "/delete-complete" | "/leader/value")
 }
 
-/// May this event manage the reactor? It may if it holds what the key file holds.
-pub(super) fn allowed(data: &Map, key_file: &Path) -> Result<(), Note> {
-    let key = std::fs::read_to_string(key_file).unwrap_or_default();
-    match data.get("key") {
-        Some(Value::Str(given)) if !key.is_empty() && *given == key => Ok(()),
-        _ => Err(Note::new(
-            NoteLevel::Error,
-            LOGGER,
-            "received salt/reactors/manage event without matching master_key. discarding",
-        )),
-    }
+/// Does the data hold the content of the key file? Without it an event manages nothing.
+pub(super) fn has_key(data: &Map, key_file: &Path) -> bool {
+    let given = data.get("key").and_then(Value::as_str);
+    given.is_some_and(|given| read_key(key_file).is_ok_and(|key| same_key(given.as_bytes(), &key)))
+}
+
+/// What is said of an event without it.
+pub(super) fn without_key() -> Note {
+    Note::new(
+        NoteLevel::Error,
+        LOGGER,
+        "received salt/reactors/manage event without matching master_key. discarding",
+    )
 }
 
 /// A request lacks what it needs; Salt's process dies of that.

@@ -62,8 +62,13 @@ enum Source {
 pub enum Body<'a> {
     /// A value.
     Value(&'a Value),
-    /// The bytes of a msgpack value.
-    Msgpack(&'a [u8]),
+    /// An event of the archive, from which the master's key was redacted.
+    Stored {
+        /// Its msgpack.
+        data: &'a [u8],
+        /// Did it carry the master's key?
+        has_key: bool,
+    },
 }
 
 /// The part of a pipeline that belongs to one thread.
@@ -288,7 +293,7 @@ impl Worker {
             return out;
         }
         if let Some(request) = request
-            && !self.managed(request, &data, &mut out)
+            && !self.managed(request, &data, body, &mut out)
         {
             return out;
         }
@@ -317,10 +322,14 @@ impl Worker {
     }
 
     /// Carries out a request. Whether the event goes on to the rules.
-    fn managed(&mut self, request: Request, data: &Opened<'_>, out: &mut Outcome) -> bool {
+    fn managed(&mut self, request: Request, data: &Opened<'_>, body: Body<'_>, out: &mut Outcome) -> bool {
         let data = data.map();
-        if let Err(note) = manage::allowed(&data, &self.pipeline.key_file) {
-            out.notes.push(note.failing(Location::default()));
+        let has_key = match body {
+            Body::Value(_) => manage::has_key(&data, &self.pipeline.key_file),
+            Body::Stored { has_key, .. } => has_key,
+        };
+        if !has_key {
+            out.notes.push(manage::without_key().failing(Location::default()));
             return false;
         }
         let verb = match request {
@@ -509,8 +518,8 @@ impl<'a> Body<'a> {
             Body::Value(Value::Null) => Err("nothing"),
             Body::Value(Value::List(_)) => Err("a list"),
             Body::Value(_) => Err("a single value"),
-            Body::Msgpack(bytes) => match super::msgpack::user_of(bytes) {
-                Some(user) => Ok(Opened::Msgpack(bytes, user)),
+            Body::Stored { data, .. } => match super::msgpack::user_of(data) {
+                Some(user) => Ok(Opened::Msgpack(data, user)),
                 None => Err("no msgpack mapping"),
             },
         }

@@ -58,6 +58,8 @@ pub struct Followed<'a> {
     pub kind: Kind,
     /// The door it came by.
     pub source: Source,
+    /// Small facts.
+    pub flags: Flags,
     /// When it arrived.
     pub at: Micros,
     /// The job it belongs to; empty for none.
@@ -101,7 +103,8 @@ impl Store {
                 Ok(body) => {
                     let (kind, source, at) = (rows.kind(row), rows.source(row), rows.at(row));
                     let (jid, minion) = (rows.jid(row), rows.minion(row));
-                    take(Followed { seq, kind, source, at, jid: &jid, minion, tag: &tag, body });
+                    let flags = rows.flags(row);
+                    take(Followed { seq, kind, source, flags, at, jid: &jid, minion, tag: &tag, body });
                     tag.len() + body.len()
                 }
                 Err(what) => self.0.left_out(seq, &what),

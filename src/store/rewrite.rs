@@ -32,7 +32,7 @@ use crate::limits::{
 };
 use crate::model::Entry;
 
-const SEALING: &str = "sealing";
+pub(super) const SEALING: &str = "sealing";
 const SEALED: &str = "sealed";
 const OLD: &str = "old";
 const STALE: &str = "stale";

@@ -8,7 +8,7 @@ use rmpv::Value;
 
 use crate::harness::{Cellar, FakeBus, publish, recording, wait_for};
 
-fn frame(tag: &str, data: &Value) -> Vec<u8> {
+pub(crate) fn frame(tag: &str, data: &Value) -> Vec<u8> {
     let mut body = format!("{tag}\n\n").into_bytes();
     rmpv::encode::write_value(&mut body, data).unwrap();
     let map = Value::Map(vec![("head".into(), Value::Map(vec![])), ("body".into(), Value::Binary(body))]);
@@ -70,23 +70,23 @@ fn gaps(cellar: &Cellar) -> Vec<Value> {
     page["events"].as_array().unwrap().clone()
 }
 
-struct Bus {
+pub(crate) struct Bus {
     dir: tempfile::TempDir,
     bus: FakeBus,
 }
 
 impl Bus {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let bus = FakeBus::in_dir(dir.path());
         Self { dir, bus }
     }
 
-    fn flag(&self) -> &str {
+    pub(crate) fn flag(&self) -> &str {
         self.dir.path().to_str().unwrap()
     }
 
-    fn subscriber(&self) -> UnixStream {
+    pub(crate) fn subscriber(&self) -> UnixStream {
         self.bus.subscriber()
     }
 }
@@ -450,7 +450,7 @@ fn rules_hold_at_every_door_and_no_byte_of_a_secret_reaches_the_disk() {
 }
 
 /// Every entry of a store as text.
-fn unpacked(state_dir: &std::path::Path) -> String {
+pub(crate) fn unpacked(state_dir: &std::path::Path) -> String {
     let options = saltcellar::daemon::store_options(
         &saltcellar::config::Config::for_state_dir(state_dir, "/s"),
         "the test".to_owned(),
@@ -465,7 +465,8 @@ fn unpacked(state_dir: &std::path::Path) -> String {
     let entries = jobs.iter().flat_map(|(_, row)| opened.store.job_entries(&row.jid).unwrap());
     let bodies =
         events.into_iter().chain(entries).map(|entry| String::from_utf8_lossy(&entry.body).into_owned());
-    bodies.chain([format!("{:?}", opened.store.register().unwrap())]).collect()
+    let register = opened.store.register().unwrap().unwrap_or_default();
+    bodies.chain([String::from_utf8_lossy(&register).into_owned()]).collect()
 }
 
 #[test]

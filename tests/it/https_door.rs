@@ -10,7 +10,7 @@ use saltcellar::clock::{Clock, Micros};
 use saltcellar::wire::call::request_frame;
 use saltcellar::wire::signed::Envelope;
 
-use crate::harness::{Cellar, map, wait_for};
+use crate::harness::{Cellar, in_dir, map, wait_for};
 
 const JID: &str = "20241121031733650863";
 const HOUR: i64 = 3_600_000_000;
@@ -19,7 +19,7 @@ fn data(name: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/https").join(name)).unwrap()
 }
 
-fn signer(name: &str) -> Signer {
+pub(crate) fn signer(name: &str) -> Signer {
     Signer::from_pem(&data(name)).unwrap()
 }
 
@@ -28,13 +28,13 @@ fn now() -> Micros {
 }
 
 /// A daemon with an HTTPS door, and its master's keys.
-struct House {
-    cellar: Cellar,
+pub(crate) struct House {
+    pub(crate) cellar: Cellar,
 }
 
 impl House {
     /// Minion `a` and `b` are accepted.
-    fn open(more: &str) -> Self {
+    pub(crate) fn open(more: &str) -> Self {
         Self::open_with("server", more)
     }
 
@@ -45,7 +45,8 @@ impl House {
         }
         let shown = dir.path().display();
         let config = format!(
-            "https:\n  listen: 127.0.0.1:0\n  certificate: {shown}/tls.pem\n  key: {shown}/tls.key\n  pki_dir: {shown}/pki\n{more}"
+            "https:\n  listen: 127.0.0.1:0\n  certificate: {shown}/tls.pem\n  key: {shown}/tls.key\n  pki_dir: {shown}/pki\n{}",
+            in_dir(more, dir.path())
         );
         std::fs::write(dir.path().join("c.yaml"), config).unwrap();
         put_certificate(dir.path(), certificate);
@@ -81,7 +82,7 @@ impl House {
         Address::new(([127, 0, 0, 1], self.port()).into(), "localhost", &data("ca.pem")).unwrap()
     }
 
-    fn connect(&self) -> Connection {
+    pub(crate) fn connect(&self) -> Connection {
         Connection::open(&self.address()).unwrap()
     }
 
@@ -109,7 +110,7 @@ fn returned(minion: &str, more: Vec<(&str, Value)>) -> Vec<u8> {
     call("returner", args)
 }
 
-fn call(name: &str, args: Vec<(&str, Value)>) -> Vec<u8> {
+pub(crate) fn call(name: &str, args: Vec<(&str, Value)>) -> Vec<u8> {
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, &map(args)).unwrap();
     request_frame(7, name, &bytes)
@@ -126,7 +127,7 @@ fn first(answer: &Answer) -> Result<Value, (String, String)> {
 }
 
 /// Signs and posts as `id`.
-fn post(
+pub(crate) fn post(
     connection: &mut Connection,
     id: &str,
     key: &Signer,

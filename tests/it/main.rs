@@ -78,6 +78,9 @@ mod setup;
 /// Verify, rebuild, salvage, backup, restore.
 mod store_tools;
 
+/// Filters and redaction, by every source of entries; masters' keys.
+mod policy;
+
 /// Import and export: Salt's own job cache, pgjsonb, JSON lines.
 mod moving;
 

@@ -30,7 +30,7 @@ fn hello(socket_type: &str) -> Vec<u8> {
     hello
 }
 
-fn message(parts: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn message(parts: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::new();
     zmtp::put_message(&mut out, parts);
     out
@@ -43,7 +43,7 @@ fn event(tag: &str, n: u64) -> Vec<u8> {
 }
 
 /// A peer that has been greeted.
-struct Peer(UnixStream);
+pub(crate) struct Peer(UnixStream);
 
 impl Peer {
     fn greeted(cellar: &Cellar, door: &str, socket_type: &str) -> Self {
@@ -56,7 +56,7 @@ impl Peer {
         Self(stream)
     }
 
-    fn push(cellar: &Cellar) -> Self {
+    pub(crate) fn push(cellar: &Cellar) -> Self {
         Self::greeted(cellar, "in.sock", "PUSH")
     }
 
@@ -70,7 +70,7 @@ impl Peer {
         peer
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    pub(crate) fn say(&mut self, bytes: &[u8]) {
         self.0.write_all(bytes).unwrap();
     }
 

@@ -379,6 +379,35 @@ def test_salt_run_manages_the_reactor_and_salt_s_own_is_off(live, reactor):
     assert len(reactor.history(tag)) == 1 and not reactor.history("added/nobody-leads")
 
 
+def test_no_reader_sees_the_key_that_salt_run_fires(live, reactor, tmp_path):
+    with open(f"{live.lab['dir']}/master/cache/.root_key", "rb") as file:
+        key = file.read()
+    assert len(key) > 40
+    assert live.run("reactor.list")[3] == {"live/say/*": ["salt://reactor/say.sls"]}  # and it is answered
+    requests = reactor.events("--tag", "*salt/reactors/manage/list")
+    assert requests and all(event["data"]["key"] == "[redacted]" for event in requests)
+    # also where nobody expects it
+    live.fire("live/quotes-the-key", {"text": f"it is {key.decode()}!"})
+    eventually("the event", lambda: reactor.events("--tag", "live/quotes-the-key"))
+    export, backup = str(tmp_path / "all.jsonl"), str(tmp_path / "backup")
+    reactor.cli("export", "jsonl", export, "--events")
+    reactor.cli("store", "backup", backup, "--state-dir", f"{reactor.root}/state")
+    seen = [reactor.cli("events", "list", "--all", "--output", "jsonl").stdout.encode(), open(export, "rb").read()]
+    salvaged = procs.run([reactor.bin, "store", "redact-keys", "--dry-run", "--state-dir", f"{reactor.root}/state",
+                          "--config", f"{reactor.root}/c.yaml"], stdin=subprocess.DEVNULL, timeout=60,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert salvaged.returncode == 0, salvaged.stdout + salvaged.stderr  # it unpacks every body
+    for root in (f"{reactor.root}/state", backup):
+        for directory, _, names in os.walk(root):
+            for name in names:
+                with open(os.path.join(directory, name), "rb") as file:
+                    seen.append(file.read())
+    with open(reactor.log, "rb") as log:
+        seen.append(log.read())
+    assert not [1 for bytes_ in seen if key in bytes_]
+    assert b"live/quotes-the-key" in seen[1]
+
+
 # ------------------------------------------------------------------- the file server
 def test_files_of_other_backends_are_fetched_by_salt(live, reactor):
     def said(n):

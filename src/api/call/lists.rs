@@ -225,6 +225,12 @@ pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
         rules.map(4).str("name").str(&rule.name).str("list").str(rule.list);
         rules.str("entries").uint(rule.entries).str("left_out").uint(rule.left_out);
     }
+    let (known, unreadable) = ctx.gate.master_keys().counts();
+    let keys = map.key("master_keys").map(2).str("known").uint(known as u64);
+    let errors = keys.str("unreadable").array(unreadable.len());
+    for error in &unreadable {
+        errors.str(error);
+    }
     let spools: Vec<_> =
         ctx.spools.iter().filter_map(|dir| Some((dir, Spool::look(dir).transpose()?))).collect();
     let w = map.key("spools").array(spools.len());

@@ -186,7 +186,8 @@ fn measure(root: &Path, situation: &Situation, time: Duration) -> anyhow::Result
     ]);
     let mut body = Vec::new();
     rmpv::encode::write_value(&mut body, &data).context("encode the event")?;
-    let mut once = || worker.react(situation.tag, Body::Msgpack(&body), Detail::Calls);
+    let mut once =
+        || worker.react(situation.tag, Body::Stored { data: &body, has_key: false }, Detail::Calls);
     let outcome = once();
     ensure!(
         outcome.calls.len() == situation.calls && outcome.notes.is_empty(),

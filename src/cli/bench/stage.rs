@@ -113,6 +113,7 @@ impl Stage {
         spawn("sc-seal", Box::new(|| sealer.run()))?;
         spawn("sc-retain", Box::new(|| retainer.run()))?;
         let reactor = Reactor::start(Parts {
+            clean: Arc::new(|batch| batch),
             store: store.clone(),
             intake: intake.clone(),
             clock: clock.clone(),

@@ -4,6 +4,7 @@ mod backup;
 mod hold;
 mod prune;
 mod rebuild;
+mod redact_keys;
 mod restore;
 mod salvage;
 mod stats;
@@ -32,6 +33,9 @@ pub(super) enum Store {
     /// Throw the indexes away and make them again from the log
     #[command(after_long_help = rebuild::EXAMPLES)]
     Rebuild(rebuild::Args),
+    /// Replace Salt masters' keys that are stored in clear, or report them
+    #[command(name = "redact-keys", after_long_help = redact_keys::EXAMPLES)]
+    RedactKeys(redact_keys::Args),
     /// Make a new store out of what can be read of a damaged one
     #[command(after_long_help = salvage::EXAMPLES)]
     Salvage(salvage::Args),
@@ -50,6 +54,7 @@ pub(super) fn run(global: &Global, store: Store) -> anyhow::Result<()> {
         Store::Hold(args) => hold::run(global, args),
         Store::Verify(args) => verify::run(global, &args),
         Store::Rebuild(args) => rebuild::run(global, &args),
+        Store::RedactKeys(args) => redact_keys::run(global, &args),
         Store::Salvage(args) => salvage::run(global, &args),
         Store::Backup(args) => backup::run(global, &args),
         Store::Restore(args) => restore::run(global, &args),

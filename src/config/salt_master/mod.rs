@@ -10,12 +10,14 @@
 //! master.pki_dir; master.text("master_job_cache"); master.option("reactor"); master.notes;
 //! ```
 
+mod keys;
 mod merge;
 mod types;
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+pub use self::keys::{key_files, read_key};
 use self::merge::{Reader, key_text, repack};
 use crate::config::python_glob::{glob, has_magic};
 use crate::model::{Note, NoteLevel};

@@ -13,7 +13,7 @@
 //! | 0 | bytes of the payload, u32 LE |
 //! | 4 | crc32 (IEEE) of bytes 8 to the end of the payload, u32 LE |
 //! | 8 | number of the event: one more than that of the event before, u64 LE |
-//! | 16 | payload: arrival in microseconds i64 LE; 0 event or 1 gap u8; 1 if it may be stored already, u8; zero u16; bytes of the tag u32 LE; tag; data |
+//! | 16 | payload: arrival in microseconds i64 LE; 0 event or 1 gap u8; 1 if it may be stored already, u8; 1 if it carried the master's key, u8; zero u8; bytes of the tag u32 LE; tag; data |
 //!
 //! Nothing here has been acknowledged to anybody, so nothing is synced: a killed daemon finds everything again, a power cut may
 //! take the newest. Data has passed the gate before it comes here.
@@ -31,11 +31,11 @@ use std::sync::Arc;
 use crate::clock::Micros;
 use crate::ingest::gap;
 use crate::limits::{ENTRY_BYTES_MAX, SPILL_FILE_BYTES, SPILL_READ_BYTES, TAG_BYTES_MAX};
-use crate::model::{Batch, Entry, Kind, Source};
+use crate::model::{Batch, Entry, Flags, Kind, Source};
 use crate::store::medium::{Medium, MediumFile};
 use crate::wire::salt_event::read_event;
 
-const MAGIC: &[u8; 8] = b"SCSPILL1";
+pub(super) const MAGIC: &[u8; 8] = b"SCSPILL1";
 /// Numbers of files begin here, so that there are numbers for files in front of the first.
 const FIRST_FILE: u64 = 1_000_000;
 /// No file of ours has this number or a greater one: a thousand a second for ten thousand years.
@@ -119,18 +119,19 @@ struct Front {
 }
 
 /// A record in bytes that have been checked.
-struct Record<'a> {
-    number: u64,
+pub(super) struct Record<'a> {
+    pub(super) number: u64,
     at: Micros,
     gap: bool,
-    unsure: bool,
+    pub(super) unsure: bool,
+    has_key: bool,
     tag: &'a [u8],
-    data: &'a [u8],
-    len: usize,
+    pub(super) data: &'a [u8],
+    pub(super) len: usize,
 }
 
 /// The record at the beginning of `bytes`: `Ok(None)` if they are too few, an error if they are none.
-fn record(bytes: &[u8]) -> Result<Option<Record<'_>>, ()> {
+pub(super) fn record(bytes: &[u8]) -> Result<Option<Record<'_>>, ()> {
     let Some((head, rest)) = bytes.split_first_chunk::<HEADER>() else { return Ok(None) };
     let word =
         |at: usize| head.get(at..at + 4).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b));
@@ -150,15 +151,15 @@ fn record(bytes: &[u8]) -> Result<Option<Record<'_>>, ()> {
     let at = fixed.first_chunk().map_or(0, |b| i64::from_le_bytes(*b));
     let tag_len = fixed.last_chunk().map_or(0, |b| u32::from_le_bytes(*b));
     let (tag, data) = rest.split_at_checked(tag_len as usize).ok_or(())?;
-    let [gap, unsure] = [8, 9].map(|at| fixed.get(at) == Some(&1));
-    Ok(Some(Record { number, at: Micros(at), gap, unsure, tag, data, len: HEADER + len }))
+    let [gap, unsure, has_key] = [8, 9, 10].map(|at| fixed.get(at) == Some(&1));
+    Ok(Some(Record { number, at: Micros(at), gap, unsure, has_key, tag, data, len: HEADER + len }))
 }
 
 /// Bytes of the longest record behind its header.
 const RECORD_BYTES_MAX: usize = FIXED + TAG_BYTES_MAX + ENTRY_BYTES_MAX;
 
 /// Appends a record; fails if it is longer than [`record`] takes.
-fn write_record(out: &mut Vec<u8>, entry: &Entry<'_>, number: u64, unsure: bool) -> io::Result<()> {
+pub(super) fn write_record(out: &mut Vec<u8>, entry: &Entry<'_>, number: u64, unsure: bool) -> io::Result<()> {
     let from = out.len();
     let broken = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
     let len = FIXED + entry.tag.len() + entry.body.len();
@@ -170,7 +171,8 @@ fn write_record(out: &mut Vec<u8>, entry: &Entry<'_>, number: u64, unsure: bool)
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&number.to_le_bytes());
     out.extend_from_slice(&entry.at.0.to_le_bytes());
-    out.extend_from_slice(&[u8::from(entry.kind == Kind::Gap), u8::from(unsure), 0, 0]);
+    let has_key = entry.flags.has(Flags::MASTER_KEY);
+    out.extend_from_slice(&[u8::from(entry.kind == Kind::Gap), u8::from(unsure), u8::from(has_key), 0]);
     out.extend_from_slice(&tag_len.to_le_bytes());
     out.extend_from_slice(entry.tag);
     out.extend_from_slice(entry.body);
@@ -182,13 +184,16 @@ fn write_record(out: &mut Vec<u8>, entry: &Entry<'_>, number: u64, unsure: bool)
 
 impl Record<'_> {
     /// Puts the entry into a batch, as the bus door would have made it.
-    fn push_to(&self, batch: &mut Batch, unsure: bool) {
+    pub(super) fn push_to(&self, batch: &mut Batch, unsure: bool) {
         if self.gap {
             batch.push(&gap::entry(self.tag, self.data, self.at), None);
             return;
         }
         let source = if unsure || self.unsure { Source::SpilledBus } else { Source::Bus };
-        let event = read_event(self.tag, self.data, source, self.at);
+        let mut event = read_event(self.tag, self.data, source, self.at);
+        if self.has_key {
+            event.entry.flags = event.entry.flags.with(Flags::MASTER_KEY);
+        }
         batch.push(&event.entry, Some(event.prints));
     }
 }

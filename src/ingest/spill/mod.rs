@@ -19,6 +19,7 @@
 
 pub mod file;
 mod mover;
+pub mod redact;
 #[cfg(test)]
 mod tests;
 

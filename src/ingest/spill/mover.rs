@@ -8,6 +8,7 @@ use super::file::DiskQueue;
 use super::{Feeder, Fittings, Flight, Parcel, Shared, State, count_gap, dir_of, offer};
 use crate::clock::Micros;
 use crate::ingest::gap::{Cause, Gap};
+use crate::ingest::master_keys::MasterKeys;
 use crate::limits::{
     DOOR_SAYS, REFUSED_PAUSE_MAX, REFUSED_PAUSE_MIN, REFUSED_TIMES_MAX, SEEN_EVERY, SPILL_ABOVE_BYTES,
     SPILL_AFTER, SPILL_RETRY, SPILL_STOP_PATIENCE, STOP_CHECK,
@@ -21,6 +22,8 @@ pub struct Mover {
     intake: Intake,
     disk: DiskQueue,
     medium: Arc<dyn Medium>,
+    /// An earlier release spilled events as they came.
+    master_keys: Arc<MasterKeys>,
     bytes_max: u64,
     /// A parcel off the disk that there was no room for.
     piece: Option<Parcel>,
@@ -53,6 +56,7 @@ impl Mover {
         feeder: &Feeder,
         dir: &Path,
         medium: Arc<dyn Medium>,
+        master_keys: Arc<MasterKeys>,
         bytes_max: u64,
     ) -> std::io::Result<(Self, Seen)> {
         let shared = feeder.shared();
@@ -92,20 +96,27 @@ impl Mover {
         }
         let until = if last > number { found.last.map(|(_, at)| at) } else { until };
         shared.lock().read_until = until;
-        Ok((Self::new(feeder, disk, medium, bytes_max), Seen { known, until }))
+        Ok((Self::new(feeder, disk, medium, master_keys, bytes_max), Seen { known, until }))
     }
 
     /// One that has memory only: its directory cannot be opened.
     pub fn without_disk(feeder: &Feeder, dir: &Path, medium: Arc<dyn Medium>) -> Self {
-        Self::new(feeder, DiskQueue::empty(medium.clone(), dir), medium, 0)
+        Self::new(feeder, DiskQueue::empty(medium.clone(), dir), medium, Arc::new(MasterKeys::none()), 0)
     }
 
-    fn new(feeder: &Feeder, disk: DiskQueue, medium: Arc<dyn Medium>, bytes_max: u64) -> Self {
+    fn new(
+        feeder: &Feeder,
+        disk: DiskQueue,
+        medium: Arc<dyn Medium>,
+        master_keys: Arc<MasterKeys>,
+        bytes_max: u64,
+    ) -> Self {
         Self {
             shared: feeder.shared(),
             intake: feeder.intake.clone(),
             disk,
             medium,
+            master_keys,
             bytes_max,
             piece: None,
             disk_rests_until: None,
@@ -277,7 +288,7 @@ impl Mover {
             Ok(Some(piece)) => {
                 let at = piece.batch.entry(0).map_or_else(|| self.shared.clock.now(), |entry| entry.at);
                 let parcel = Parcel {
-                    batch: Arc::new(piece.batch),
+                    batch: Arc::new(self.master_keys.clean_batch(piece.batch)),
                     first: piece.first,
                     at,
                     since: Instant::now(),
@@ -475,7 +486,8 @@ pub fn hand_over_leftovers(spills: &Path, configured: &[PathBuf], fittings: &Fit
             fittings.clock.clone(),
             fittings.metrics.clone(),
         );
-        match Mover::open(&feeder, &dir, fittings.medium.clone(), fittings.spill_bytes_max) {
+        let master_keys = fittings.gate.master_keys().clone();
+        match Mover::open(&feeder, &dir, fittings.medium.clone(), master_keys, fittings.spill_bytes_max) {
             Ok((mover, _)) => {
                 feeder.close();
                 mover.run();

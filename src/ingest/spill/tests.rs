@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::file::DiskQueue;
 use super::*;
+use crate::ingest::master_keys::MasterKeys;
 use crate::model::{EventFilter, SeqNo, Source};
 use crate::store::medium::Disk;
 use crate::store::{Classes, FreeSpace, Limits, Opened, Options, Store};
@@ -219,7 +220,7 @@ impl Rig {
     }
 
     fn mover(&self, feeder: &Feeder, bytes_max: u64) -> (Mover, Seen) {
-        Mover::open(feeder, &self.spill(), Arc::new(Disk), bytes_max).unwrap()
+        Mover::open(feeder, &self.spill(), Arc::new(Disk), Arc::new(MasterKeys::none()), bytes_max).unwrap()
     }
 
     fn spill(&self) -> PathBuf {
@@ -423,4 +424,21 @@ fn an_entry_that_no_reader_takes_was_spilled() {
     assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
     assert!(queue.append(&event(3, 10), 3).is_ok());
     assert_eq!(only_tags(&drained(&mut queue)), ["test/1", "test/3"]);
+}
+
+#[test]
+fn a_spilled_request_still_says_that_it_carried_the_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut queue, _) = open(dir.path());
+    let data = b"\x81\xa3key\xaa[redacted]";
+    let mut batch = Batch::default();
+    for flags in [crate::model::Flags::MASTER_KEY, crate::model::Flags::default()] {
+        let entry = read_event(b"salt/reactors/manage/list", data, Source::Bus, at(1)).entry;
+        batch.push(&crate::model::Entry { flags: entry.flags.with(flags), ..entry }, None);
+    }
+    queue.append(&batch, 1).unwrap();
+    let piece = queue.next_piece().unwrap().unwrap();
+    let flags: Vec<_> =
+        piece.batch.entries().map(|(entry, _)| entry.flags.has(crate::model::Flags::MASTER_KEY)).collect();
+    assert_eq!(flags, [true, false]);
 }

@@ -10,7 +10,7 @@ use super::desk::{Desk, Task};
 use super::ledger::Ledger;
 use super::origins::{Origins, Strangers};
 use super::record::{self, Record, option_of};
-use super::recorder::Recorder;
+use super::recorder::{Clean, Recorder};
 use super::{Ask, Event, React, lock, micros};
 use crate::clock::{Clock, Micros};
 use crate::limits::{
@@ -29,6 +29,8 @@ pub struct Parts {
     pub store: Store,
     /// Where records go.
     pub intake: Intake,
+    /// What is done with them before.
+    pub clean: Clean,
     /// The time.
     pub clock: Clock,
     /// Where to count.
@@ -107,7 +109,7 @@ pub struct Reactor {
 impl Reactor {
     /// Reads where it was, and goes on.
     pub fn start(parts: Parts) -> Result<Self, StoreError> {
-        let Parts { store, intake, clock, metrics, rules, settings, ask } = parts;
+        let Parts { store, intake, clean, clock, metrics, rules, settings, ask } = parts;
         let ledger = match store.reactor_file()? {
             None => Ledger::at(store.durable()),
             Some(text) => Ledger::parse(&text)
@@ -125,7 +127,7 @@ impl Reactor {
         let shared = Arc::new(Shared {
             store,
             clock,
-            recorder: Recorder::new(intake, metrics.clone()),
+            recorder: Recorder::new(intake, clean, metrics.clone()),
             metrics,
             ruled: RwLock::new(Ruled { rules, settings: Arc::new(settings) }),
             refused: Mutex::default(),

@@ -31,6 +31,7 @@ pub(super) fn event_of(row: &Followed<'_>) -> Event {
         tag: String::from_utf8_lossy(row.tag).into_owned(),
         body: row.body.into(),
         minion: row.minion.to_owned(),
+        has_key: row.flags.has(Flags::MASTER_KEY),
     }
 }
 

@@ -51,6 +51,8 @@ pub struct Event {
     pub body: Arc<[u8]>,
     /// The minion it is about; empty for none.
     pub minion: String,
+    /// Did it carry the master's key? In the body that is redacted.
+    pub has_key: bool,
 }
 
 /// The rules: what matches, and what comes of it.

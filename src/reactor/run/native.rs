@@ -11,7 +11,7 @@ use crate::reactor::{Body, Call, Client, Detail, Pipeline, Worker};
 use crate::sls::Value;
 
 /// Under this name the reactor reacts to `salt-run reactor.list` and its kin. No pattern is spelled so.
-const MANAGE: &str = "salt/reactors/manage";
+const MANAGE: &str = crate::model::MANAGE_TAG;
 
 /// See the top of the file.
 pub struct Native {
@@ -58,7 +58,8 @@ impl React for Native {
         let out = WORKER.with_borrow_mut(|kept| {
             let is_ours = |worker: &mut Worker| Arc::ptr_eq(worker.pipeline(), &self.pipeline);
             let mut worker = kept.take_if(is_ours).unwrap_or_else(|| Worker::new(self.pipeline.clone()));
-            let out = worker.react_by(&event.tag, Body::Msgpack(&event.body), only, Detail::Everything);
+            let body = Body::Stored { data: &event.body, has_key: event.has_key };
+            let out = worker.react_by(&event.tag, body, only, Detail::Everything);
             *kept = Some(worker);
             out
         });
@@ -130,13 +131,14 @@ mod tests {
         let request = "salt/run/1/salt/reactors/manage/list";
         assert_eq!(matching(request), [MANAGE]);
         let mut body = crate::wire::msgpack::Writer::new();
-        body.map(1).str("key").str("the key");
+        body.map(1).str("key").str(crate::model::REDACTED);
         let event = Event {
             seq: SeqNo(1),
             at: crate::clock::Micros(1),
             tag: request.to_owned(),
             body: body.into_bytes().into(),
             minion: String::new(),
+            has_key: true,
         };
         let reacted = native.react(&event, &native.matching(request));
         assert_eq!((reacted.failures, reacted.fired.len()), (Vec::new(), 1));

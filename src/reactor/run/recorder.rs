@@ -17,18 +17,23 @@ pub struct Recorder {
     intake: Mutex<Option<Intake>>,
     /// What was refused, or failed.
     again: Arc<Mutex<Vec<Arc<Batch>>>>,
+    /// Redacts what must not be stored.
+    clean: Clean,
     metrics: Arc<Metrics>,
 }
 
+/// Redacts in a record what must not be stored.
+pub type Clean = Arc<dyn Fn(Batch) -> Batch + Send + Sync>;
+
 impl Recorder {
     /// Writes through that.
-    pub fn new(intake: Intake, metrics: Arc<Metrics>) -> Self {
-        Self { intake: Mutex::new(Some(intake)), again: Arc::default(), metrics }
+    pub fn new(intake: Intake, clean: Clean, metrics: Arc<Metrics>) -> Self {
+        Self { intake: Mutex::new(Some(intake)), again: Arc::default(), clean, metrics }
     }
 
     /// Writes a record. It is not waited for: until it is in the log, its event counts as open.
     pub fn write(&self, batch: Batch) {
-        self.offer(Arc::new(batch));
+        self.offer(Arc::new((self.clean)(batch)));
     }
 
     fn offer(&self, batch: Arc<Batch>) {
@@ -53,7 +58,7 @@ impl Recorder {
         let intake = lock(&self.intake).clone().ok_or_else(gone)?;
         let (tell, told) = sync_channel(1);
         let done = Box::new(move |stored| drop(tell.try_send(stored)));
-        intake.submit(batch, Some(done)).map_err(|error| error.to_string())?;
+        intake.submit((self.clean)(batch), Some(done)).map_err(|error| error.to_string())?;
         drop(intake);
         told.recv_timeout(REACTOR_RECORD_PATIENCE)
             .unwrap_or_else(|_| Err("the disk does not answer".to_owned()))

@@ -162,6 +162,7 @@ fn read(record: &StoredEntry) -> Option<Found> {
         tag: tag.to_owned(),
         body: Arc::default(),
         minion: record.minion.clone(),
+        has_key: false,
     };
     let rules = map.get("rules")?.as_list()?.iter().filter_map(Value::as_str).map(Into::into).collect();
     let failed = map.get("failures").and_then(Value::as_list).is_some_and(|failures| !failures.is_empty());

@@ -183,6 +183,7 @@ impl Rig {
         let master =
             FakeMaster { asked: Mutex::new(tx), times: Mutex::default(), answers: Box::new(answers) };
         let reactor = Reactor::start(Parts {
+            clean: Arc::new(|batch| batch),
             store: store.clone(),
             intake: intake.clone(),
             clock: clock.clone(),
@@ -572,6 +573,7 @@ fn records_are_read_back() {
         tag: "t".to_owned(),
         body: Arc::default(),
         minion: "m".to_owned(),
+        has_key: false,
     };
     for (mark, key) in [(record::Mark::Begun, u64::MAX), (record::Mark::TakenBack, 1)] {
         let batch = record::mark(&event, &["a".into(), "b".into()], 3, mark, key, Micros(2));

@@ -129,6 +129,11 @@ pub fn make_dir(path: &Path) -> Result<(), StoreError> {
     format::make_dir(&Disk, path)
 }
 
+/// Makes durable what a file holds.
+pub fn sync_file(path: &Path) -> Result<(), StoreError> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(io_at("sync", path))
+}
+
 /// Makes durable which names a directory holds.
 pub fn sync_dir(path: &Path) -> Result<(), StoreError> {
     format::sync_dir(&Disk, path)

@@ -1,11 +1,11 @@
-//! Tools for whoever looks after a store: verify, rebuild, salvage, backup, restore.
+//! Tools for whoever looks after a store: verify, rebuild, redact, salvage, backup, restore.
 //!
 //! They work on directories, not on an open [`super::Store`], and know no configuration: what classes there are, the
 //! disk says. Logs only grow and finished ones never change, so reading beside a running daemon is sound.
 //!
 //! # Invariant
 //!
-//! Nothing here changes the directory it reads, save `rebuild`, which needs the lock. What is written is synced, and
+//! Nothing here changes the directory it reads, save `rebuild` and `redact`, which need the lock. What is written is synced, and
 //! what makes it count (`FORMAT`, `MANIFEST`) is written last.
 
 pub mod backup;
@@ -15,6 +15,7 @@ pub mod files;
 pub mod layout;
 pub mod manifest;
 pub mod rebuild;
+pub mod redact;
 pub mod restore;
 pub mod salvage;
 pub mod scan;

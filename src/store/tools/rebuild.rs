@@ -92,7 +92,8 @@ pub fn open_watched(
     })
 }
 
-fn remove(path: &Path) -> Result<(), StoreError> {
+/// Removes a directory, if it is there.
+pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
     match fs::remove_dir_all(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
             Err(StoreError::Io { action: "remove", path: path.to_owned(), why: e })

@@ -1,0 +1,136 @@
+//! `saltcellar store redact-keys`: masters' keys that an earlier release stored are found and replaced.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use super::super::Global;
+use super::super::output::{Format, Output};
+use super::super::progress::{Bar, Unit};
+use super::tool::{config, count, field};
+use crate::clock::Clock;
+use crate::config::salt_master::read_key;
+use crate::ingest::master_keys::MasterKeys;
+use crate::ingest::spill;
+use crate::model::{Entry, KEY_BYTES_MIN, KeyTexts, REDACTED, is_manage_tag};
+use crate::store::Store;
+use crate::store::tools::redact::{self, Clean};
+use crate::wire::msgpack;
+
+/// Flags of `store redact-keys`.
+#[derive(clap::Args)]
+pub(in crate::cli) struct Args {
+    /// Report what would be replaced and change nothing; works beside a running daemon
+    #[arg(long)]
+    dry_run: bool,
+    /// Also replace the key in this file; may be given several times
+    #[arg(long, value_name = "FILE")]
+    key_file: Vec<PathBuf>,
+}
+
+pub(in crate::cli) const EXAMPLES: &str = "\
+Earlier releases stored the events of `salt-run reactor.*` with the Salt master's key in clear. A peer that knows this key \
+gets root on all minions. This command replaces the key in these events, and the text of each known key in all other \
+entries: in sealed and growing segments and in the spill. Known are the keys of the configured masters (ingest.masters, \
+reactor.master), the keys in the stored events, and those given with --key-file. The indexes are made again. The daemon must \
+not run, unless with --dry-run.
+
+Afterwards, replace each copy of the key that this command cannot reach:
+  1. Backups: run `saltcellar store backup --delete DIR` on each backup directory; delete other copies and exports.
+  2. The key itself: stop salt-master, delete the files .*_key in its cachedir, start it again (it makes new keys).
+
+Exit codes: 0 nothing was found, or it was replaced; 1 something was found with --dry-run, or a file cannot be searched.
+
+Examples:
+  saltcellar store redact-keys --dry-run
+  systemctl stop saltcellar && saltcellar store redact-keys && systemctl start saltcellar";
+
+/// Collects the keys in stored requests to the reactor.
+#[derive(Default)]
+struct Collector(RefCell<Vec<Vec<u8>>>);
+
+impl Clean for Collector {
+    fn body(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
+        let key = is_manage_tag(entry.tag)
+            .then(|| msgpack::get(entry.body, "key").and_then(msgpack::as_text))??;
+        let mut found = self.0.borrow_mut();
+        if key != REDACTED && key.len() >= KEY_BYTES_MIN && !found.iter().any(|known| known == key.as_bytes())
+        {
+            found.push(key.as_bytes().to_vec());
+        }
+        None
+    }
+
+    fn bytes(&self, _: &mut [u8]) -> usize {
+        0
+    }
+}
+
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let config = config(global)?;
+    let dir = &config.state_dir;
+    let collector = Collector::default();
+    let mut bar = Bar::new("search for keys", Unit::Segments);
+    redact::look(dir, &collector, &mut bar).context("search the store for keys")?;
+    drop(bar);
+    let mut keys = collector.0.into_inner();
+    let reactor = config.reactor.of_whom().map(|(role, path, _)| (role, path));
+    keys.extend(MasterKeys::new(&config.ingest.masters, reactor).keys());
+    for path in &args.key_file {
+        keys.push(read_key(path).with_context(|| format!("read the key {}", path.display()))?);
+    }
+    let keys = MasterKeys::fixed(KeyTexts::new(keys));
+    let known = keys.counts().0 as u64;
+    let mut bar = Bar::new("redact keys", Unit::Segments);
+    let report = if args.dry_run {
+        redact::look(dir, &keys, &mut bar).context("search the store for keys")?
+    } else {
+        let holder = format!("pid {}, which redacts keys", std::process::id());
+        redact::redact(dir, &holder, &keys, &mut bar).context("redact keys")?
+    };
+    drop(bar);
+    let spilled = spill::redact::redact(&dir.join("spill"), &keys, !args.dry_run)
+        .context("redact keys in the spill")?;
+    if !args.dry_run && report.segments_affected > 0 {
+        let holder = format!("pid {}, which makes indexes again", std::process::id());
+        let options = crate::daemon::store_options(&config, holder, Clock::real());
+        drop(Store::open(&options).context("make the indexes again")?);
+        crate::store::tools::files::belong(dir)?;
+    }
+    let mut out = Output::new(global.output);
+    let found = report.entries + spilled;
+    match out.format {
+        Format::Table => {
+            field(&mut out, "state dir", &dir.to_string_lossy())?;
+            let (segments, affected) = (count(report.segments, "segment", "segments"), report.segments_affected);
+            field(&mut out, "searched", &format!("{segments}, for {} known and for those in requests", count(known, "key", "keys")))?;
+            let what = if args.dry_run { "with a key in clear" } else { "whose keys were replaced" };
+            let words = format!("{} {what}, in {}", count(report.entries, "entry", "entries"), count(affected, "segment", "segments"));
+            field(&mut out, "store", &words)?;
+            field(&mut out, "spill", &format!("{} {what}", count(spilled, "event", "events")))?;
+            for path in &report.unsearchable {
+                field(&mut out, "look at", &format!("{} cannot be searched: delete it when it is not needed", path.display()))?;
+            }
+            if found > 0 {
+                field(&mut out, "next", "update every backup with `store backup --delete`, delete exports, and give the master new keys (--help)")?;
+            }
+        }
+        Format::Json | Format::Jsonl => out.json(&json!({
+            "state_dir": dir.to_string_lossy(), "dry_run": args.dry_run, "keys_known": known, "segments": report.segments,
+            "segments_affected": report.segments_affected, "entries": report.entries, "spilled_events": spilled,
+            "unsearchable": report.unsearchable.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+        }))?,
+    }
+    out.flush()?;
+    if args.dry_run && found > 0 {
+        anyhow::bail!("find no key: {} in clear", count(found, "entry holds one", "entries hold one"));
+    }
+    anyhow::ensure!(
+        report.unsearchable.is_empty(),
+        "search everything: {} cannot be",
+        count(report.unsearchable.len() as u64, "file", "files")
+    );
+    Ok(())
+}

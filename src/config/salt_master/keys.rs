@@ -1,0 +1,35 @@
+//! The key files of a master: `.<user>_key` in its `cachedir`, one for each user who may publish.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use crate::limits::MASTER_KEY_BYTES_MAX;
+
+/// The key files in a master's `cachedir`, sorted; none where there is no such directory.
+pub fn key_files(cachedir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let items = match fs::read_dir(cachedir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        items => items?,
+    };
+    for item in items {
+        let item = item?;
+        let name = item.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with('.') && name.ends_with("_key")) {
+            found.push(item.path());
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// What a key file holds, as Salt reads it: all of it.
+pub fn read_key(path: &Path) -> io::Result<Vec<u8>> {
+    let mut key = Vec::new();
+    File::open(path)?.take(MASTER_KEY_BYTES_MAX + 1).read_to_end(&mut key)?;
+    if key.len() as u64 > MASTER_KEY_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long for a key"));
+    }
+    Ok(key)
+}

@@ -1,0 +1,363 @@
+//! Masters' keys: redacted from every entry, whichever source it comes from and whatever the configured rules are.
+//!
+//! - The field `key` in the data of a request to the reactor ([`crate::model::MANAGE_TAG`]) is redacted by the tag alone, also
+//!   where the key is not known.
+//! - The text of each known key is blanked wherever it occurs in a body. Known are the key files in the `cachedir` of the
+//!   configured masters. [`MasterKeys::follow`] reads them again when they change: Salt 3006 makes a new key at each start.
+//!
+//! The reactor still has to know whether a request carried the right key. So it is compared first, with the key file as it is at
+//! that moment, and the outcome travels with the entry ([`Flags::MASTER_KEY`]).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use super::redact::{Redacted, Redactor};
+use crate::config::salt_master::{Role, SaltMaster, read_key};
+use crate::limits::MASTER_KEYS_POLL;
+use crate::model::{
+    Batch, Entry, Flags, Glob, KeyTexts, Kind, REDACTED, RedactRule, is_manage_tag, same_key,
+};
+use crate::shutdown::Drain;
+use crate::store::tools::redact::Clean;
+use crate::wire::msgpack;
+use crate::wire::salt_event::prints_of;
+
+/// What identifies the content of a file: device, inode, size, time of the last change.
+type Identity = Option<(u64, u64, u64, i64, i64)>;
+
+fn identity(path: &Path) -> Identity {
+    let found = fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
+}
+
+/// Key files, and what was read from them or why they cannot be read.
+type KeyFiles = BTreeMap<PathBuf, (Identity, Result<Vec<u8>, String>)>;
+
+/// What is known at the moment.
+#[derive(Debug, Default)]
+struct Known {
+    texts: KeyTexts,
+    /// The key file of the master whose events the reactor reacts to.
+    reactor: Option<PathBuf>,
+    unreadable: Vec<String>,
+}
+
+/// A master's configuration as it was read last.
+#[derive(Debug)]
+struct Master {
+    conf_file: PathBuf,
+    role: Role,
+    is_of_reactor: bool,
+    /// The files it consists of and their directories: a new file changes its directory.
+    files: Vec<(PathBuf, Identity)>,
+    cachedir: PathBuf,
+    key_file: PathBuf,
+}
+
+impl Master {
+    fn read(conf_file: &Path, role: Role, is_of_reactor: bool) -> Self {
+        let salt = SaltMaster::read_as(conf_file, role);
+        let mut paths = vec![conf_file.to_owned(), conf_file.with_file_name("master.d")];
+        paths.extend(salt.files.iter().cloned());
+        paths.extend(salt.files.iter().filter_map(|file| file.parent()).map(Path::to_owned));
+        paths.sort_unstable();
+        paths.dedup();
+        let files = paths.into_iter().map(|path| (path.clone(), identity(&path))).collect();
+        let key_file = salt.key_file();
+        Self {
+            conf_file: conf_file.to_owned(),
+            role,
+            is_of_reactor,
+            files,
+            cachedir: salt.cachedir,
+            key_file,
+        }
+    }
+
+    fn has_changed(&self) -> bool {
+        self.files.iter().any(|(path, known)| identity(path) != *known)
+    }
+}
+
+/// An entry's body without keys.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Cleaned {
+    /// The body.
+    pub body: Vec<u8>,
+    /// The flags of the entry.
+    pub flags: Flags,
+    /// The data could not be searched, so all of it was replaced.
+    pub blind: bool,
+}
+
+/// The keys of the masters beside this daemon.
+pub struct MasterKeys {
+    known: RwLock<Arc<Known>>,
+    masters: Mutex<Vec<Master>>,
+    read: Mutex<KeyFiles>,
+    field: Redactor,
+}
+
+impl MasterKeys {
+    /// The keys of the masters with these configuration files. `reactor` is the one whose requests the reactor carries out; it
+    /// need not be among them.
+    pub fn new(masters: &[PathBuf], reactor: Option<(Role, &Path)>) -> Self {
+        let others = masters.iter().filter(|path| reactor.is_none_or(|(_, known)| known != path.as_path()));
+        let others = others.map(|path| Master::read(path, Role::Master, false));
+        let masters =
+            reactor.iter().map(|(role, path)| Master::read(path, *role, true)).chain(others).collect();
+        let keys = Self { masters: Mutex::new(masters), ..Self::none() };
+        keys.refresh();
+        keys
+    }
+
+    /// No known key; fields are redacted all the same.
+    pub fn none() -> Self {
+        let rule = RedactRule { keys: vec![Glob::new("key")], ..RedactRule::default() };
+        Self {
+            known: RwLock::default(),
+            masters: Mutex::default(),
+            read: Mutex::default(),
+            field: Redactor::new(&[rule]),
+        }
+    }
+
+    /// These keys and no others, whatever becomes of files.
+    pub fn fixed(texts: KeyTexts) -> Self {
+        let known = Arc::new(Known { texts, ..Known::default() });
+        Self { known: RwLock::new(known), ..Self::none() }
+    }
+
+    /// The known keys.
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        self.known().texts.keys().to_vec()
+    }
+
+    /// How many keys are known, and which files cannot be read.
+    pub fn counts(&self) -> (usize, Vec<String>) {
+        let known = self.known();
+        (known.texts.len(), known.unreadable.clone())
+    }
+
+    /// Reads what has changed until the daemon stops.
+    pub fn follow(&self, drain: &Drain) {
+        while !drain.wait(MASTER_KEYS_POLL) {
+            self.refresh();
+        }
+    }
+
+    /// Reads what has changed.
+    pub fn refresh(&self) {
+        let mut masters = self.masters.lock().unwrap_or_else(PoisonError::into_inner);
+        for master in masters.iter_mut().filter(|master| master.has_changed()) {
+            *master = Master::read(&master.conf_file, master.role, master.is_of_reactor);
+        }
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut unreadable, mut files) = (Vec::new(), Vec::new());
+        for master in &*masters {
+            match crate::config::salt_master::key_files(&master.cachedir) {
+                Ok(found) => files.extend(found),
+                Err(error) => unreadable.push(format!("{}: {error}", master.cachedir.display())),
+            }
+        }
+        read.retain(|path, _| files.contains(path));
+        for path in files {
+            let now = identity(&path);
+            if read.get(&path).is_none_or(|(known, _)| *known != now) {
+                let text = read_key(&path).map_err(|error| format!("{}: {error}", path.display()));
+                read.insert(path, (now, text));
+            }
+        }
+        unreadable.extend(read.values().filter_map(|(_, text)| text.as_ref().err().cloned()));
+        let texts = read.values().filter_map(|(_, text)| text.as_ref().ok().cloned());
+        let reactor =
+            masters.iter().find(|master| master.is_of_reactor).map(|master| master.key_file.clone());
+        let known = self.known();
+        let texts = KeyTexts::new(texts);
+        if texts.keys() == known.texts.keys() && reactor == known.reactor && unreadable == known.unreadable {
+            return;
+        }
+        if unreadable != known.unreadable {
+            for error in &unreadable {
+                tracing::warn!(
+                    error,
+                    "cannot read a master's key, so it is redacted only from requests to the reactor (salt-run reactor.*)"
+                );
+            }
+        }
+        tracing::info!(keys = texts.len(), "read the masters' keys, which are redacted from all entries");
+        let known = Arc::new(Known { texts, reactor, unreadable });
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+    }
+
+    fn known(&self) -> Arc<Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The entry without keys; `None` if it carries none.
+    pub fn clean(&self, entry: &Entry<'_>) -> Option<Cleaned> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let is_request = is_manage_tag(entry.tag);
+        let has_text = known.texts.occur_in(entry.body);
+        if !is_request && !has_text {
+            return None;
+        }
+        let known = { Arc::clone(&known) };
+        let (mut body, mut flags, mut blind) = (None, entry.flags, false);
+        if is_request {
+            if known.reactor.as_deref().is_some_and(|path| carries(entry.body, path)) {
+                flags = flags.with(Flags::MASTER_KEY);
+            }
+            // An event that was known already when a bus told it is stored as another kind.
+            let kind = if entry.kind == Kind::Heard { Kind::Event } else { entry.kind };
+            (body, blind) = match self.field.redact(&Entry { kind, ..*entry }) {
+                Redacted::Untouched => (None, false),
+                Redacted::Changed(body) => (Some(body), false),
+                Redacted::Blind(body) => (Some(body), true),
+            };
+        }
+        if has_text {
+            known.texts.blank(body.get_or_insert_with(|| entry.body.to_vec()));
+        }
+        Some(Cleaned { body: body?, flags, blind })
+    }
+
+    /// The batch without keys.
+    pub fn clean_batch(&self, batch: Batch) -> Batch {
+        let cleaned: Vec<_> = batch.entries().map(|(entry, _)| self.clean(&entry)).collect();
+        if cleaned.iter().all(Option::is_none) {
+            return batch;
+        }
+        let mut clean = Batch::with_room(batch.bytes());
+        for ((entry, prints), cleaned) in batch.entries().zip(cleaned) {
+            match cleaned {
+                None => clean.push(&entry, prints),
+                Some(Cleaned { body, flags, .. }) => {
+                    let entry = Entry { body: &body, flags, ..entry };
+                    clean.push(&entry, prints.map(|_| prints_of(&entry)));
+                }
+            }
+        }
+        clean
+    }
+
+    /// Blanks the known keys in bytes of any form.
+    pub fn blank(&self, bytes: &mut [u8]) -> usize {
+        self.known().texts.blank(bytes)
+    }
+}
+
+impl Clean for MasterKeys {
+    fn body(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
+        self.clean(entry).map(|cleaned| cleaned.body)
+    }
+
+    fn bytes(&self, bytes: &mut [u8]) -> usize {
+        self.blank(bytes)
+    }
+}
+
+/// Does the data hold what this key file holds now?
+fn carries(data: &[u8], key_file: &Path) -> bool {
+    let Some(given) = msgpack::get(data, "key").and_then(msgpack::as_text) else { return false };
+    given != REDACTED && read_key(key_file).is_ok_and(|key| same_key(given.as_bytes(), &key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Micros;
+    use crate::model::Source;
+    use crate::wire::msgpack::{Writer, as_text, get};
+    use crate::wire::salt_event::read_event;
+
+    const OLD: &str = "0123456789abcdef0123456789abcdef";
+    const NEW: &str = "fedcba9876543210fedcba9876543210";
+    const LIST: &str = "salt/run/1/salt/reactors/manage/list";
+
+    fn data(name: &str, value: &str) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.map(2).str(name).str(value).str("n").uint(1);
+        w.into_bytes()
+    }
+
+    /// A master in a directory, whose keys are known.
+    fn lab() -> (tempfile::TempDir, MasterKeys) {
+        let dir = tempfile::tempdir().unwrap();
+        let conf = dir.path().join("master");
+        fs::write(&conf, format!("cachedir: {}\nuser: salt\n", dir.path().display())).unwrap();
+        fs::write(dir.path().join(".salt_key"), OLD).unwrap();
+        let keys = MasterKeys::new(&[], Some((Role::Master, &conf)));
+        (dir, keys)
+    }
+
+    fn cleaned(keys: &MasterKeys, tag: &str, data: &[u8]) -> Option<Cleaned> {
+        keys.clean(&read_event(tag.as_bytes(), data, Source::Bus, Micros(0)).entry)
+    }
+
+    /// The flag, and what stands in the place of the key.
+    fn request(keys: &MasterKeys, key: &str) -> (bool, String) {
+        let cleaned = cleaned(keys, LIST, &data("key", key)).unwrap();
+        let left = get(&cleaned.body, "key").and_then(as_text).unwrap();
+        (cleaned.flags.has(Flags::MASTER_KEY), left.to_owned())
+    }
+
+    #[test]
+    fn a_request_tells_by_a_flag_alone_whether_its_key_was_right() {
+        let (_dir, keys) = lab();
+        assert_eq!(request(&keys, OLD), (true, REDACTED.to_owned()));
+        assert_eq!(request(&keys, NEW), (false, REDACTED.to_owned()));
+        assert_eq!(cleaned(&keys, LIST, &data("key", REDACTED)), None, "and is redacted once");
+        let unknown = MasterKeys::none();
+        assert_eq!(request(&unknown, OLD), (false, REDACTED.to_owned()), "by the tag alone");
+    }
+
+    #[test]
+    fn a_key_file_that_is_made_or_changed_after_the_start_is_read() {
+        let (dir, keys) = lab();
+        let is_found = |keys: &MasterKeys, key| cleaned(keys, "other", &data("text", key)).is_some();
+        assert!(is_found(&keys, OLD) && !is_found(&keys, NEW));
+        fs::write(dir.path().join(".salt_key.new"), NEW).unwrap();
+        fs::rename(dir.path().join(".salt_key.new"), dir.path().join(".salt_key")).unwrap();
+        assert!(request(&keys, NEW).0, "a request is compared with the file as it is");
+        assert!(!request(&keys, OLD).0);
+        keys.refresh();
+        assert!(!is_found(&keys, OLD) && is_found(&keys, NEW));
+        fs::write(dir.path().join(".joe_key"), OLD).unwrap();
+        keys.refresh();
+        assert!(is_found(&keys, OLD) && is_found(&keys, NEW));
+        // The master moves its cache.
+        fs::create_dir(dir.path().join("other")).unwrap();
+        fs::write(dir.path().join("master"), format!("cachedir: {}/other\n", dir.path().display())).unwrap();
+        keys.refresh();
+        assert!(!is_found(&keys, OLD) && !is_found(&keys, NEW));
+        assert_eq!(keys.counts(), (0, vec![]));
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_read_is_said() {
+        let (dir, keys) = lab();
+        fs::create_dir(dir.path().join(".joe_key")).unwrap();
+        keys.refresh();
+        let (known, unreadable) = keys.counts();
+        assert_eq!((known, unreadable.len()), (1, 1));
+        assert!(unreadable[0].contains(".joe_key: "), "{unreadable:?}");
+    }
+
+    #[test]
+    fn data_that_cannot_be_read_keeps_no_key_either() {
+        let (_dir, keys) = lab();
+        let broken = [b"\x82\xa3key".as_slice(), OLD.as_bytes()].concat();
+        let request = cleaned(&keys, LIST, &broken).unwrap();
+        assert!(request.blind && memchr::memmem::find(&request.body, OLD.as_bytes()).is_none());
+        let other = cleaned(&keys, "other", &broken).unwrap();
+        assert_eq!(other.body, [b"\x82\xa3key".as_slice(), b"[redacted]", &[b'*'; 22]].concat());
+        let heard = data("key", NEW);
+        let event = read_event(LIST.as_bytes(), &heard, Source::Bus, Micros(0));
+        let body = keys.clean(&Entry { kind: Kind::Heard, ..event.entry }).unwrap().body;
+        assert_eq!(get(&body, "key").and_then(as_text), Some(REDACTED));
+    }
+}

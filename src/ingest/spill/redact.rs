@@ -1,0 +1,116 @@
+//! Masters' keys in files of the spill that an earlier release wrote: found, and replaced.
+
+use std::io;
+use std::path::Path;
+
+use super::file::{MAGIC, record, write_record};
+use crate::ingest::master_keys::MasterKeys;
+use crate::model::{Batch, Entry};
+use crate::store::medium::{Disk, Medium as _};
+
+/// Searches every file below the directory of all spills, and replaces those with a key if `write`. Returns how many events
+/// hold one. The daemon must not run if `write`.
+pub fn redact(spills: &Path, keys: &MasterKeys, write: bool) -> io::Result<u64> {
+    let mut events = 0;
+    for dir in list(spills)? {
+        for path in list(&dir)? {
+            if !path.is_file() {
+                continue;
+            }
+            let (bytes, found) = redacted(&std::fs::read(&path)?, keys)?;
+            events += found;
+            if write && found > 0 {
+                Disk.write_whole(&path, &bytes)?;
+            }
+        }
+    }
+    Ok(events)
+}
+
+fn list(dir: &Path) -> io::Result<Vec<std::path::PathBuf>> {
+    match std::fs::read_dir(dir) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(Vec::new())
+        }
+        items => items?.map(|item| Ok(item?.path())).collect(),
+    }
+}
+
+/// A file without keys, and how many events held one. What is no record is searched for the text of known keys.
+fn redacted(bytes: &[u8], keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
+    let (mut out, mut found) = (Vec::with_capacity(bytes.len()), 0);
+    let mut rest = bytes;
+    if let Some(records) = bytes.strip_prefix(MAGIC) {
+        out.extend_from_slice(MAGIC);
+        rest = records;
+        while let Ok(Some(record)) = record(rest) {
+            let (this, behind) = rest.split_at(record.len);
+            let mut batch = Batch::default();
+            record.push_to(&mut batch, record.unsure);
+            match batch.entry(0).and_then(|entry| Some((entry, keys.clean(&entry)?))) {
+                None => out.extend_from_slice(this),
+                Some((entry, cleaned)) => {
+                    let entry = Entry { body: &cleaned.body, flags: cleaned.flags, ..entry };
+                    write_record(&mut out, &entry, record.number, record.unsure)?;
+                    found += 1;
+                }
+            }
+            rest = behind;
+        }
+    }
+    let mut rest = rest.to_vec();
+    found += keys.blank(&mut rest) as u64;
+    out.extend(rest);
+    Ok((out, found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Micros;
+    use crate::model::{KeyTexts, Source};
+    use crate::wire::msgpack::{Writer, as_text, get};
+    use crate::wire::salt_event::read_event;
+
+    #[test]
+    fn keys_in_a_spill_are_replaced_and_the_records_stay_readable() {
+        let key = "0123456789abcdef0123456789abcdef";
+        let keys = MasterKeys::fixed(KeyTexts::new([key.as_bytes().to_vec()]));
+        let event = |name: &str, value: &str| {
+            let mut w = Writer::new();
+            w.map(1).str(name).str(value);
+            w.into_bytes()
+        };
+        let mut file = MAGIC.to_vec();
+        let events = [
+            ("salt/reactors/manage/list", event("key", "another key")),
+            ("a", event("text", key)),
+            ("b", event("key", "no request")),
+        ];
+        for (n, (tag, data)) in (7..).zip(&events) {
+            let entry = read_event(tag.as_bytes(), data, Source::Bus, Micros(1)).entry;
+            write_record(&mut file, &entry, n, n == 8).unwrap();
+        }
+        file.extend_from_slice(format!("torn {key}").as_bytes());
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bus/0001000000.spill");
+        std::fs::create_dir(dir.path().join("bus")).unwrap();
+        std::fs::write(&path, &file).unwrap();
+        assert_eq!(redact(dir.path(), &keys, false).unwrap(), 3);
+        assert_eq!(std::fs::read(&path).unwrap(), file, "only looked at");
+        assert_eq!(redact(dir.path(), &keys, true).unwrap(), 3);
+        assert_eq!(redact(dir.path(), &keys, false).unwrap(), 0);
+        let file = std::fs::read(&path).unwrap();
+        let mut rest = file.strip_prefix(MAGIC).unwrap();
+        let mut seen = Vec::new();
+        while let Ok(Some(record)) = record(rest) {
+            let value = get(record.data, "key").or(get(record.data, "text")).and_then(as_text).unwrap();
+            seen.push((record.number, record.unsure, value.to_owned()));
+            rest = &rest[record.len..];
+        }
+        let blank = format!("[redacted]{}", "*".repeat(22));
+        let expected = [(7, false, "[redacted]"), (8, true, blank.as_str()), (9, false, "no request")];
+        assert_eq!(seen, expected.map(|(n, unsure, text)| (n, unsure, text.to_owned())));
+        assert_eq!(rest, format!("torn {blank}").as_bytes());
+    }
+}
