@@ -23,9 +23,19 @@ pub const WIRE_ANSWER_BYTES_MAX: usize = 1 << 30;
 /// `pkg.list_pkgs` on real fleets run to tens of MiB.
 pub const ENTRY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Levels of nesting that a msgpack value may have. Salt passes 100 (foreign events); its own recursion
-/// limit is below 1,000.
+/// Levels of nesting that a msgpack value may have, scalars included. As many as Salt's codec writes: Python's packer
+/// stops there. Its unpacker stops at 1,024, and functions of Salt that recurse at less than 1,000.
 pub const MSGPACK_DEPTH_MAX: usize = 512;
+
+/// [`MSGPACK_DEPTH_MAX`] as `rmpv` counts: two for each level, and three more for what an ext consists of.
+pub const RMPV_DEPTH_MAX: usize = 2 * MSGPACK_DEPTH_MAX + 3;
+
+/// Levels that an answer of the daemon adds around a value from Salt: list, row, field.
+pub const ENVELOPE_DEPTH_MAX: usize = 8;
+
+/// Values that Salt's codec cannot read, in one answer, that are replaced by a text with the reason. Further ones become
+/// nil, so that many small ones do not make the answer larger.
+pub const UNREADABLE_SHOWN_MAX: usize = 1_000;
 
 /// Connections served at once on the local socket; one more is answered `unavailable` and closed.
 /// A master has tens of workers; each holds one.

@@ -91,8 +91,8 @@ counters! {
     events_tag_too_long,
     /// Events whose data is no map; they are stored as they are.
     events_no_map,
-    /// Events whose data is no msgpack; they are stored as the bytes they are.
-    events_no_msgpack,
+    /// Events and writing calls rejected because Salt's codec cannot read their msgpack. See docs/WIRE.md.
+    entries_unreadable,
     /// Events whose stamp is more than a day from the time of their arrival.
     event_clocks_off,
     /// Entries that a rule of `ingest.filter` keeps out.

@@ -1,11 +1,14 @@
 //! An event's body that says anything: it is split, peeked and packed without a panic, and a batch and a block give back what
 //! was put into them.
 
+use std::borrow::Cow;
+
 use saltcellar::clock::Micros;
 use saltcellar::model::{Batch, SeqNo, Source};
 use saltcellar::store::block::BlockView;
 use saltcellar::store::builder::{BlockBuilder, Packer};
 use saltcellar::wire::msgpack::Reader;
+use saltcellar::wire::salt_codec::{check_whole, repaired, repaired_for_salt};
 use saltcellar::wire::salt_event::{Form, read_event, split, stamp_of, stamped};
 
 pub(crate) fn salt_event(body: &[u8]) {
@@ -16,7 +19,17 @@ pub(crate) fn salt_event(body: &[u8]) {
     assert_eq!((entry.tag, entry.body), (tag, data));
     let mut reader = Reader::new(data);
     let is_one = reader.value().is_ok() && reader.rest().is_empty();
-    assert_eq!(is_one, event.form != Form::Broken);
+    let readable = !matches!(event.form, Form::Unreadable(_));
+    assert_eq!(check_whole(data).is_ok(), readable);
+    assert!(is_one || !readable);
+    match repaired_for_salt(data) {
+        Ok(repaired) => {
+            assert_eq!((is_one, matches!(repaired, Cow::Borrowed(_))), (true, readable));
+            assert_eq!(check_whole(&repaired), Ok(()));
+        }
+        Err(_) => assert!(!is_one),
+    }
+    assert_eq!(repaired(data).is_ok(), is_one);
     if event.form == Form::Map && event.stamp.is_none() {
         assert_eq!(stamp_of(&stamped(data, "2026-11-21T00:00:00")), Some("2026-11-21T00:00:00"));
     }

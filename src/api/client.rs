@@ -14,9 +14,6 @@ use crate::limits;
 use crate::wire::call;
 use crate::wire::msgpack::Writer;
 
-/// Levels that the protocol itself adds around a value of Salt: answer, list, row, field.
-const ENVELOPE_DEPTH: usize = 8;
-
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -153,7 +150,8 @@ impl Client {
     fn receive(&mut self, deadline: Instant) -> Result<Value, ClientError> {
         let frame = self.receive_frame(deadline)?;
         let mut rest = frame.as_slice();
-        let depth = limits::MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH;
+        // One more for the frame around the answer.
+        let depth = limits::RMPV_DEPTH_MAX + 2 * (limits::ENVELOPE_DEPTH_MAX + 1);
         let value = rmpv::decode::read_value_with_max_depth(&mut rest, depth)
             .map_err(|error| ClientError::Protocol(format!("no msgpack: {error}")))?;
         if rest.is_empty() {

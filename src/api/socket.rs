@@ -283,11 +283,7 @@ async fn start_call(
                 // A panic is a fault of ours; the caller is told instead of left waiting.
                 let work = || {
                     let request = Request::read(&payload)?;
-                    match run {
-                        Run::Read(run) => run(&house.ctx, &request.args),
-                        Run::Act(run) => run(&house.ctx, &request.args, caller),
-                        Run::Write(_) => Err(CallError::Internal("a writing call went astray".to_owned())),
-                    }
+                    run.answer(&house.ctx, &request.args, caller)
                 };
                 let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
                     Err(CallError::Internal("the call ended by a panic, see the daemon's log".to_owned()))

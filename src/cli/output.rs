@@ -113,18 +113,23 @@ impl Output {
         let Some(width) = self.width.filter(|_| self.format == Format::Table) else { return Ok(()) };
         // The last column stays free: a terminal would begin a new line behind it.
         let text: String = text.chars().take(width.saturating_sub(1)).collect();
-        write!(self.writer, "\r\x1b[K{text}")?;
+        write!(self.writer, "\r\x1b[K{}", plain(&text))?;
         self.flush()
     }
 
     /// One line of text that is known to be plain.
     pub(super) fn line(&mut self, text: &str) -> Result<(), OutputError> {
+        Ok(writeln!(self.writer, "{}", plain(text))?)
+    }
+
+    /// Lines that are ready to be shown: colours and line ends in them are ours, everything else went through [`plain`].
+    pub(super) fn rendered(&mut self, text: &str) -> Result<(), OutputError> {
         Ok(writeln!(self.writer, "{text}")?)
     }
 
     /// One line that heads others.
     pub(super) fn heading(&mut self, text: &str) -> Result<(), OutputError> {
-        if self.bold { self.line(&format!("\x1b[1m{text}\x1b[0m")) } else { self.line(text) }
+        if self.bold { self.rendered(&format!("\x1b[1m{}\x1b[0m", plain(text))) } else { self.line(text) }
     }
 
     /// Text that ends its own lines.
@@ -137,10 +142,10 @@ impl Output {
         if matches!(self.form, Form::Nested | Form::Highstate)
             && let Ok(value) = from_json(document)
         {
-            return self.line(&nested(&value, 0, self.colours(), false));
+            return self.rendered(&nested(&value, 0, self.colours(), false));
         }
         let text = if self.format == Format::Json { format!("{document:#}") } else { document.to_string() };
-        self.line(&json_plain(&text))
+        self.rendered(&json_plain(&text))
     }
 
     /// A document on one line, without its end.
@@ -156,8 +161,12 @@ impl Output {
 
 /// JSON escapes the first 32 control characters itself; the others occur within strings only, where an
 /// escape means the same.
-fn json_plain(text: &str) -> Cow<'_, str> {
-    escape(text, |c| is_unsafe(c) && c > ' ', |out, c| write!(out, "\\u{:04x}", u32::from(c)))
+pub(super) fn json_plain(text: &str) -> Cow<'_, str> {
+    escape(
+        text,
+        |c| is_unsafe(c) && c > ' ',
+        |out, c| c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(out, "\\u{unit:04x}")),
+    )
 }
 
 /// The text with everything escaped that could move a cursor, start a line, or turn the reading direction.
@@ -192,8 +201,19 @@ fn escape(
 }
 
 fn is_unsafe(c: char) -> bool {
+    if c.is_ascii() {
+        return c.is_ascii_control();
+    }
+    // Line separators and what changes the direction of text; then what takes no room, or shows as a blank.
     c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{61c}')
+        || matches!(
+            c,
+            '\u{ad}' | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'
+                ..='\u{180f}'
+        )
+        || matches!(c, '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}')
+        || matches!(c, '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 #[cfg(test)]
@@ -208,5 +228,10 @@ mod tests {
         let text = json.to_string();
         assert_eq!(json_plain(&text), r#""\u001b\u007f\u009b2J\u202e""#);
         assert_eq!(serde_json::from_str::<Json>(&json_plain(&text)).unwrap(), json);
+        assert_eq!(plain("web\u{200b}1 \u{feff}\u{e0041}"), r"web\u{200b}1 \u{feff}\u{e0041}");
+        let json = Json::from("web\u{200b}1\u{e0041}");
+        let text = json_plain(&json.to_string()).into_owned();
+        assert_eq!(text, r#""web\u200b1\udb40\udc41""#);
+        assert_eq!(serde_json::from_str::<Json>(&text).unwrap(), json);
     }
 }

@@ -430,8 +430,7 @@ matches goes, the rest stays), or is a `builtin`: `passwords` (keys such as pass
 private_key), `private_keys` (blocks from `-----BEGIN ... PRIVATE KEY-----` to their end), `pillar` (what `pillar.*` returns, \
 and values under the keys pillar and pillar_override). `tag`, `fun` and `minion` narrow a rule, as under `ingest.filter`. \
 nil, true and false stay; so do the keys jid, id, fun, retcode, success, tgt, minions, cmd, out and _stamp of a return, an event or a \
-load, by which jobs are known; tags are not searched. Data that is no msgpack is replaced as a whole when a rule takes its \
-event. What is gone is gone: `salt-run jobs.lookup_jid` shows `[redacted]`, too. What is stored already stays.";
+load, by which jobs are known; tags are not searched. What is gone is gone: `salt-run jobs.lookup_jid` shows `[redacted]`, too. What is stored already stays.";
 
 /// The key of that name.
 pub(super) fn find(name: &str) -> Option<&'static Key> {

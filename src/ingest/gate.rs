@@ -28,6 +28,7 @@ use crate::limits::{DOOR_SAYS, ENTRY_BYTES_MAX, TAG_BYTES_MAX};
 use crate::metrics::Metrics;
 use crate::model::{Action, Entry, FilterRule, Kind, Prints, RedactRule, Source, chained};
 use crate::wire::msgpack;
+use crate::wire::salt_codec::Unreadable;
 use crate::wire::salt_event::{Event, Form, prints_of, read_event, split};
 
 /// What became of an entry.
@@ -56,6 +57,9 @@ pub enum Refusal {
         /// The limit.
         max: usize,
     },
+    /// Salt's codec cannot read it: whoever reads it together with others would see none of them.
+    #[error("Salt's codec cannot read the data: {0}")]
+    Unreadable(#[from] Unreadable),
 }
 
 /// How often a rule has had to do with an entry, for `saltcellar status`.
@@ -166,7 +170,7 @@ impl Gate {
             });
             return Err(refusal);
         }
-        Ok(self.read(&read_event(tag, data, source, at), take))
+        self.read(&read_event(tag, data, source, at), take)
     }
 
     /// Is the tag one that can be stored?
@@ -183,15 +187,30 @@ impl Gate {
     }
 
     /// Takes an event that has been read.
-    pub fn read(&self, event: &Event<'_>, take: impl FnOnce(&Entry<'_>, Prints)) -> Passed {
+    pub fn read(&self, event: &Event<'_>, take: impl FnOnce(&Entry<'_>, Prints)) -> Result<Passed, Refusal> {
+        if let Form::Unreadable(why) = event.form {
+            return Err(self.reject(&event.entry, why));
+        }
         self.look(event);
-        self.pass(&event.entry, Some(event.prints), |entry, prints| {
+        Ok(self.pass(&event.entry, Some(event.prints), |entry, prints| {
             take(entry, prints.unwrap_or_else(|| prints_of(entry)));
-        })
+        }))
     }
 
-    /// Hands an entry on as the rules want it: as it is, redacted, or not at all. `prints` are those of the entry as
-    /// it came, if they are known; a redacted one gets others.
+    /// Counts and logs an entry that Salt's codec cannot read.
+    pub fn reject(&self, entry: &Entry<'_>, why: Unreadable) -> Refusal {
+        self.metrics.entries_unreadable.add(1);
+        self.say("unreadable", || {
+            tracing::warn!(
+                door = entry.source.name(), tag = %shown(entry.tag), jid = entry.jid, minion = entry.minion, %why,
+                "data that Salt's codec cannot read, rejected"
+            );
+        });
+        why.into()
+    }
+
+    /// Hands an entry on as the rules want it: as it is, redacted, or not at all. Salt's codec must be able to read its
+    /// body, see [`Gate::reject`]. `prints` are those of the entry as it came, if they are known; a redacted one gets others.
     pub fn pass(
         &self,
         entry: &Entry<'_>,
@@ -299,10 +318,8 @@ impl Gate {
                 self.metrics.events_no_map.add(1);
                 tell("no map", "an event whose data is no map is stored as it is");
             }
-            Form::Broken => {
-                self.metrics.events_no_msgpack.add(1);
-                tell("no msgpack", "an event whose data is no msgpack is stored as the bytes it is");
-            }
+            // Rejected before.
+            Form::Unreadable(_) => {}
         }
         if stamp.is_some_and(|stamp| !is_near(stamp, entry.at)) {
             self.metrics.event_clocks_off.add(1);
@@ -476,7 +493,7 @@ mod tests {
         assert_eq!(take(&large), Err(Refusal::TooLarge { len: (2 << 20) + 1, max: 1 << 20 }));
         assert_eq!(take(b"t\n\n\x93\x01\x02\x03"), Ok(Passed::Taken));
         for broken in [&b"t\n\n\xc1"[..], b"t\n\n", b"t\n\n\x80\x80", b"t\n\n\x82\xa1a"] {
-            assert_eq!(take(broken), Ok(Passed::Taken), "{broken:?}");
+            assert!(matches!(take(broken), Err(Refusal::Unreadable(_))), "{broken:?}");
         }
         let old = data("web1").iter().map(|&b| if b == b'6' { b'1' } else { b }).collect::<Vec<_>>();
         assert_eq!(take(&[b"t\n\n", &old[..]].concat()), Ok(Passed::Taken));
@@ -486,7 +503,7 @@ mod tests {
             &metrics.events_tag_too_long,
             &metrics.entries_too_large,
             &metrics.events_no_map,
-            &metrics.events_no_msgpack,
+            &metrics.entries_unreadable,
             &metrics.event_clocks_off,
         ];
         assert_eq!(counted.map(crate::metrics::Counter::get), [2, 1, 1, 1, 4, 1]);
@@ -523,8 +540,8 @@ mod tests {
             RedactRule { name: "p".into(), builtin: Some(Builtin::PrivateKeys), ..RedactRule::default() };
         let (gate, metrics) = gate(&[], &[redact]);
         let broken = b"\x82\xa1a-----BEGIN RSA PRIVATE KEY-----";
-        gate.event(b"t", broken, Source::Bus, NOW, |entry, _| assert_eq!(entry.body, b"\xaa[redacted]"))
-            .unwrap();
+        let entry = Entry { body: broken, ..read_event(b"t", b"\x80", Source::Bus, NOW).entry };
+        gate.pass(&entry, None, |entry, _| assert_eq!(entry.body, b"\xaa[redacted]"));
         assert_eq!(metrics.redactions_blind.get(), 1);
     }
 }

@@ -5,6 +5,7 @@ pub mod der;
 pub mod frame;
 pub mod json;
 pub mod msgpack;
+pub mod salt_codec;
 pub mod salt_event;
 pub mod signed;
 pub mod zmtp;

@@ -65,7 +65,7 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
-    fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
+    pub(super) fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
         let (taken, rest) = self.rest.split_at_checked(n).ok_or(DecodeError::Short)?;
         self.rest = rest;
         Ok(taken)
@@ -174,19 +174,34 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// How a value goes on behind its first byte.
+/// How a value continues behind its first byte.
 #[derive(Clone, Copy)]
-enum Tail {
-    /// So many bytes.
+pub(super) enum Tail {
+    /// So many bytes of a scalar, a str or a bin.
     Bytes(u8),
-    /// A length of so many bytes, then so many more (the type of an ext), then as many as it says.
-    Sized(u8, u8),
-    /// So many values.
-    Values(u8),
-    /// A count of so many bytes, then so many times that many values.
-    Counted(u8, u8),
+    /// A length of so many bytes, then a str or a bin of that length.
+    Sized(u8),
+    /// The type of an ext, then so many bytes.
+    Ext(u8),
+    /// A length of so many bytes, the type of an ext, then that many bytes.
+    SizedExt(u8),
+    /// So many elements of an array.
+    Array(u8),
+    /// So many pairs of a map.
+    Map(u8),
+    /// A count of so many bytes, then that many elements.
+    CountedArray(u8),
+    /// A count of so many bytes, then that many pairs.
+    CountedMap(u8),
     /// Not at all: no value begins so.
     Never,
+}
+
+impl Tail {
+    /// What follows a first byte.
+    pub(super) fn of(marker: u8) -> Self {
+        TAILS.get(usize::from(marker)).copied().unwrap_or(Tail::Never)
+    }
 }
 
 static TAILS: [Tail; 256] = tails();
@@ -200,28 +215,29 @@ const fn tails() -> [Tail; 256] {
         #[expect(clippy::indexing_slicing, reason = "as many as there are bytes")]
         let tail = &mut tails[marker];
         *tail = match byte {
-            0x80..=0x8f => Tail::Values((byte & 0x0f) * 2),
-            0x90..=0x9f => Tail::Values(byte & 0x0f),
+            0x80..=0x8f => Tail::Map(byte & 0x0f),
+            0x90..=0x9f => Tail::Array(byte & 0x0f),
             0xa0..=0xbf => Tail::Bytes(byte & 0x1f),
             0xc1 => Tail::Never,
-            0xc4 | 0xd9 => Tail::Sized(1, 0),
-            0xc5 | 0xda => Tail::Sized(2, 0),
-            0xc6 | 0xdb => Tail::Sized(4, 0),
-            0xc7 => Tail::Sized(1, 1),
-            0xc8 => Tail::Sized(2, 1),
-            0xc9 => Tail::Sized(4, 1),
+            0xc4 | 0xd9 => Tail::Sized(1),
+            0xc5 | 0xda => Tail::Sized(2),
+            0xc6 | 0xdb => Tail::Sized(4),
+            0xc7 => Tail::SizedExt(1),
+            0xc8 => Tail::SizedExt(2),
+            0xc9 => Tail::SizedExt(4),
             0xcc | 0xd0 => Tail::Bytes(1),
-            0xcd | 0xd1 | 0xd4 => Tail::Bytes(2),
-            0xd5 => Tail::Bytes(3),
+            0xcd | 0xd1 => Tail::Bytes(2),
             0xca | 0xce | 0xd2 => Tail::Bytes(4),
-            0xd6 => Tail::Bytes(5),
             0xcb | 0xcf | 0xd3 => Tail::Bytes(8),
-            0xd7 => Tail::Bytes(9),
-            0xd8 => Tail::Bytes(17),
-            0xdc => Tail::Counted(2, 1),
-            0xdd => Tail::Counted(4, 1),
-            0xde => Tail::Counted(2, 2),
-            0xdf => Tail::Counted(4, 2),
+            0xd4 => Tail::Ext(1),
+            0xd5 => Tail::Ext(2),
+            0xd6 => Tail::Ext(4),
+            0xd7 => Tail::Ext(8),
+            0xd8 => Tail::Ext(16),
+            0xdc => Tail::CountedArray(2),
+            0xdd => Tail::CountedArray(4),
+            0xde => Tail::CountedMap(2),
+            0xdf => Tail::CountedMap(4),
             _ => Tail::Bytes(0),
         };
         marker += 1;
@@ -229,12 +245,14 @@ const fn tails() -> [Tail; 256] {
     tails
 }
 
+/// The big-endian number of `size` bytes at `at`.
+pub(super) fn number_at(bytes: &[u8], at: usize, size: u8) -> Result<usize, DecodeError> {
+    let digits = bytes.get(at..at + usize::from(size)).ok_or(DecodeError::Short)?;
+    Ok(digits.iter().fold(0_usize, |n, &b| n << 8 | usize::from(b)))
+}
+
 /// Bytes of the first value in `bytes`.
-fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
-    let number = |at: usize, size: u8| {
-        let digits = bytes.get(at..at + usize::from(size)).ok_or(DecodeError::Short)?;
-        Ok(digits.iter().fold(0_usize, |n, &b| n << 8 | usize::from(b)))
-    };
+pub(super) fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
     let mut at: usize = 0;
     // How many values are still to come, at whatever level: a walk needs no more than that.
     let mut wanted: usize = 1;
@@ -242,20 +260,40 @@ fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
         wanted -= 1;
         let marker = *bytes.get(at).ok_or(DecodeError::Short)?;
         at += 1;
-        match TAILS.get(usize::from(marker)).copied().unwrap_or(Tail::Never) {
-            Tail::Bytes(n) => at += usize::from(n),
-            Tail::Sized(size, more) => at += usize::from(size) + usize::from(more) + number(at, size)?,
-            Tail::Values(n) => wanted += usize::from(n),
-            Tail::Counted(size, times) => {
-                let values = number(at, size)?.saturating_mul(usize::from(times));
-                at += usize::from(size);
-                wanted = wanted.saturating_add(values);
-                // A value takes a byte at least: an impossible count is refused before it is walked.
-                if wanted > bytes.len().saturating_sub(at) {
-                    return Err(DecodeError::Short);
-                }
+        let (size, times) = match Tail::of(marker) {
+            Tail::Bytes(n) => {
+                at += usize::from(n);
+                continue;
             }
+            Tail::Sized(size) => {
+                at += usize::from(size) + number_at(bytes, at, size)?;
+                continue;
+            }
+            Tail::Ext(n) => {
+                at += 1 + usize::from(n);
+                continue;
+            }
+            Tail::SizedExt(size) => {
+                at += usize::from(size) + 1 + number_at(bytes, at, size)?;
+                continue;
+            }
+            Tail::Array(n) => {
+                wanted += usize::from(n);
+                continue;
+            }
+            Tail::Map(n) => {
+                wanted += 2 * usize::from(n);
+                continue;
+            }
+            Tail::CountedArray(size) => (size, 1),
+            Tail::CountedMap(size) => (size, 2),
             Tail::Never => return Err(DecodeError::Marker),
+        };
+        wanted = wanted.saturating_add(number_at(bytes, at, size)?.saturating_mul(times));
+        at += usize::from(size);
+        // A value takes a byte at least: an impossible count is refused before it is walked.
+        if wanted > bytes.len().saturating_sub(at) {
+            return Err(DecodeError::Short);
         }
     }
     if at > bytes.len() { Err(DecodeError::Short) } else { Ok(at) }

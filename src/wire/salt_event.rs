@@ -7,8 +7,9 @@
 use memchr::memmem;
 
 use super::msgpack::{self, DecodeError, Reader, Writer, as_bool, as_int, as_text};
+use super::salt_codec::{Unreadable, checked_key, checked_value};
 use crate::clock::Micros;
-use crate::limits::NAME_BYTES_MAX;
+use crate::limits::{MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
 use crate::model::{Entry, Flags, Kind, Prints, Source, chained, secret_seed};
 
 /// Splits a frame's body into tag and data. `None` if there is no tag.
@@ -105,22 +106,38 @@ fn name(value: &[u8]) -> Option<&str> {
     as_text(value).filter(|text| text.len() <= NAME_BYTES_MAX)
 }
 
-/// Walks over a msgpack map once. All empty for what is no map.
+/// Walks over a stored msgpack map once. All empty for a value of another type. Values that Salt's codec cannot read,
+/// which stores of earlier releases hold, are not an error.
 pub fn peek(map: &[u8]) -> Peeked<'_> {
-    peek_next(&mut Reader::new(map)).unwrap_or_default()
+    peek_next::<false>(&mut Reader::new(map)).unwrap_or_default()
 }
 
-/// As [`peek`], of the value that comes next; an error if it is not whole.
-fn peek_next<'a>(reader: &mut Reader<'a>) -> Result<Peeked<'a>, DecodeError> {
+/// As [`peek`], of a value on its way into the store: the same walk checks that Salt's codec can read all of it.
+pub fn peek_checked(value: &[u8]) -> Result<Peeked<'_>, Unreadable> {
+    let mut reader = Reader::new(value);
+    let seen = peek_next::<true>(&mut reader)?;
+    if reader.rest().is_empty() { Ok(seen) } else { Err(Unreadable::Trailing) }
+}
+
+/// Peeks into the value that comes next.
+fn peek_next<'a, const CHECKED: bool>(reader: &mut Reader<'a>) -> Result<Peeked<'a>, Unreadable> {
     let mut seen = Peeked::default();
     let start = *reader;
     let Ok(pairs) = reader.map() else {
         *reader = start;
-        reader.value()?;
+        if CHECKED {
+            checked_value(reader, MSGPACK_DEPTH_MAX)?
+        } else {
+            reader.value()?
+        };
         return Ok(seen);
     };
     for _ in 0..pairs {
-        let (key, value) = (reader.value()?, reader.value()?);
+        let (key, value) = if CHECKED {
+            (checked_key(reader)?, checked_value(reader, MSGPACK_DEPTH_MAX - 1)?)
+        } else {
+            (reader.value()?, reader.value()?)
+        };
         // By length first: most keys are told apart by it, without a look at their bytes.
         let key = text_bytes(key);
         match key.len() {
@@ -153,7 +170,7 @@ pub struct Fired<'a> {
     data: &'a [u8],
     /// When it was fired, if the element says so: what is imported has times of its own.
     pub at: Option<Micros>,
-    seen: Peeked<'a>,
+    seen: Result<Peeked<'a>, Unreadable>,
 }
 
 /// Reads an array of events in one walk. `None` stands for an element without tag or data; an error ends it.
@@ -176,10 +193,15 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<Fired<'a>>, DecodeEr
             b"tag" => tag = Reader::new(reader.value()?).bytes().ok(),
             b"at" => at = as_int(reader.value()?).map(Micros),
             b"data" => {
-                let before = reader.rest();
-                let seen = peek_next(reader)?;
-                let len = before.len() - reader.rest().len();
-                data = Some((before.get(..len).unwrap_or_default(), seen));
+                let start = *reader;
+                let seen = peek_next::<true>(reader);
+                if seen.is_err() {
+                    // The elements behind it are read all the same.
+                    *reader = start;
+                    reader.value()?;
+                }
+                let len = start.rest().len() - reader.rest().len();
+                data = Some((start.rest().get(..len).unwrap_or_default(), seen));
             }
             _ => {
                 reader.value()?;
@@ -193,10 +215,7 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<Fired<'a>>, DecodeEr
 impl<'a> Fired<'a> {
     /// The event.
     pub fn event(&self, source: Source, at: Micros) -> Event<'a> {
-        // The array around it was walked: the data is a value, and ends where it should.
-        let form = if Reader::new(self.data).map().is_ok() { Form::Map } else { Form::NoMap };
-        let (entry, prints) = entry_of(self.tag, self.data, &self.seen, source, at);
-        Event { entry, prints, stamp: self.seen.stamp, form }
+        event_of(self.tag, self.data, self.seen, source, at)
     }
 }
 
@@ -207,8 +226,8 @@ pub enum Form {
     Map,
     /// Another value.
     NoMap,
-    /// No msgpack, or more than one value.
-    Broken,
+    /// Not a value that Salt's codec reads. Such an event is not stored.
+    Unreadable(Unreadable),
 }
 
 /// An event as a door sees it.
@@ -226,13 +245,20 @@ pub struct Event<'a> {
 
 /// Reads an event that came as tag and data.
 pub fn read_event<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> Event<'a> {
-    let mut reader = Reader::new(data);
-    let seen = peek_next(&mut reader);
-    let form = match &seen {
-        Ok(_) if !reader.rest().is_empty() => Form::Broken,
+    event_of(tag, data, peek_checked(data), source, at)
+}
+
+fn event_of<'a>(
+    tag: &'a [u8],
+    data: &'a [u8],
+    seen: Result<Peeked<'a>, Unreadable>,
+    source: Source,
+    at: Micros,
+) -> Event<'a> {
+    let form = match seen {
         Ok(_) if Reader::new(data).map().is_ok() => Form::Map,
         Ok(_) => Form::NoMap,
-        Err(_) => Form::Broken,
+        Err(why) => Form::Unreadable(why),
     };
     let seen = seen.unwrap_or_default();
     let (entry, prints) = entry_of(tag, data, &seen, source, at);

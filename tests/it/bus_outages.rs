@@ -336,8 +336,8 @@ fn bad_events_on_the_bus_are_told_and_counted_and_nobody_else_suffers() {
     ];
     publish(&mut to, "len32", &bad);
     publish(&mut to, "len32", &events(0..1, 10));
-    let expected = ["broken", "no-map", "stamped", "stamped", "test/000000"];
-    assert_eq!(tags(&cellar, 5), expected);
+    let expected = ["no-map", "stamped", "stamped", "test/000000"];
+    assert_eq!(tags(&cellar, 4), expected);
     for (counter, count, words) in [
         (
             "events_without_tag",
@@ -345,7 +345,7 @@ fn bad_events_on_the_bus_are_told_and_counted_and_nobody_else_suffers() {
             "an event is left out: no tag: an event is its tag, two newlines, and msgpack",
         ),
         ("events_tag_too_long", 1, "a tag of 10485760 bytes exceeds the limit of 65536"),
-        ("events_no_msgpack", 1, "data is no msgpack"),
+        ("entries_unreadable", 1, "msgpack ends inside a value"),
         ("events_no_map", 1, "data is no map"),
         ("event_clocks_off", 2, "one of the clocks is wrong"),
         ("bus_frames_malformed", 1, ""),
@@ -353,8 +353,6 @@ fn bad_events_on_the_bus_are_told_and_counted_and_nobody_else_suffers() {
         assert_eq!(cellar.counter(counter), count, "{counter}");
         assert!(cellar.log().contains(words), "{words}: {}", cellar.log());
     }
-    let page = cellar.ask("events_list", vec![("tag", "broken".into())]);
-    assert_eq!(page["events"][0]["data"], Value::Binary(b"\x82\xa1".to_vec()));
 }
 
 const RULES: &str = "

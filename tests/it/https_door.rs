@@ -162,6 +162,27 @@ fn a_minion_stores_its_own_returns() {
 }
 
 #[test]
+fn a_signed_return_that_salt_cannot_read_hides_no_other_minions_return() {
+    let house = House::open("");
+    let mut connection = house.connect();
+    assert_eq!(post(&mut connection, "b", &signer("minion-b.pem"), &returned("b", vec![])), Ok(Value::Nil));
+    for (words, odd) in crate::salt_codec::attacks() {
+        let payload = call("returner", vec![("load", crate::salt_codec::returned("a", &odd))]);
+        let (code, message) = post(&mut connection, "a", &signer("minion-a.pem"), &payload).unwrap_err();
+        assert_eq!(code, "refused");
+        assert!(
+            message.contains("Salt's codec cannot read the data") && message.contains(words),
+            "{message}"
+        );
+    }
+    assert_eq!(house.stored(), ["b"]);
+    assert_eq!(house.counter("entries_unreadable"), crate::salt_codec::attacks().len() as u64);
+    // The connection is still good for a return that can be read.
+    assert_eq!(post(&mut connection, "a", &signer("minion-a.pem"), &returned("a", vec![])), Ok(Value::Nil));
+    assert_eq!(house.stored(), ["a", "b"]);
+}
+
+#[test]
 fn what_is_not_proven_is_refused_counted_and_said() {
     let house = House::open("");
     let (a, b) = (signer("minion-a.pem"), signer("minion-b.pem"));

@@ -27,6 +27,9 @@ mod bad_disks;
 /// Salt's calls over the local socket: what is stored, what is refused, what comes back.
 mod returner_calls;
 
+/// Values that Salt's codec cannot read, by each source and in existing stores.
+mod salt_codec;
+
 /// Jobs as people ask for them: lists, one job, states, comparisons, watching.
 mod jobs;
 

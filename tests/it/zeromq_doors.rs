@@ -137,6 +137,21 @@ fn what_a_push_socket_sends_is_archived_in_order() {
 }
 
 #[test]
+fn a_zeromq_event_that_salt_cannot_read_is_rejected_and_its_sender_goes_on() {
+    let cellar = start();
+    let mut peer = Peer::push(&cellar);
+    for (_, odd) in crate::salt_codec::attacks() {
+        let mut data = Vec::new();
+        rmpv::encode::write_value(&mut data, &Value::Map(vec![("odd".into(), odd)])).unwrap();
+        peer.say(&message(&[b"bad", b"\n\n", &data]));
+    }
+    peer.say(&event("good", 1));
+    stored(&cellar, 1);
+    assert_eq!(archived(&cellar), [("good".to_owned(), 1)]);
+    cellar.counted("entries_unreadable", crate::salt_codec::attacks().len() as u64);
+}
+
+#[test]
 fn what_is_no_event_is_counted_and_its_sender_goes_on() {
     let cellar = start();
     let mut peer = Peer::push(&cellar);

@@ -506,7 +506,7 @@ pub(super) fn job_watch(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError
         one.text_unless_empty("minion", &step.entry.minion);
         one.key("seq").uint(step.entry.seq.0);
         one.key("time").int(step.entry.at.0);
-        one.key("data").raw(step.value());
+        one.data(step.value());
         one.write(list);
     }
     Ok(map.into_bytes())

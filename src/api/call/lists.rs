@@ -48,6 +48,17 @@ impl Map {
         self.key(key).raw(value.filter(|v| !v.is_empty()).unwrap_or(&[0xc0]));
     }
 
+    /// An event's data; as bin if it is not msgpack, which events stored by earlier releases may be.
+    pub(super) fn data(&mut self, data: &[u8]) {
+        let whole = Reader::new(data).value().is_ok_and(|value| value.len() == data.len());
+        let w = self.key("data");
+        if whole {
+            w.raw(data)
+        } else {
+            w.bin(data)
+        };
+    }
+
     pub(super) fn raw_if_any(&mut self, key: &str, value: Option<&[u8]>) {
         if let Some(value) = value.filter(|v| !v.is_empty()) {
             self.key(key).raw(value);
@@ -106,13 +117,7 @@ fn write_event(w: &mut Writer, event: &StoredEntry) {
     map.text_unless_empty("jid", &event.jid);
     map.text_unless_empty("minion", &event.minion);
     map.text_unless_empty("fun", &event.fun);
-    let whole = Reader::new(&event.body).value().is_ok_and(|value| value.len() == event.body.len());
-    // The bus checks nothing: data that is no msgpack is shown as the bytes it is.
-    if whole {
-        map.key("data").raw(&event.body)
-    } else {
-        map.key("data").bin(&event.body)
-    };
+    map.data(&event.body);
     map.write(w);
 }
 

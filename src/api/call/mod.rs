@@ -18,6 +18,7 @@ pub use rights::{Caller, Rights};
 pub use store::prune_answer;
 pub(in crate::api) use writes::signed_return;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -33,6 +34,7 @@ use crate::model::{Drafts, Right};
 use crate::reactor::run::engine::Handle;
 use crate::store::{Store, StoreError};
 use crate::wire::call::{Args, CallError};
+use crate::wire::salt_codec::repaired;
 
 /// What calls work with.
 pub struct Ctx {
@@ -80,6 +82,28 @@ pub enum Run {
     Act(fn(&Ctx, &Args<'_>, Caller) -> Result<Vec<u8>, CallError>),
     /// Puts entries to store into the drafts; the answer is given once they are on disk.
     Write(WriteCall),
+}
+
+impl Run {
+    /// The answer of a call that stores nothing. Values in it that Salt's codec cannot read are replaced: stores of earlier
+    /// releases hold such values, and one of them makes the answer around it unreadable.
+    pub(super) fn answer(&self, ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<Vec<u8>, CallError> {
+        let answer = match self {
+            Run::Read(run) => run(ctx, args)?,
+            Run::Act(run) => run(ctx, args, caller)?,
+            Run::Write(_) => return Err(CallError::Internal("a writing call went astray".to_owned())),
+        };
+        match repaired(&answer) {
+            Ok(Cow::Borrowed(_)) => Ok(answer),
+            Ok(Cow::Owned(repaired)) => Ok(repaired),
+            Err(error) => {
+                tracing::error!(%error, "answer dropped: it contains a stored value that is not msgpack");
+                Err(CallError::Internal(format!(
+                    "the answer contains a stored value that is not msgpack: {error}"
+                )))
+            }
+        }
+    }
 }
 
 /// A writing call.

@@ -8,6 +8,7 @@ use crate::model::{EventFilter, Glob};
 use crate::wire::call::{Args, CallError};
 use crate::wire::frame::Framing;
 use crate::wire::msgpack::{Reader, Writer};
+use crate::wire::salt_codec::check_whole;
 use crate::wire::salt_event;
 
 impl From<FireError> for CallError {
@@ -25,6 +26,9 @@ pub(super) fn event_send(ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<V
     let is_map = Reader::new(data).map().is_ok();
     if !is_map {
         return Err(CallError::BadArgs { key: "data", expected: "a map: Salt's events have no other data" });
+    }
+    if let Err(why) = check_whole(data) {
+        return Err(CallError::Refused(format!("Salt's codec cannot read the data: {why}")));
     }
     if tag.is_empty() || tag.len() > TAG_BYTES_FIRED_MAX || tag.contains("\n\n") {
         let expected = "a tag of 1 to 1024 bytes without an empty line: that is where an event's data begins";

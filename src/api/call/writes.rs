@@ -13,7 +13,8 @@ use crate::model::{Drafts, Entry, Flags, JidKey, Kind, Source, stamped_jid};
 use crate::store::row::rank;
 use crate::wire::call::{Args, CallError, id_text};
 use crate::wire::msgpack::{self, Writer};
-use crate::wire::salt_event::{fired, peek, prints};
+use crate::wire::salt_codec::{Unreadable, check_whole};
+use crate::wire::salt_event::{fired, peek, peek_checked, prints};
 
 /// Words that stand where a jid should be.
 const NO_JIDS: [&str; 3] = ["", "req", "nocache"];
@@ -56,6 +57,7 @@ fn nil() -> Vec<u8> {
 impl Ctx {
     fn store_one(&self, entry: &Entry<'_>, to: &mut Drafts<'_>) -> Result<(), CallError> {
         self.check_size(entry)?;
+        check_whole(entry.body).map_err(|why| self.reject(entry, why))?;
         self.gate.pass(entry, None, |entry, prints| to.push(entry, prints));
         Ok(())
     }
@@ -67,6 +69,10 @@ impl Ctx {
             return Err(CallError::TooLarge { len, max });
         }
         Ok(())
+    }
+
+    fn reject(&self, entry: &Entry<'_>, why: Unreadable) -> CallError {
+        CallError::Refused(self.gate.reject(entry, why).to_string())
     }
 
     fn refuse(&self, why: String) -> CallError {
@@ -235,21 +241,14 @@ fn keep_return(
         let shown: String = minion.chars().take(100).collect();
         return Err(ctx.refuse(format!("Salt lets no minion have the id {shown:?} (a return of job {jid})")));
     }
-    let seen = peek(load);
+    let tag = format!("salt/job/{jid}/ret/{minion}");
+    let made = Entry { tag: tag.as_bytes(), jid: &jid, minion: &minion, ..blank(ctx, args, Kind::Return)? };
+    let seen = peek_checked(load).map_err(|why| ctx.reject(&made, why))?;
     // The master fires a return before it hands it over, and firing adds the stamp: so it was on the bus.
     let fired = from_master && seen.stamp.is_some() && seen.cmd == Some("_return");
     let flags = if fired { seen.flags().with(Flags::ON_BUS) } else { seen.flags() };
-    let tag = format!("salt/job/{jid}/ret/{minion}");
-    let entry = Entry {
-        flags,
-        tag: tag.as_bytes(),
-        jid: &jid,
-        minion: &minion,
-        fun: seen.fun.unwrap_or(""),
-        retcode: seen.retcode.unwrap_or(0),
-        body: load,
-        ..blank(ctx, args, Kind::Return)?
-    };
+    let entry =
+        Entry { flags, fun: seen.fun.unwrap_or(""), retcode: seen.retcode.unwrap_or(0), body: load, ..made };
     ctx.check_size(&entry)?;
     ctx.gate.pass(&entry, Some(prints(&entry, seen.answer)), |entry, prints| to.push(entry, prints));
     Ok(jid)
@@ -303,7 +302,8 @@ pub(super) fn event_return(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> R
             continue;
         }
         ctx.check_size(&event.entry)?;
-        ctx.gate.read(&event, |entry, prints| to.push(entry, Some(prints)));
+        let read = ctx.gate.read(&event, |entry, prints| to.push(entry, Some(prints)));
+        unfit += u64::from(read.is_err());
     }
     if malformed > 0 {
         ctx.metrics.event_return_malformed.add(malformed);

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::keys::{Keys, NoKey};
 use super::seats::{Seat, UnderWay};
 use super::tls::sha256;
-use crate::api::call::{Ctx, Run, find, signed_return};
+use crate::api::call::{Caller, Ctx, Run, find, signed_return};
 use crate::api::submit::submit;
 use crate::clock::Micros;
 use crate::config::MinionsRead;
@@ -406,8 +406,10 @@ impl Guest {
         let (house, signer) = (self.house.clone(), signer.to_owned());
         let answered = tokio::task::spawn_blocking(move || {
             let Ok(request) = Request::read(&question) else { return Vec::new() };
-            let Some(Run::Read(run)) = find(request.call).map(|call| &call.run) else { return Vec::new() };
-            let work = || run(&house.ctx, &request.args);
+            let Some(run @ Run::Read(_)) = find(request.call).map(|call| &call.run) else {
+                return Vec::new();
+            };
+            let work = || run.answer(&house.ctx, &request.args, Caller { uid: None });
             let answer = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
                 Err(CallError::Internal("the call ended by a panic, see the daemon's log".to_owned()))
             });

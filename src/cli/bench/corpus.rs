@@ -92,7 +92,7 @@ impl Names {
     fn form(&mut self, tag: &[u8], data: &[u8]) -> Form {
         let tag = self.text(tag);
         let mut part = Part::default();
-        let whole = rmpv::decode::read_value_with_max_depth(&mut &*data, crate::limits::MSGPACK_DEPTH_MAX);
+        let whole = rmpv::decode::read_value_with_max_depth(&mut &*data, crate::limits::RMPV_DEPTH_MAX);
         match whole {
             Ok(value) => self.value(&value, &mut part),
             // Too deep, or no msgpack: as it is.

@@ -17,7 +17,7 @@ use super::super::progress::{Bar, Unit};
 use super::super::{Global, ask, when};
 use crate::api::client::{Client, args};
 use crate::clock::Micros;
-use crate::limits::MSGPACK_DEPTH_MAX;
+use crate::limits::RMPV_DEPTH_MAX;
 use crate::store::tools::Watch as _;
 use crate::wire::json::to_json;
 
@@ -177,7 +177,7 @@ fn line(entry: &Value) -> Json {
     }
     let body = entry["body"].as_slice().unwrap_or_default();
     let mut rest = body;
-    let value = rmpv::decode::read_value_with_max_depth(&mut rest, MSGPACK_DEPTH_MAX);
+    let value = rmpv::decode::read_value_with_max_depth(&mut rest, RMPV_DEPTH_MAX);
     let Some(value) = value.ok().filter(|_| rest.is_empty()) else {
         put("raw", Json::from(BASE64.encode(body)));
         return Json::Object(line);

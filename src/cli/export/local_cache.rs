@@ -27,6 +27,7 @@ use crate::query::{Standing, is_of_cached_job, load_of, rank};
 use crate::store::tools::Watch as _;
 use crate::store::tools::tree::Tree;
 use crate::wire::msgpack::{self, Writer, as_text, is_nil};
+use crate::wire::salt_codec::repaired_for_salt;
 
 /// Arguments of `export local_cache`.
 #[derive(clap::Args)]
@@ -212,7 +213,18 @@ impl Export<'_> {
 
     fn take(&mut self, making: &mut Making<'_>, jid: &str, entry: &Value) -> io::Result<()> {
         let Some(kind) = entry["kind"].as_str().and_then(Kind::named) else { return Ok(()) };
-        let body = entry["body"].as_slice().unwrap_or_default();
+        if matches!(kind, Kind::Event | Kind::Register | Kind::Gap | Kind::Reaction | Kind::Heard) {
+            return Ok(());
+        }
+        // One value that Salt cannot read would hide the job from it, or all jobs.
+        let body = match repaired_for_salt(entry["body"].as_slice().unwrap_or_default()) {
+            Ok(body) => body,
+            Err(why) => {
+                self.leave_out(&format!("job {jid}"), &format!("an entry of kind {}: {why}", kind.name()));
+                return Ok(());
+            }
+        };
+        let body = &*body;
         making.cached |= is_of_cached_job(kind);
         if rank(kind) > making.rank {
             making.rank = rank(kind);

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 use super::super::when;
 use super::feed::Feed;
 use super::item::{Item, What};
-use crate::limits::{JSON_LINE_BYTES_MAX, MSGPACK_DEPTH_MAX};
+use crate::limits::{JSON_LINE_BYTES_MAX, RMPV_DEPTH_MAX};
 use crate::model::Kind;
 use crate::store::tools::Watch;
 use crate::wire::call::id_text;
@@ -186,7 +186,7 @@ fn packed(value: &Value) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, value).map_err(|error| error.to_string())?;
     // What nobody could read again is not stored.
-    rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), MSGPACK_DEPTH_MAX)
+    rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), RMPV_DEPTH_MAX)
         .map_err(|error| error.to_string())?;
     Ok(bytes)
 }

@@ -6,7 +6,7 @@
 use rmpv::Value;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use crate::limits::MSGPACK_DEPTH_MAX;
+use crate::limits::RMPV_DEPTH_MAX;
 
 /// How closely two values must agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ impl Likeness {
     /// A number that like values share.
     pub(super) fn of(self, bytes: &[u8]) -> u64 {
         let mut rest = bytes;
-        match rmpv::decode::read_value_with_max_depth(&mut rest, MSGPACK_DEPTH_MAX) {
+        match rmpv::decode::read_value_with_max_depth(&mut rest, RMPV_DEPTH_MAX) {
             Ok(value) if rest.is_empty() => self.of_value(&value),
             _ => xxh3_64(bytes),
         }

@@ -28,7 +28,7 @@ use anyhow::{Context as _, bail};
 
 use super::feed::Feed;
 use super::item::{Item, What};
-use crate::limits::{ENTRY_BYTES_MAX, IMPORT_JOBS_SORTED, MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
+use crate::limits::{ENTRY_BYTES_MAX, IMPORT_JOBS_SORTED, NAME_BYTES_MAX, RMPV_DEPTH_MAX};
 use crate::model::JidKey;
 use crate::store::tools::Watch;
 use crate::wire::msgpack::{self, Reader, Writer};
@@ -240,7 +240,7 @@ fn read_value(path: &Path) -> Result<Option<Vec<u8>>, String> {
     match Reader::new(&bytes).value() {
         _ if bytes.is_empty() => Err("empty: Salt was stopped while it wrote".to_owned()),
         Ok(value) if value.len() < bytes.len() => Err("bytes behind the value".to_owned()),
-        Ok(_) => match rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), MSGPACK_DEPTH_MAX) {
+        Ok(_) => match rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), RMPV_DEPTH_MAX) {
             Ok(_) => Ok(Some(bytes)),
             Err(error) => Err(error.to_string()),
         },

@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 use super::super::BadUsage;
 use super::feed::Feed;
 use super::item::{Item, What};
-use crate::limits::{JSON_LINE_BYTES_MAX, MSGPACK_DEPTH_MAX};
+use crate::limits::{JSON_LINE_BYTES_MAX, RMPV_DEPTH_MAX};
 use crate::model::JidKey;
 use crate::store::tools::Watch;
 use crate::wire::msgpack::{self, Writer};
@@ -117,7 +117,7 @@ fn packed(text: &str) -> Result<Vec<u8>, String> {
     let json: Json = serde_json::from_str(text).map_err(|error| format!("no JSON: {error}"))?;
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, &value(json)).map_err(|error| error.to_string())?;
-    rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), MSGPACK_DEPTH_MAX)
+    rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), RMPV_DEPTH_MAX)
         .map_err(|error| error.to_string())?;
     Ok(bytes)
 }

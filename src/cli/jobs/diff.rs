@@ -90,7 +90,8 @@ fn table(out: &mut Output, found: &Json) -> anyhow::Result<()> {
     }
     let minions = list_of(found, "minions");
     if minions.is_empty() {
-        out.line("\nno minion's answer differs")?;
+        out.line("")?;
+        out.line("no minion's answer differs")?;
     }
     for one in minions {
         out.line("")?;

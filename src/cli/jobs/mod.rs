@@ -347,7 +347,7 @@ pub(super) fn print_json(out: &mut Output, pages: &mut Pages, name: &str) -> any
         out.flush()?;
     }
     if document {
-        out.line(&format!("{}], \"more\": {}}}", if first { "" } else { "\n" }, pages.more))?;
+        out.rendered(&format!("{}], \"more\": {}}}", if first { "" } else { "\n" }, pages.more))?;
     }
     Ok(())
 }

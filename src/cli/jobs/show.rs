@@ -63,7 +63,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             } else {
                 outputter::nested(&returns, 0, out.colours(), failed)
             };
-            out.line(text.trim_end())?;
+            out.rendered(text.trim_end())?;
         }
         Form::Json if args.returns => out.json(&to_json(&returns(&answer)))?,
         Form::Jsonl if args.returns => {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use rmpv::Value;
 
 use super::nested::nested;
-use super::{Colours, clean, python};
+use super::{Colours, block, clean, line, python};
 
 /// Columns that warnings are wrapped at, and how far they are indented.
 const WRAP: usize = 80;
@@ -67,7 +67,7 @@ struct Counts {
 /// One minion's return, and whether it changed anything.
 fn format_host(host: &Value, data: &Value, level: usize, colours: Colours) -> Option<(String, bool)> {
     let end = colours.end();
-    let host = clean(&python::text(host));
+    let host = line(&python::text(host));
     let mut colour = colours.green();
     let mut lines = Vec::new();
     let mut counts = Counts::default();
@@ -87,14 +87,14 @@ fn format_host(host: &Value, data: &Value, level: usize, colours: Colours) -> Op
             colour = colours.light_red();
             lines.push(format!("    {colour}Data failed to compile:{end}"));
             for error in errors {
-                lines.push(format!("{colour}----------\n    {}{end}", clean(&python::text(error))));
+                lines.push(format!("{colour}----------\n    {}{end}", block(&python::text(error), 4)));
             }
         }
         Value::Map(states) => {
             for (key, state) in states {
                 let lost = state.as_map().is_some_and(|state| !state.is_empty());
                 if lost && key.as_str() != Some("changes") && get(state, "__run_num__").is_none() {
-                    lines.insert(0, clean(&sorted_repr(state)));
+                    lines.insert(0, line(&sorted_repr(state)));
                     lines.insert(0, LOST.to_owned());
                 }
             }
@@ -169,33 +169,35 @@ fn format_state(
     let parts: Vec<_> = key.split("_|-").collect();
     let [module, id, about, function, ..] = parts.as_slice() else { return None };
     lines.push(format!("{colour}----------{end}"));
-    let mut put = |label: &str, text: &str| lines.push(format!("    {colour}{label}: {}{end}", clean(text)));
-    let mut comment = python::text(get(state, "comment")?).trim().replace('\n', &format!("\n{:DEEP$}", ""));
+    let mut put = |label: &str, text: &str| lines.push(format!("    {colour}{label}: {text}{end}"));
+    let shown = |text: &str| block(text, DEEP);
+    let mut comment = shown(python::text(get(state, "comment")?).trim());
     match get(state, "data") {
         Some(Value::Array(items)) => {
             for item in items {
-                comment.extend([" ", &python::text(item)]);
+                comment.extend([" ", &shown(&python::text(item))]);
             }
         }
         Some(Value::Map(pairs)) => {
             for (key, value) in pairs {
-                let _ = write!(comment, "\n\t\t{}: {}", python::text(key), python::text(value));
+                let _ =
+                    write!(comment, "\n\t\t{}: {}", shown(&python::text(key)), shown(&python::text(value)));
             }
         }
-        Some(other) => comment.extend([" ", &python::text(other)]),
+        Some(other) => comment.extend([" ", &shown(&python::text(other))]),
         None => {}
     }
-    put("      ID", id);
-    put("Function", &format!("{module}.{function}"));
+    put("      ID", &shown(id));
+    put("Function", &shown(&format!("{module}.{function}")));
     if id != about {
-        put("    Name", about);
+        put("    Name", &shown(about));
     }
-    put("  Result", &python::text(result));
+    put("  Result", &shown(&python::text(result)));
     put(" Comment", &comment);
     if let Some(start) = get(state, "start_time") {
-        put(" Started", &python::text(start));
+        put(" Started", &shown(&python::text(start)));
         let duration = duration.map(python::text).filter(|text| !text.is_empty());
-        put("Duration", &duration.map_or_else(String::new, |text| format!("{text} ms")));
+        put("Duration", &duration.map_or_else(String::new, |text| format!("{} ms", shown(&text))));
     }
     lines.push(format!("{colour}     Changes:   {change_text}{end}"));
     if let Some(warnings) = get(state, "warnings").and_then(Value::as_array) {
@@ -224,7 +226,7 @@ fn format_changes(changes: &Value, colours: Colours) -> Option<(bool, String)> {
         return Some((false, String::new()));
     }
     if !changes.is_map() {
-        return Some((true, format!("Invalid Changes data: {}", clean(&python::text(changes)))));
+        return Some((true, format!("Invalid Changes data: {}", block(&python::text(changes), DEEP))));
     }
     let states =
         get(changes, "ret").filter(|_| get(changes, "out").and_then(Value::as_str) == Some("highstate"));
@@ -305,6 +307,34 @@ mod tests {
     /// A value from the JSON of the recorded returns.
     fn value(json: &serde_json::Value) -> Value {
         crate::wire::json::from_json(json).unwrap()
+    }
+
+    #[test]
+    fn no_text_of_a_minion_can_forge_another_minions_heading() {
+        let forged = "x\nweb2:\n----------\n          ID: forged\r\u{2028}\u{85}\x0b\nweb3:";
+        let state = serde_json::json!({
+            "result": true, "changes": {forged: forged}, "comment": forged, "name": forged, "__run_num__": 0,
+            "start_time": forged, "duration": forged, "data": {forged: forged}, "warnings": [forged],
+        });
+        let key = format!("cmd_|-{forged}_|-{forged}b_|-run{forged}");
+        let mut odd = state.clone();
+        (odd["changes"], odd["data"], odd["result"]) = (forged.into(), forged.into(), forged.into());
+        let returns = serde_json::json!({
+            "web1": {&key: state, format!("{key}2"): odd, "lost": {forged: forged}},
+            "errors": [forged, forged],
+            "text": forged,
+            forged: {"a": forged},
+        });
+        let returns = value(&returns);
+        for text in
+            [highstate(&returns, Colours::new(false)), nested(&returns, 0, Colours::new(false), false)]
+        {
+            for line in text.lines() {
+                let heads = ["web2", "web3", "          ID: forged"];
+                assert!(!heads.iter().any(|head| line.starts_with(head)), "{line:?} in\n{text}");
+                assert!(!line.contains(['\r', '\u{2028}', '\u{85}', '\x0b']), "{line:?}");
+            }
+        }
     }
 
     #[test]

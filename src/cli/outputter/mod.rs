@@ -4,8 +4,10 @@
 //!
 //! # Where this differs
 //!
-//! - Salt takes escape characters out of some texts; here nothing that moves a cursor reaches a terminal (see
+//! - Salt takes escape characters out of some texts; here nothing that moves a cursor or is invisible reaches a terminal (see
 //!   [`super::output::plain`]), only tabs and line ends stay.
+//! - Line ends in a key are shown as `\n`, and further lines of a state's texts and of errors are indented: no text of a minion
+//!   can be taken for the heading of another one.
 //! - Salt's `nested` shows nothing for dates and for bytes that are no text. Here they are shown as Python writes them.
 //! - Salt breaks long lines of `Warnings:` at hyphens too.
 
@@ -59,7 +61,18 @@ impl Colours {
     }
 }
 
-/// Text without what could move a cursor; tabs and line ends stay, and an escape character is `?`, as in Salt.
+/// Text without what could move a cursor or cannot be seen, in one line; tabs stay, and an escape character is `?`, as in Salt.
+fn line(text: &str) -> String {
+    clean(text).replace('\n', "\\n")
+}
+
+/// As [`line`], in as many lines as the text has. All but the first begin with `indent` spaces: they cannot be taken for
+/// lines of the outputter, such as the heading of another minion.
+fn block(text: &str, indent: usize) -> String {
+    clean(text).replace('\n', &format!("\n{:indent$}", ""))
+}
+
+/// As [`line`], but line ends stay.
 fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use rmpv::Value;
 
-use super::{Colours, clean, python};
+use super::{Colours, python};
 
 /// A value as lines, indented by `indent`, without the last line's end. `failed` colours keys red.
 pub(in crate::cli) fn nested(value: &Value, indent: usize, colours: Colours, failed: bool) -> String {
@@ -23,7 +23,7 @@ struct Nest {
 impl Nest {
     fn line(&mut self, indent: usize, colour: &str, prefix: &str, text: &str, suffix: &str) {
         let end = self.colours.end();
-        self.lines.push(format!("{:indent$}{colour}{prefix}{}{end}{suffix}", "", clean(text)));
+        self.lines.push(format!("{:indent$}{colour}{prefix}{}{end}{suffix}", "", super::line(text)));
     }
 
     fn display(&mut self, value: &Value, indent: usize, prefix: &str) {

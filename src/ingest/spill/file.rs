@@ -33,7 +33,7 @@ use crate::ingest::gap;
 use crate::limits::{ENTRY_BYTES_MAX, SPILL_FILE_BYTES, SPILL_READ_BYTES, TAG_BYTES_MAX};
 use crate::model::{Batch, Entry, Flags, Kind, Source};
 use crate::store::medium::{Medium, MediumFile};
-use crate::wire::salt_event::read_event;
+use crate::wire::salt_event::{Event, Form, read_event};
 
 pub(super) const MAGIC: &[u8; 8] = b"SCSPILL1";
 /// Numbers of files begin here, so that there are numbers for files in front of the first.
@@ -99,6 +99,8 @@ pub struct DiskQueue {
     bytes: u64,
     /// Events that have not been handed out.
     waiting: u64,
+    /// Events that were skipped because Salt's codec cannot read them.
+    unreadable: u64,
 }
 
 /// The file that is written to.
@@ -122,7 +124,7 @@ struct Front {
 pub(super) struct Record<'a> {
     pub(super) number: u64,
     at: Micros,
-    gap: bool,
+    pub(super) gap: bool,
     pub(super) unsure: bool,
     has_key: bool,
     tag: &'a [u8],
@@ -159,7 +161,12 @@ pub(super) fn record(bytes: &[u8]) -> Result<Option<Record<'_>>, ()> {
 const RECORD_BYTES_MAX: usize = FIXED + TAG_BYTES_MAX + ENTRY_BYTES_MAX;
 
 /// Appends a record; fails if it is longer than [`record`] takes.
-pub(super) fn write_record(out: &mut Vec<u8>, entry: &Entry<'_>, number: u64, unsure: bool) -> io::Result<()> {
+pub(super) fn write_record(
+    out: &mut Vec<u8>,
+    entry: &Entry<'_>,
+    number: u64,
+    unsure: bool,
+) -> io::Result<()> {
     let from = out.len();
     let broken = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
     let len = FIXED + entry.tag.len() + entry.body.len();
@@ -183,18 +190,28 @@ pub(super) fn write_record(out: &mut Vec<u8>, entry: &Entry<'_>, number: u64, un
 }
 
 impl Record<'_> {
-    /// Puts the entry into a batch, as the bus door would have made it.
-    pub(super) fn push_to(&self, batch: &mut Batch, unsure: bool) {
-        if self.gap {
-            batch.push(&gap::entry(self.tag, self.data, self.at), None);
-            return;
-        }
+    /// The event, as the bus source would have made it. Of no use for a gap.
+    pub(super) fn event(&self, unsure: bool) -> Event<'_> {
         let source = if unsure || self.unsure { Source::SpilledBus } else { Source::Bus };
         let mut event = read_event(self.tag, self.data, source, self.at);
         if self.has_key {
             event.entry.flags = event.entry.flags.with(Flags::MASTER_KEY);
         }
+        event
+    }
+
+    /// Puts the entry into a batch. False for an event that Salt's codec cannot read: files of earlier releases hold such events.
+    fn push_to(&self, batch: &mut Batch, unsure: bool) -> bool {
+        if self.gap {
+            batch.push(&gap::entry(self.tag, self.data, self.at), None);
+            return true;
+        }
+        let event = self.event(unsure);
+        if let Form::Unreadable(_) = event.form {
+            return false;
+        }
         batch.push(&event.entry, Some(event.prints));
+        true
     }
 }
 
@@ -211,7 +228,13 @@ impl DiskQueue {
             last_out: None,
             bytes: 0,
             waiting: 0,
+            unreadable: 0,
         }
+    }
+
+    /// Events skipped since the last call because Salt's codec cannot read them.
+    pub fn take_unreadable(&mut self) -> u64 {
+        std::mem::take(&mut self.unreadable)
     }
 
     /// Opens a directory, or makes it, and reads through what is there. Torn ends are cut off.
@@ -426,6 +449,7 @@ impl DiskQueue {
             let mut rest = buffer.as_slice();
             let mut batch = Batch::with_room(buffer.len());
             let mut piece: Option<(u64, Option<(u64, Micros)>)> = None;
+            let mut skipped = 0;
             while let Ok(Some(record)) = record(rest) {
                 let expected = self.last_out.map(|(number, at)| (number.saturating_add(1), at));
                 let hole = expected.filter(|(number, _)| *number < record.number);
@@ -433,11 +457,23 @@ impl DiskQueue {
                     break;
                 }
                 let hole = hole.map(|(number, at)| (record.number - number, at));
-                piece.get_or_insert((record.number, hole));
-                record.push_to(&mut batch, front.unsure);
-                self.last_out = Some((record.number, record.at));
+                let readable = record.push_to(&mut batch, front.unsure);
+                if !readable && piece.is_some() {
+                    // Numbers within a piece have no gaps, so it is skipped at the start of the next one.
+                    break;
+                }
                 front.at += record.len as u64;
                 rest = rest.get(record.len..).unwrap_or_default();
+                if !readable {
+                    skipped += 1;
+                    // Behind a hole it is one more of the events missing there.
+                    if hole.is_none() {
+                        self.last_out = Some((record.number, record.at));
+                    }
+                    continue;
+                }
+                piece.get_or_insert((record.number, hole));
+                self.last_out = Some((record.number, record.at));
                 if batch.bytes() >= SPILL_READ_BYTES {
                     break;
                 }
@@ -447,11 +483,16 @@ impl DiskQueue {
                 self.front = None;
                 continue;
             };
-            self.waiting -= (batch.len() as u64).min(self.waiting);
-            file.events -= (batch.len() as u64).min(file.events);
+            let read = batch.len() as u64 + skipped;
+            self.waiting -= read.min(self.waiting);
+            file.events -= read.min(file.events);
+            self.unreadable += skipped;
             if let Some((first, hole)) = piece {
                 file.under_way += 1;
                 return Ok(Some(Piece { batch, first, file: number, hole }));
+            }
+            if skipped > 0 {
+                continue;
             }
             // Its end, or bytes that went bad since they were written: the rest of the file is given up.
             if front.at < front.size {

@@ -284,7 +284,13 @@ impl Mover {
         if self.disk_rests() {
             return false;
         }
-        match self.disk.next_piece() {
+        let piece = self.disk.next_piece();
+        let unreadable = self.disk.take_unreadable();
+        if unreadable > 0 {
+            self.shared.metrics.entries_unreadable.add(unreadable);
+            tracing::warn!(bus = %self.shared.bus.display(), unreadable, "events in the spill that Salt's codec cannot read, rejected");
+        }
+        match piece {
             Ok(Some(piece)) => {
                 let at = piece.batch.entry(0).map_or_else(|| self.shared.clock.now(), |entry| entry.at);
                 let parcel = Parcel {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::file::{MAGIC, record, write_record};
 use crate::ingest::master_keys::MasterKeys;
-use crate::model::{Batch, Entry};
+use crate::model::Entry;
 use crate::store::medium::{Disk, Medium as _};
 
 /// Searches every file below the directory of all spills, and replaces those with a key if `write`. Returns how many events
@@ -45,9 +45,8 @@ fn redacted(bytes: &[u8], keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
         rest = records;
         while let Ok(Some(record)) = record(rest) {
             let (this, behind) = rest.split_at(record.len);
-            let mut batch = Batch::default();
-            record.push_to(&mut batch, record.unsure);
-            match batch.entry(0).and_then(|entry| Some((entry, keys.clean(&entry)?))) {
+            let event = (!record.gap).then(|| record.event(record.unsure));
+            match event.and_then(|event| Some((event.entry, keys.clean(&event.entry)?))) {
                 None => out.extend_from_slice(this),
                 Some((entry, cleaned)) => {
                     let entry = Entry { body: &cleaned.body, flags: cleaned.flags, ..entry };

@@ -149,6 +149,35 @@ fn bytes_that_rot_are_not_handed_over() {
 }
 
 #[test]
+fn events_in_a_spill_that_salt_cannot_read_are_skipped_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut queue, _) = open(&dir.path().join("a/b"));
+    // As a release that did not check wrote it: bad ones first, in the middle, and last.
+    let bad = |n: u64| {
+        let mut batch = Batch::default();
+        batch.push(&read_event(b"bad", b"\x81\xa1x\xc7\x05\xff12345", Source::Bus, at(n)).entry, None);
+        batch
+    };
+    for n in 1..=9 {
+        let batch = if [1, 2, 5, 9].contains(&n) { bad(n) } else { event(n, 10) };
+        queue.append(&batch, n).unwrap();
+    }
+    let mut found = Vec::new();
+    while let Some(piece) = queue.next_piece().unwrap() {
+        assert_eq!(piece.hole, None, "a skipped event is not a lost one");
+        let first = piece.first;
+        found.extend(piece.batch.entries().zip(first..).map(|((entry, _), n)| {
+            assert_eq!((entry.tag, entry.at), (format!("test/{n}").as_bytes(), at(n)));
+            n
+        }));
+        queue.stored(piece.file);
+    }
+    assert_eq!(found, [3, 4, 6, 7, 8]);
+    assert_eq!((queue.take_unreadable(), queue.take_unreadable()), (4, 0));
+    assert_eq!((queue.bytes(), queue.waiting(), files(queue.dir()).len()), (0, 0, 0));
+}
+
+#[test]
 fn what_went_past_the_disk_is_no_hole() {
     let dir = tempfile::tempdir().unwrap();
     let (mut queue, _) = open(&dir.path().join("a/b"));

@@ -294,7 +294,7 @@ class Client:
                 halves = _halves(args) if exc.code == "too_large" else ()
                 for half in halves:
                     self.write(call, half)
-                if not halves:
+                if not halves and not self._write_readable(call, args, packed, exc):
                     self._set_down(call, args, packed, exc)
                 return
             except Exception as exc:  # pylint: disable=broad-except
@@ -305,6 +305,19 @@ class Client:
         except Exception:  # pylint: disable=broad-except
             log.exception("saltcellar: %s for job %s was NOT stored", call, args.get("jid"))
             self.spool.count("failed", spool_.entries(call, args))
+
+    def _write_readable(self, call, args, packed, refusal):
+        """Whether a call that was refused for its map keys is stored with keys as text."""
+        readable = packed.readable(call, args) if refusal.code == "refused" else None
+        if readable is None:
+            return False
+        try:
+            self._ask(readable, writes=True)
+        except Away as exc:
+            self._keep(call, args, readable, exc)
+        except wire.Refusal:
+            return False
+        return True
 
     def read(self, call, args, otherwise, listing=False):
         """Ask for something; ``otherwise`` is what it is when the daemon cannot say. Never raises."""
@@ -514,6 +527,8 @@ class Client:
         except ValueError:
             return False
         halves = _halves(args) if refusal.code == "too_large" else ()
+        if not halves and self._write_readable(call, args, wire.Call(call, args), refusal):
+            return True
         for half in halves:
             packed = wire.Call(call, half).repeated()
             try:

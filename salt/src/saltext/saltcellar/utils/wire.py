@@ -130,7 +130,7 @@ def _plain(value, above=()):
         above = (*above, id(value))
         if isinstance(value, collections.abc.Mapping):
             return {
-                key if isinstance(key, (str, bytes, int, float, tuple, type(None))) else _text(key): _plain(item, above)
+                key if isinstance(key, (str, bytes, int, float, type(None))) else _text(key): _plain(item, above)
                 for key, item in value.items()
             }
         return [_plain(item, above) for item in value]
@@ -164,7 +164,11 @@ def _decode_ext(code, data):
         except ValueError:
             return data.decode("utf-8", "replace")
     if code == EXT_CONSTANT and _Constant is not None:
-        return _Constant(*salt.utils.msgpack.unpackb(data, raw=False))
+        try:
+            return _Constant(*salt.utils.msgpack.unpackb(data, raw=False))
+        except Exception:  # pylint: disable=broad-except
+            # Anything may stand in there. The bytes, so that the values around it can be read.
+            return data
     return data
 
 
@@ -238,6 +242,20 @@ class Call:
     def record(self):
         """The call as the spool keeps it: ``[call, args]``, marked as a replay."""
         return b"".join((b"\x92", self._name, self.repeated()._args))
+
+    def readable(self, name, args):
+        """
+        The same call with map keys as text, if Salt's codec cannot read a key in ``args``; else ``None``.
+
+        That codec packs a tuple as a key and cannot read it back, so the daemon refuses it.
+        """
+        try:
+            salt.utils.msgpack.unpackb(self._args, strict_map_key=False)
+        except TypeError:
+            return Call(name, _plain(args))
+        except Exception:  # pylint: disable=broad-except
+            pass
+        return None
 
     def repeated(self):
         """The same call, marked as a replay."""

@@ -1,0 +1,444 @@
+//! What Salt's codec reads: `salt.payload.loads`, which is Python's msgpack with hooks for two ext types.
+//!
+//! One value that this codec cannot read makes the answer around it unreadable as a whole: one return would hide all
+//! returns of its job. Values are therefore checked where they enter, by the walk that finds their ends
+//! anyway, and answers where they leave ([`repaired`]), because stores of earlier releases hold unchecked values.
+//!
+//! | value | Salt's codec | accepted |
+//! |---|---|---|
+//! | str that is not UTF-8 | bytes | yes |
+//! | ext -1: a timestamp | 4, 8 or 12 bytes, up to 999,999,999 ns; else an error | as Salt |
+//! | ext 78: a date | `strptime("%Y%m%dT%H:%M:%S.%f")`; else an error | as Salt writes them: ASCII digits, two for each field |
+//! | ext 79: a constant | any msgpack that unpacks into two, str in UTF-8; else an error | an array of a str and a scalar; not as a map key |
+//! | other ext | bytes | yes |
+//! | map key that is an array or a map | an error: not hashable | no |
+//! | nesting | reads 1,024 levels, writes 512 | 512 levels ([`MSGPACK_DEPTH_MAX`]) |
+//!
+//! What is stricter here than in Salt, Salt's own codec does not write.
+//!
+//! # Invariant
+//!
+//! No input panics. The walk recurses once per level of nesting, and its bound is the limit above.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use super::msgpack::{DecodeError, Head, Reader, Tail, Writer, number_at, value_len};
+use crate::clock::Civil;
+use crate::limits::{ENVELOPE_DEPTH_MAX, MSGPACK_DEPTH_MAX, UNREADABLE_SHOWN_MAX};
+
+const EXT_TIMESTAMP: i8 = -1;
+const EXT_DATE: i8 = 78;
+const EXT_CONSTANT: i8 = 79;
+
+/// Why Salt's codec cannot read a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// The bytes end inside a value.
+    #[error("msgpack ends inside a value")]
+    Short,
+    /// A byte that begins no value.
+    #[error("no msgpack value begins with 0xc1")]
+    Marker,
+    /// Bytes follow the value.
+    #[error("bytes follow the msgpack value")]
+    Trailing,
+    /// An ext of type -1 that is not a timestamp.
+    #[error("ext -1 is not a timestamp of 4, 8 or 12 bytes")]
+    Timestamp,
+    /// An ext of type 78 that is not a date.
+    #[error("ext 78 is not a date as Salt writes it")]
+    Date,
+    /// An ext of type 79 that is not a constant.
+    #[error("ext 79 is not a constant as Salt writes it")]
+    Constant,
+    /// A map key that Python cannot hash.
+    #[error("a map key is an array, a map or a constant")]
+    Key,
+    /// A value nested too deep.
+    #[error("nested deeper than {MSGPACK_DEPTH_MAX} levels")]
+    Depth,
+}
+
+impl From<DecodeError> for Unreadable {
+    fn from(error: DecodeError) -> Self {
+        match error {
+            DecodeError::Marker => Unreadable::Marker,
+            DecodeError::Short | DecodeError::Type(_) => Unreadable::Short,
+        }
+    }
+}
+
+/// Whether `bytes` are one value that Salt's codec reads.
+pub fn check_whole(bytes: &[u8]) -> Result<(), Unreadable> {
+    let end = Walk { bytes, any_key: false, sink: Reject }.value(0, MSGPACK_DEPTH_MAX)?;
+    match end.cmp(&bytes.len()) {
+        Ordering::Less => Err(Unreadable::Trailing),
+        Ordering::Equal => Ok(()),
+        Ordering::Greater => Err(Unreadable::Short),
+    }
+}
+
+/// Reads a map's key, checked.
+pub(super) fn checked_key<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Unreadable> {
+    // An array or a map as a key is an error, so a key has one level.
+    let end = Walk { bytes: reader.rest(), any_key: false, sink: Reject }.key(0, 1)?;
+    Ok(reader.take(end)?)
+}
+
+/// Reads a value, checked; it may have `depth` levels.
+pub(super) fn checked_value<'a>(reader: &mut Reader<'a>, depth: usize) -> Result<&'a [u8], Unreadable> {
+    let end = Walk { bytes: reader.rest(), any_key: false, sink: Reject }.value(0, depth)?;
+    Ok(reader.take(end)?)
+}
+
+/// `answer` with each value that the extension cannot read replaced by a str that says so. Map keys of any type are left:
+/// the extension reads them. An error if the bytes are not one whole value.
+pub fn repaired(answer: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
+    repair(answer, MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH_MAX, true)
+}
+
+/// `value` with each value that Salt's codec cannot read replaced by a str that says so.
+pub fn repaired_for_salt(value: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
+    repair(value, MSGPACK_DEPTH_MAX, false)
+}
+
+fn repair(bytes: &[u8], depth: usize, any_key: bool) -> Result<Cow<'_, [u8]>, Unreadable> {
+    if (Walk { bytes, any_key, sink: Reject }).value(0, depth) == Ok(bytes.len()) {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    // Replacing needs the end of what is replaced.
+    if value_len(bytes)? != bytes.len() {
+        return Err(Unreadable::Trailing);
+    }
+    let mut walk = Walk { bytes, any_key, sink: Replace::default() };
+    walk.value(0, depth)?;
+    walk.sink.copy_until(bytes, bytes.len());
+    Ok(Cow::Owned(walk.sink.copy))
+}
+
+/// What happens to a value that cannot be read.
+trait Sink {
+    /// Takes the value at `start`. Where the walk goes on, or an error that ends it.
+    fn unreadable(&mut self, bytes: &[u8], start: usize, why: Unreadable) -> Result<usize, Unreadable>;
+}
+
+/// The first one ends the walk.
+struct Reject;
+
+impl Sink for Reject {
+    fn unreadable(&mut self, _: &[u8], _: usize, why: Unreadable) -> Result<usize, Unreadable> {
+        Err(why)
+    }
+}
+
+/// Each is replaced in a copy.
+#[derive(Default)]
+struct Replace {
+    copy: Vec<u8>,
+    /// Bytes of the original that have been copied or replaced.
+    done: usize,
+    replaced: usize,
+}
+
+impl Replace {
+    fn copy_until(&mut self, original: &[u8], end: usize) {
+        self.copy.extend_from_slice(original.get(self.done..end).unwrap_or_default());
+    }
+}
+
+impl Sink for Replace {
+    fn unreadable(&mut self, bytes: &[u8], start: usize, why: Unreadable) -> Result<usize, Unreadable> {
+        self.copy_until(bytes, start);
+        self.replaced += 1;
+        let mut w = Writer::behind(std::mem::take(&mut self.copy));
+        // A nil is no longer than what it replaces: however many there are, the copy does not outgrow the original.
+        if self.replaced > UNREADABLE_SHOWN_MAX {
+            w.nil()
+        } else {
+            w.str(&format!("<unreadable: {why}>"))
+        };
+        self.copy = w.into_bytes();
+        self.done = start + value_len(bytes.get(start..).unwrap_or_default())?;
+        Ok(self.done)
+    }
+}
+
+/// A walk over values. Each step is given where something begins, and returns where it ends; that may be past the end of
+/// the bytes, which the next step, or the caller after the last one, finds.
+struct Walk<'a, S> {
+    bytes: &'a [u8],
+    /// Accept arrays, maps and constants as map keys.
+    any_key: bool,
+    sink: S,
+}
+
+impl<S: Sink> Walk<'_, S> {
+    /// A value that may have `depth` levels, its own among them.
+    #[inline]
+    fn value(&mut self, start: usize, depth: usize) -> Result<usize, Unreadable> {
+        let at = start + 1;
+        match Tail::of(*self.bytes.get(start).ok_or(Unreadable::Short)?) {
+            Tail::Bytes(n) => Ok(at + usize::from(n)),
+            Tail::Sized(size) => Ok(at + usize::from(size) + number_at(self.bytes, at, size)?),
+            Tail::Map(n) => self.items::<true>(start, at, usize::from(n), depth),
+            Tail::Array(n) => self.items::<false>(start, at, usize::from(n), depth),
+            tail => self.rare_value(tail, start, depth),
+        }
+    }
+
+    fn rare_value(&mut self, tail: Tail, start: usize, depth: usize) -> Result<usize, Unreadable> {
+        let at = start + 1;
+        match tail {
+            Tail::CountedMap(size) => {
+                let count = number_at(self.bytes, at, size)?;
+                self.items::<true>(start, at + usize::from(size), count, depth)
+            }
+            Tail::CountedArray(size) => {
+                let count = number_at(self.bytes, at, size)?;
+                self.items::<false>(start, at + usize::from(size), count, depth)
+            }
+            Tail::Ext(n) => self.ext(start, at, usize::from(n), false),
+            Tail::SizedExt(size) => {
+                let len = number_at(self.bytes, at, size)?;
+                self.ext(start, at + usize::from(size), len, false)
+            }
+            Tail::Never => Err(Unreadable::Marker),
+            Tail::Bytes(_) | Tail::Sized(_) | Tail::Map(_) | Tail::Array(_) => self.value(start, depth),
+        }
+    }
+
+    /// The elements of an array, or the pairs of a map, whose first byte is at `start`.
+    fn items<const IS_MAP: bool>(
+        &mut self,
+        start: usize,
+        mut at: usize,
+        count: usize,
+        depth: usize,
+    ) -> Result<usize, Unreadable> {
+        if count > 0 && depth <= 1 {
+            return self.sink.unreadable(self.bytes, start, Unreadable::Depth);
+        }
+        for _ in 0..count {
+            if IS_MAP {
+                at = self.key(at, depth - 1)?;
+            }
+            at = self.value(at, depth - 1)?;
+        }
+        Ok(at)
+    }
+
+    /// A map's key.
+    #[inline]
+    fn key(&mut self, start: usize, depth: usize) -> Result<usize, Unreadable> {
+        // Nearly every key is a short str.
+        match *self.bytes.get(start).ok_or(Unreadable::Short)? {
+            marker @ 0xa0..=0xbf => Ok(start + 1 + usize::from(marker & 0x1f)),
+            marker => self.rare_key(Tail::of(marker), start, depth),
+        }
+    }
+
+    fn rare_key(&mut self, tail: Tail, start: usize, depth: usize) -> Result<usize, Unreadable> {
+        let at = start + 1;
+        match tail {
+            _ if self.any_key => self.value(start, depth),
+            Tail::Map(_) | Tail::Array(_) | Tail::CountedMap(_) | Tail::CountedArray(_) => {
+                self.sink.unreadable(self.bytes, start, Unreadable::Key)
+            }
+            Tail::Ext(n) => self.ext(start, at, usize::from(n), true),
+            Tail::SizedExt(size) => {
+                let len = number_at(self.bytes, at, size)?;
+                self.ext(start, at + usize::from(size), len, true)
+            }
+            _ => self.value(start, depth),
+        }
+    }
+
+    /// An ext whose type is at `at`.
+    fn ext(&mut self, start: usize, at: usize, len: usize, is_key: bool) -> Result<usize, Unreadable> {
+        let (code, rest) = self.bytes.get(at..).and_then(<[u8]>::split_first).ok_or(Unreadable::Short)?;
+        let data = rest.get(..len).ok_or(Unreadable::Short)?;
+        let why = match i8::from_be_bytes([*code]) {
+            EXT_TIMESTAMP if !is_timestamp(data) => Unreadable::Timestamp,
+            EXT_DATE if !is_date(data) => Unreadable::Date,
+            EXT_CONSTANT if is_key => Unreadable::Key,
+            EXT_CONSTANT if !is_constant(data) => Unreadable::Constant,
+            _ => return Ok(at + 1 + len),
+        };
+        self.sink.unreadable(self.bytes, start, why)
+    }
+}
+
+/// `msgpack.Timestamp`, in its three lengths.
+fn is_timestamp(data: &[u8]) -> bool {
+    let nanoseconds = match data.len() {
+        4 => 0,
+        8 => data.first_chunk().map_or(u32::MAX, |b| u32::from_be_bytes(*b) >> 2),
+        12 => data.first_chunk().map_or(u32::MAX, |b| u32::from_be_bytes(*b)),
+        _ => return false,
+    };
+    nanoseconds < 1_000_000_000
+}
+
+/// `20260203T04:05:06.000789`: what `strftime` makes of Salt's format, and `strptime` reads back.
+fn is_date(data: &[u8]) -> bool {
+    let number = |from: usize, to: usize| {
+        let digits = data.get(from..to)?;
+        digits.iter().try_fold(0_u32, |n, b| b.is_ascii_digit().then(|| n * 10 + u32::from(b - b'0')))
+    };
+    let signs = [(8, b'T'), (11, b':'), (14, b':'), (17, b'.')];
+    if !(19..=24).contains(&data.len()) || !signs.iter().all(|(at, sign)| data.get(*at) == Some(sign)) {
+        return false;
+    }
+    let read = || {
+        let (year, month, day) = (number(0, 4)?, number(4, 6)?, number(6, 8)?);
+        let (hour, minute, second) = (number(9, 11)?, number(12, 14)?, number(15, 17)?);
+        let micros = number(18, data.len())?;
+        let date = Civil { year: i64::from(year), month, day, hour, minute, second, micros };
+        (year >= 1 && date.micros_since_epoch().is_some()).then_some(())
+    };
+    read().is_some()
+}
+
+/// A pair of a name and a scalar: `salt.defaults._Constant` as Salt writes it.
+fn is_constant(data: &[u8]) -> bool {
+    let mut reader = Reader::new(data);
+    let read = |reader: &mut Reader<'_>| {
+        let pair = reader.array()? == 2;
+        let name = is_plain(reader.value()?);
+        Ok::<_, DecodeError>(pair && name && is_plain(reader.value()?))
+    };
+    read(&mut reader) == Ok(true) && reader.rest().is_empty()
+}
+
+/// A scalar, a bin, or a str in UTF-8.
+fn is_plain(value: &[u8]) -> bool {
+    let mut reader = Reader::new(value);
+    match reader.head() {
+        Ok(Head::Str(_)) => std::str::from_utf8(reader.rest()).is_ok(),
+        Ok(Head::Array(_) | Head::Map(_) | Head::Ext(..)) | Err(_) => false,
+        Ok(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ext(code: i8, data: &[u8]) -> Vec<u8> {
+        [&[0xc7, u8::try_from(data.len()).unwrap(), code.to_be_bytes()[0]], data].concat()
+    }
+
+    fn nested(levels: usize, inner: &[u8]) -> Vec<u8> {
+        [&vec![0x91; levels - 1], inner].concat()
+    }
+
+    #[test]
+    fn each_rule_of_the_table_holds() {
+        let good = [
+            b"\xa1\xff".to_vec(),
+            b"\x81\xc0\x01".to_vec(),
+            b"\x81\xc4\x01\xff\x01".to_vec(),
+            b"\xcf\xff\xff\xff\xff\xff\xff\xff\xff".to_vec(),
+            ext(-1, &[0; 4]),
+            b"\xd6\xff\x00\x00\x00\x01".to_vec(),
+            ext(-1, &(999_999_999_u64 << 34 | 5).to_be_bytes()),
+            ext(-1, &[&999_999_999_u32.to_be_bytes()[..], &i64::MIN.to_be_bytes()].concat()),
+            ext(0, b"x"),
+            ext(-2, b"x"),
+            ext(78, b"20240229T23:59:59.999999"),
+            ext(78, b"00010101T00:00:00.0"),
+            ext(79, b"\x92\xa7NOT_SET\xc0"),
+            [&b"\x81"[..], &ext(5, b"x"), b"\x01"].concat(),
+            [&b"\x81"[..], &ext(78, b"20240229T23:59:59.999999"), b"\x01"].concat(),
+            nested(512, b"\xc0"),
+            nested(512, b"\x80"),
+        ];
+        for bytes in good {
+            assert_eq!(check_whole(&bytes), Ok(()), "{bytes:x?}");
+            assert_eq!(repaired(&bytes), Ok(Cow::Borrowed(&bytes[..])));
+        }
+        let short = || Unreadable::Short;
+        let bad = [
+            (b"".to_vec(), short()),
+            (b"\x92\x01".to_vec(), short()),
+            (b"\xa2x".to_vec(), short()),
+            (b"\xdd\xff\xff\xff\xff".to_vec(), short()),
+            (b"\xc7\x05\xff".to_vec(), short()),
+            (b"\xc1".to_vec(), Unreadable::Marker),
+            (b"\x01\x01".to_vec(), Unreadable::Trailing),
+            (ext(-1, b""), Unreadable::Timestamp),
+            (ext(-1, &[0; 5]), Unreadable::Timestamp),
+            (ext(-1, &(1_000_000_000_u64 << 34).to_be_bytes()), Unreadable::Timestamp),
+            (ext(-1, &[0xff; 12]), Unreadable::Timestamp),
+            (ext(78, b"yesterday"), Unreadable::Date),
+            (ext(78, b"20230229T00:00:00.0"), Unreadable::Date),
+            (ext(78, b"00000101T00:00:00.0"), Unreadable::Date),
+            (ext(78, b"20230101T00:00:60.0"), Unreadable::Date),
+            (ext(78, b"20230101T00:00:00."), Unreadable::Date),
+            (ext(78, b"20230101T00:00:00.1234567"), Unreadable::Date),
+            (ext(79, b"\xc1"), Unreadable::Constant),
+            (ext(79, b"\x93\x01\x02\x03"), Unreadable::Constant),
+            (ext(79, b"\x92\xa1\xff\xc0"), Unreadable::Constant),
+            (ext(79, b"\x92\xa1a\xc0\xc0"), Unreadable::Constant),
+            (b"\x81\x90\x01".to_vec(), Unreadable::Key),
+            (b"\x81\xde\x00\x00\x01".to_vec(), Unreadable::Key),
+            ([&b"\x81"[..], &ext(79, b"\x92\xa1a\xc0"), b"\x01"].concat(), Unreadable::Key),
+            (nested(513, b"\xc0"), Unreadable::Depth),
+            (nested(1100, b"\x81\xa1a\xc0"), Unreadable::Depth),
+        ];
+        for (bytes, why) in bad {
+            assert_eq!(check_whole(&bytes), Err(why), "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn only_the_bad_values_are_replaced() {
+        let bad = [ext(-1, b"12345"), ext(78, b"soon"), ext(79, b"\xc1"), b"\x81\x90\x01".to_vec()];
+        let mut w = Writer::new();
+        w.array(6).str("first");
+        for value in &bad {
+            w.raw(value);
+        }
+        w.map(1).raw(&bad[0]).str("last");
+        let bytes = w.into_bytes();
+        let text = |why: Unreadable| format!("<unreadable: {why}>");
+        let expected = |key: &[u8]| {
+            let mut w = Writer::new();
+            w.array(6).str("first").str(&text(Unreadable::Timestamp)).str(&text(Unreadable::Date));
+            w.str(&text(Unreadable::Constant)).map(1).raw(key).uint(1);
+            w.map(1).str(&text(Unreadable::Timestamp)).str("last");
+            w.into_bytes()
+        };
+        assert_eq!(repaired(&bytes).unwrap(), expected(b"\x90"));
+        let mut key = Writer::new();
+        key.str(&text(Unreadable::Key));
+        let for_salt = repaired_for_salt(&bytes).unwrap();
+        assert_eq!(for_salt, expected(&key.into_bytes()));
+        assert_eq!(check_whole(&for_salt), Ok(()));
+        assert_eq!(repaired(b"\x92\x01"), Err(Unreadable::Short));
+        assert_eq!(repaired(b"\x01\x01"), Err(Unreadable::Trailing));
+    }
+
+    #[test]
+    fn many_bad_values_do_not_make_an_answer_larger_for_ever() {
+        let count = UNREADABLE_SHOWN_MAX + 50_000;
+        let mut w = Writer::new();
+        w.array(count);
+        for _ in 0..count {
+            w.raw(&ext(-1, b""));
+        }
+        let bytes = w.into_bytes();
+        let repaired = repaired_for_salt(&bytes).unwrap();
+        assert!(repaired.len() < bytes.len(), "{} of {}", repaired.len(), bytes.len());
+        assert_eq!(check_whole(&repaired), Ok(()));
+    }
+
+    #[test]
+    fn a_value_nested_too_deep_is_cut_where_it_is_too_deep() {
+        let bytes = nested(3000, b"\xc0");
+        let repaired = repaired_for_salt(&bytes).unwrap();
+        assert_eq!(check_whole(&repaired), Ok(()));
+        assert!(repaired.starts_with(&[0x91; 511]) && repaired.ends_with(b"levels>"));
+    }
+}
