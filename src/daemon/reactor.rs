@@ -69,13 +69,13 @@ impl Hands {
     }
 
     /// Lets a pipeline learn what the master's own runners take, when it needs that.
-    fn teach(self: &Arc<Self>, pipeline: &Pipeline) {
+    fn set_learner(self: &Arc<Self>, pipeline: &Pipeline) {
         let hands = Arc::downgrade(self);
         let learn = move |salt: &dyn Salt| {
             let hands = hands.upgrade()?;
             hands.learner.learn(salt, hands.seat().map(|seat| seat.master).as_deref())
         };
-        pipeline.learns_by(self.learner.known(), Box::new(learn));
+        pipeline.set_signatures(self.learner.known(), Box::new(learn));
     }
 
     /// Takes up what the configuration says by now. The key is looked at for each request anyway.
@@ -353,7 +353,7 @@ impl Running {
             clock: clock.clone(),
             metrics: metrics.clone(),
         });
-        hands.teach(&pipeline);
+        hands.set_learner(&pipeline);
         let rules = Arc::new(Native::new(pipeline.clone()));
         let master_keys = master_keys.clone();
         let parts = Parts {
@@ -441,7 +441,7 @@ impl Keeper {
         self.files = files;
         match config.and_then(|config| Ok((build(&master, path, key, &config, metrics)?, config))) {
             Ok((built, config)) => {
-                self.hands.teach(&built.pipeline);
+                self.hands.set_learner(&built.pipeline);
                 built.pipeline.take_over(&self.pipeline);
                 self.hands.take_up(&built);
                 let runs_as = runs_as(&master);

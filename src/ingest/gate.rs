@@ -313,13 +313,12 @@ impl Gate {
             });
         };
         match form {
-            Form::Map => {}
+            // What is unreadable was rejected before.
+            Form::Map | Form::Unreadable(_) => {}
             Form::NoMap => {
                 self.metrics.events_no_map.add(1);
                 tell("no map", "an event whose data is no map is stored as it is");
             }
-            // Rejected before.
-            Form::Unreadable(_) => {}
         }
         if stamp.is_some_and(|stamp| !is_near(stamp, entry.at)) {
             self.metrics.event_clocks_off.add(1);

@@ -150,10 +150,10 @@ const _: () = assert!(REACTOR_TASKS_MAX > REACTOR_WORKERS as usize);
 pub const REACTOR_HELPERS: usize = 4;
 
 /// Calls by a reactor of which it is not known yet whose reactor made them.
-pub const REACTOR_STRANGERS_MAX: usize = 1_000;
+pub const REACTOR_FOREIGN_CALLS_MAX: usize = 1_000;
 
 /// How long the master may take to say that such a call is ours.
-pub const REACTOR_STRANGER_SETTLES: Duration = Duration::from_secs(30);
+pub const REACTOR_FOREIGN_CALL_GRACE: Duration = Duration::from_secs(30);
 
 /// How long a call by another reactor counts as a sign that it is on.
-pub const REACTOR_STRANGER_LASTS: Duration = Duration::from_secs(3_600);
+pub const REACTOR_FOREIGN_CALL_TTL: Duration = Duration::from_secs(3_600);

@@ -55,15 +55,20 @@ pub fn of_master(master: &SaltMaster) -> SaltsReactor {
     SaltsReactor { runs: master.runs_reactor(), rules }
 }
 
-/// Who acts on which rule, the rules of ours first. `kept` says what keeps ours from acting, `lacks` why ours does not have a rule
+/// Who acts on which rule, the rules of ours first. `blocked` says what keeps ours from acting, `lacks` why ours does not have a rule
 /// that Salt's has.
-pub fn assign(ours: Vec<ListedRule>, salts: &SaltsReactor, kept: Option<&str>, lacks: &str) -> Vec<Assigned> {
+pub fn assign(
+    ours: Vec<ListedRule>,
+    salts: &SaltsReactor,
+    blocked: Option<&str>,
+    lacks: &str,
+) -> Vec<Assigned> {
     let is_in = |rules: &[ListedRule], rule: &ListedRule| rules.iter().any(|one| one.pattern == rule.pattern);
     let only_salts: Vec<_> = salts.rules.iter().filter(|rule| !is_in(&ours, rule)).cloned().collect();
     let salts_off = "Salt's own reactor is off";
     let of_ours = ours.into_iter().map(|rule| {
         let salt = salts.runs && is_in(&salts.rules, &rule);
-        let (actor, why) = match (kept, salt) {
+        let (actor, why) = match (blocked, salt) {
             (None, false) => (Actor::Saltcellar, String::new()),
             (None, true) => (Actor::Both, "Salt's own reactor is on, and has the rule, too".to_owned()),
             (Some(why), true) => (Actor::Salt, why.to_owned()),
@@ -96,9 +101,9 @@ mod tests {
     }
 
     /// `a` is a rule of both, `b` of ours alone, `c` of Salt's alone.
-    fn check(runs: bool, kept: Option<&str>, expected: &str) {
+    fn check(runs: bool, blocked: Option<&str>, expected: &str) {
         let salts = SaltsReactor { runs, rules: listed(&["a", "c"]) };
-        let found = assign(listed(&["a", "b"]), &salts, kept, "ours lacks it");
+        let found = assign(listed(&["a", "b"]), &salts, blocked, "ours lacks it");
         let words: Vec<_> =
             found.iter().map(|one| format!("{} {}", one.rule.pattern, one.actor.name())).collect();
         assert_eq!(words.join(", "), expected);

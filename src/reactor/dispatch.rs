@@ -56,7 +56,8 @@ pub(super) fn lacks_signature(chunk: &Map, signatures: &Signatures) -> bool {
 
 /// Is it in the old form, which is mapped onto the arguments of a runner or wheel function?
 fn is_mapped(chunk: &Map) -> bool {
-    !chunk.contains_key("args") && !(chunk.contains_key("arg") && chunk.contains_key("kwarg"))
+    let has = |name: &str| chunk.contains_key(name);
+    !(has("args") || has("arg") && has("kwarg"))
 }
 
 /// Makes calls of chunks.

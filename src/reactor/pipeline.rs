@@ -111,7 +111,7 @@ impl Pipeline {
     }
 
     /// Takes the signatures that are known of the master's own runners, and the way to learn them when they are needed.
-    pub fn learns_by(&self, known: Option<Arc<Signatures>>, learn: Learn) {
+    pub fn set_signatures(&self, known: Option<Arc<Signatures>>, learn: Learn) {
         *self.signatures.write().unwrap_or_else(PoisonError::into_inner) = known;
         drop(self.learn.set(learn));
     }

@@ -4,8 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{LazyLock, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use saltcellar::clock::Clock;
 use saltcellar::wire::msgpack::{self, Writer, as_int, as_text};
 
 use crate::model::{Door, Name, Random, Sender, door, entry};
@@ -15,10 +16,8 @@ use crate::wire::{Args, Wire};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The times of what is sent begin here: an hour before the run, so that the daemon takes them as they are.
-static TIMES_FROM: LazyLock<u64> = LazyLock::new(|| {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_micros()).unwrap_or(0).saturating_sub(3_600_000_000)
-});
+static TIMES_FROM: LazyLock<u64> =
+    LazyLock::new(|| u64::try_from(Clock::real().now().0 - 3_600_000_000).unwrap_or(0));
 
 /// Small segments, so that sealing happens while the daemon is killed.
 const CONFIG: &str = "store:\n  segment_bytes_max: 1MiB\n";

@@ -42,7 +42,7 @@ impl FakeMaster {
     }
 
     /// How often it was asked what its runners take.
-    pub(crate) fn told(&self) -> u32 {
+    pub(crate) fn argspec_requests(&self) -> u32 {
         self.told.load(Ordering::Relaxed)
     }
 

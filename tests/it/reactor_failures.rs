@@ -306,9 +306,9 @@ fn a_start_leaves_no_job_in_salt_s_list_and_a_runner_of_the_master_s_own_is_aske
     let mut lab = lab(master.port, rules, &files, "");
     lab.tell_one("known/1", "web1");
     master.wait(2);
-    assert_eq!(master.told(), 0, "Salt's own runners are known");
+    assert_eq!(master.argspec_requests(), 0, "Salt's own runners are known");
     lab.tell_one("own/1", "web1");
-    wait_for("the question", || (master.told() == 1).then_some(()));
+    wait_for("the question", || (master.argspec_requests() == 1).then_some(()));
     let spec = map(vec![
         ("args", crate::harness::list(["door"])),
         ("defaults", Value::Nil),
@@ -322,5 +322,5 @@ fn a_start_leaves_no_job_in_salt_s_list_and_a_runner_of_the_master_s_own_is_aske
     assert_eq!((asked[2].1.as_str(), asked[2].2.as_str()), ("shop.open", "own/1"));
     lab.tell_one("own/2", "web1");
     master.wait(4);
-    assert_eq!(master.told(), 1);
+    assert_eq!(master.argspec_requests(), 1);
 }

@@ -165,10 +165,9 @@ def test_a_start_leaves_no_job_and_a_runner_of_the_masters_own_is_asked_for_when
     # runners and wheel functions of Salt itself have been called by now
     assert asked() == []
     assert "sys.runner_argspec" not in str(lab.run("jobs.list_jobs"))
-    os.makedirs(f"{lab.lab['dir']}/srv/salt/_runners", exist_ok=True)
-    salt_lab.write(f"{lab.lab['dir']}/srv/salt/_runners/shop.py",
+    os.makedirs(f"{lab.lab['dir']}/master/extmods/runners", exist_ok=True)
+    salt_lab.write(f"{lab.lab['dir']}/master/extmods/runners/shop.py",
                    "def open_door(door, wide=False):\n    return f'{door} is open, {wide}'\n")
-    lab.run("saltutil.sync_runners")
 
     def opened(d, tag):
         lab.fire(tag, {})

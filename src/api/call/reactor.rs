@@ -47,14 +47,15 @@ pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     for (state, count) in ended {
         w.str(state).uint(count);
     }
-    let kept = handle.kept_by().or_else(|| no_events(ctx, &buses));
-    map.text_unless_empty("kept", kept.as_deref().unwrap_or_default());
+    let blocked = handle.blocked_by().or_else(|| no_events(ctx, &buses));
+    map.text_unless_empty("blocked", blocked.as_deref().unwrap_or_default());
     let salts = handle.salts_reactor();
     map.key("salts_reactor").bool(salts.runs);
-    if let Some((at, fun)) = handle.salts_call() {
-        map.key("salts_call").map(2).str("time").int(at.0).str("fun").str(&fun);
+    if let Some((at, fun)) = handle.foreign_call() {
+        map.key("foreign_call").map(2).str("time").int(at.0).str("fun").str(&fun);
     }
-    let rules = acting::assign(handle.rules(), &salts, kept.as_deref(), "`reactor.rules` does not have it");
+    let rules =
+        acting::assign(handle.rules(), &salts, blocked.as_deref(), "`reactor.rules` does not have it");
     let w = map.key("rules").array(rules.len());
     for Assigned { rule, actor, why } in rules {
         w.map(4).str("rule").str(&rule.pattern).str("acts").str(actor.name()).str("why").str(&why);

@@ -91,9 +91,9 @@ fn actors(found: &mut Findings, reactor: &Json) {
         found.advise(CHECK, Verdict::Problem, words, advice);
     }
     // A list without rules is no finding about any of them.
-    let kept = reactor.get("kept").and_then(Json::as_str).filter(|_| rules.is_empty());
-    if let Some(kept) = kept {
-        found.say(CHECK, Verdict::Problem, format!("it does not act: {kept}"));
+    let blocked = reactor.get("blocked").and_then(Json::as_str).filter(|_| rules.is_empty());
+    if let Some(blocked) = blocked {
+        found.say(CHECK, Verdict::Problem, format!("it does not act: {blocked}"));
     }
 }
 

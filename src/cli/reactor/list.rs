@@ -38,7 +38,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     } else {
         without(args)
     };
-    for time in ["refused", "salts_call"] {
+    for time in ["refused", "foreign_call"] {
         if let Some(value) = answer.get_mut(time) {
             iso_in(value);
         }
@@ -60,15 +60,15 @@ fn without(args: &Args) -> Json {
         let (rule, files) = (one.rule.pattern, one.rule.files);
         json!({"rule": rule, "acts": one.actor.name(), "why": one.why, "files": files})
     });
-    json!({"kept": lacks, "salts_reactor": salts.runs, "rules": rules.collect::<Json>()})
+    json!({"blocked": lacks, "salts_reactor": salts.runs, "rules": rules.collect::<Json>()})
 }
 
 fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
     let field = |name: &str| answer.get(name).map(leaf).unwrap_or_default();
     let is = |name: &str| answer.get(name).and_then(Json::as_bool).unwrap_or(false);
-    let kept = field("kept");
-    let state = match (kept.is_empty(), is("master_away")) {
-        (false, _) => format!("it does not act: {kept}"),
+    let blocked = field("blocked");
+    let state = match (blocked.is_empty(), is("master_away")) {
+        (false, _) => format!("it does not act: {blocked}"),
         (true, true) => "it waits for the master".to_owned(),
         (true, false) => "it acts".to_owned(),
     };
@@ -82,7 +82,7 @@ fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
             _ => format!("{number} {name}"),
         })
         .collect();
-    out.line(&plain(&[state, numbers.join(", ")].join("; ")).trim_end_matches("; "))?;
+    out.line(plain(&[state, numbers.join(", ")].join("; ")).trim_end_matches("; "))?;
     if let Some(ended) = answer.get("reactions").and_then(Json::as_object) {
         let counts: Vec<_> = ended.iter().map(|(state, count)| format!("{} {state}", leaf(count))).collect();
         out.line(&format!("reactions since the start: {}", counts.join(", ")))?;
@@ -93,7 +93,7 @@ fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
             format!("since {} its configuration cannot be used, and is not: {}", of("time"), of("why"));
         out.line(&plain(&words))?;
     }
-    if let Some(call) = answer.get("salts_call") {
+    if let Some(call) = answer.get("foreign_call") {
         let of = |name: &str| call.get(name).map(leaf).unwrap_or_default();
         out.line(&plain(&format!("another reactor called {} at {}", of("fun"), of("time"))))?;
     }

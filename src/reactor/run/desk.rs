@@ -42,7 +42,7 @@ pub struct Task {
     /// The record that this is a replay of.
     pub replay: Option<SeqNo>,
     /// Calls that the record of which this is a replay had made.
-    pub made_before: Vec<u64>,
+    pub already_made: Vec<u64>,
     /// In shadow: why nothing would be done about it. It is rendered all the same, so that it is known what Salt's reactor does alone.
     pub left: Option<&'static str>,
     /// How far it is; none before its first turn.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::desk::{Desk, Task};
 use super::ledger::Ledger;
-use super::origins::{Origins, Strangers};
+use super::origins::{ForeignCalls, Origins};
 use super::record::{self, Record, option_of};
 use super::recorder::{Clean, Recorder};
 use super::{Ask, Event, React, lock, micros};
@@ -94,7 +94,7 @@ pub(super) struct Shared {
     /// Runners that were started, and until when a word of them may take.
     pub(super) runners: Mutex<HashMap<String, (Micros, String)>>,
     /// Calls of another reactor while ours acts.
-    pub(super) salts_calls: Mutex<Strangers>,
+    pub(super) foreign_calls: Mutex<ForeignCalls>,
     pub(super) master_away: AtomicBool,
     pub(super) drain: Drain,
     kept: AtomicU64,
@@ -139,7 +139,7 @@ impl Reactor {
             origins: Mutex::default(),
             ledger: Mutex::new(ledger),
             runners: Mutex::default(),
-            salts_calls: Mutex::default(),
+            foreign_calls: Mutex::default(),
             master_away: AtomicBool::new(false),
             drain: Drain::new(),
             kept: AtomicU64::new(u64::MAX),
@@ -147,7 +147,7 @@ impl Reactor {
         // Kept before anything is done: a first event that is open when the daemon is killed must be known.
         shared.keep();
         shared.remember_once()?;
-        shared.doubt();
+        shared.suspend_foreign_calls();
         shared.tell_mode(true);
         let mut threads = Vec::new();
         let mut spawn = |name: String, work: fn(&Arc<Shared>)| {
@@ -220,8 +220,8 @@ impl Shared {
     }
 
     /// Calls by a reactor that come now may be ours without our knowing.
-    pub(super) fn doubt(&self) {
-        lock(&self.salts_calls).doubt(self.clock.now());
+    pub(super) fn suspend_foreign_calls(&self) {
+        lock(&self.foreign_calls).suspend(self.clock.now());
     }
 
     /// Puts a task on the desk.
@@ -334,7 +334,7 @@ impl Shared {
             self.recorder.offer_again();
             self.keep();
             self.look_after_runners();
-            lock(&self.salts_calls).settle(&lock(&self.origins), self.clock.now());
+            lock(&self.foreign_calls).settle(&lock(&self.origins), self.clock.now());
             if told.elapsed() >= REACTOR_MODE_TOLD {
                 self.tell_mode(false);
                 told = Instant::now();
@@ -434,7 +434,7 @@ impl Handle {
         };
         if changes {
             shared.tell_mode(false);
-            shared.doubt();
+            shared.suspend_foreign_calls();
         }
         *lock(&shared.refused) = None;
         shared.metrics.reactor_reloads.add(1);
@@ -464,17 +464,17 @@ impl Handle {
     /// Salt's own reactor: as the configuration has it, or on if it has been seen to act.
     pub fn salts_reactor(&self) -> SaltsReactor {
         let mut salts = self.0.settings().salts.clone();
-        salts.runs |= lock(&self.0.salts_calls).seen(self.0.clock.now()).is_some();
+        salts.runs |= lock(&self.0.foreign_calls).seen(self.0.clock.now()).is_some();
         salts
     }
 
     /// The latest call of another reactor, if there was one lately while ours acts.
-    pub fn salts_call(&self) -> Option<(Micros, String)> {
-        lock(&self.0.salts_calls).seen(self.0.clock.now())
+    pub fn foreign_call(&self) -> Option<(Micros, String)> {
+        lock(&self.0.foreign_calls).seen(self.0.clock.now())
     }
 
     /// What in here keeps the reactor from acting on events.
-    pub fn kept_by(&self) -> Option<String> {
+    pub fn blocked_by(&self) -> Option<String> {
         let shared = &self.0;
         let Ruled { rules, settings } = shared.ruled();
         if settings.shadow && settings.salts.runs {

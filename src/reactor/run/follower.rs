@@ -115,8 +115,8 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
             && is_of_a_bus(&row)
             && let Some(salts) = shadow::master_call(&row)
         {
-            let mut strangers = lock(&shared.salts_calls);
-            strangers.note(&salts.jid, &salts.act.fun, shared.clock.now());
+            let mut foreign = lock(&shared.foreign_calls);
+            foreign.note(&salts.jid, &salts.act.fun, shared.clock.now());
         }
         if row.kind == Kind::Reaction {
             if let Some(told) = told(row.body) {
@@ -195,7 +195,7 @@ fn admit(
             begun,
             resumed,
             replay: None,
-            made_before: Vec::new(),
+            already_made: Vec::new(),
             left: None,
             progress: None,
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::micros;
 use crate::clock::Micros;
 use crate::limits::{
-    REACTOR_ORIGINS_MAX, REACTOR_STRANGER_LASTS, REACTOR_STRANGER_SETTLES, REACTOR_STRANGERS_MAX,
+    REACTOR_FOREIGN_CALL_GRACE, REACTOR_FOREIGN_CALL_TTL, REACTOR_FOREIGN_CALLS_MAX, REACTOR_ORIGINS_MAX,
 };
 use crate::wire::msgpack::{as_text, get};
 
@@ -43,31 +43,31 @@ impl Origins {
 /// Calls of runners and wheel functions by a reactor, of which it is not known yet whether ours made them: the master's answer with the
 /// jid may come later than the event.
 #[derive(Debug, Default)]
-pub struct Strangers {
+pub struct ForeignCalls {
     waiting: VecDeque<(Micros, String, String)>,
     seen: Option<(Micros, String)>,
     /// Ours may have had an answer that was lost, or was made before the start: until then nothing is held against another reactor.
     quiet_until: Micros,
 }
 
-impl Strangers {
+impl ForeignCalls {
     /// A reactor made a call.
     pub fn note(&mut self, jid: &str, fun: &str, now: Micros) {
-        if now >= self.quiet_until && self.waiting.len() < REACTOR_STRANGERS_MAX {
+        if now >= self.quiet_until && self.waiting.len() < REACTOR_FOREIGN_CALLS_MAX {
             self.waiting.push_back((now, jid.to_owned(), fun.to_owned()));
         }
     }
 
     /// What comes now may be ours without our knowing.
-    pub fn doubt(&mut self, now: Micros) {
-        self.quiet_until = later(now, REACTOR_STRANGER_SETTLES);
+    pub fn suspend(&mut self, now: Micros) {
+        self.quiet_until = later(now, REACTOR_FOREIGN_CALL_GRACE);
         self.waiting.clear();
     }
 
     /// Looks at those for which the master has had its time to answer.
     pub fn settle(&mut self, origins: &Origins, now: Micros) {
         while let Some((at, jid, fun)) = self.waiting.pop_front() {
-            if now < later(at, REACTOR_STRANGER_SETTLES) {
+            if now < later(at, REACTOR_FOREIGN_CALL_GRACE) {
                 return self.waiting.push_front((at, jid, fun));
             }
             if origins.depth(&jid) == 0 {
@@ -78,7 +78,7 @@ impl Strangers {
 
     /// The latest call of another reactor, if there was one lately.
     pub fn seen(&self, now: Micros) -> Option<(Micros, String)> {
-        self.seen.clone().filter(|(at, _)| now < later(*at, REACTOR_STRANGER_LASTS))
+        self.seen.clone().filter(|(at, _)| now < later(*at, REACTOR_FOREIGN_CALL_TTL))
     }
 }
 
@@ -111,21 +111,21 @@ mod tests {
 
     #[test]
     fn a_call_is_another_reactor_s_only_if_the_master_never_says_that_it_is_ours() {
-        let (mut strangers, mut origins) = (Strangers::default(), Origins::default());
+        let (mut foreign, mut origins) = (ForeignCalls::default(), Origins::default());
         let at = |seconds: i64| Micros(1_795_000_000_000_000 + seconds * 1_000_000);
-        strangers.doubt(at(0));
-        strangers.note("before", "state.orch", at(1));
-        strangers.note("ours", "state.orch", at(40));
-        strangers.settle(&origins, at(41));
+        foreign.suspend(at(0));
+        foreign.note("before", "state.orch", at(1));
+        foreign.note("ours", "state.orch", at(40));
+        foreign.settle(&origins, at(41));
         origins.note("ours", 0);
-        strangers.settle(&origins, at(80));
-        assert_eq!(strangers.seen(at(80)), None);
-        strangers.note("theirs", "state.orch", at(81));
-        strangers.settle(&origins, at(82));
-        assert_eq!(strangers.seen(at(82)), None, "it may still become ours");
-        strangers.settle(&origins, at(112));
-        assert_eq!(strangers.seen(at(112)), Some((at(81), "state.orch".to_owned())));
-        assert_eq!(strangers.seen(at(3_700)), None);
+        foreign.settle(&origins, at(80));
+        assert_eq!(foreign.seen(at(80)), None);
+        foreign.note("theirs", "state.orch", at(81));
+        foreign.settle(&origins, at(82));
+        assert_eq!(foreign.seen(at(82)), None, "it may still become ours");
+        foreign.settle(&origins, at(112));
+        assert_eq!(foreign.seen(at(112)), Some((at(81), "state.orch".to_owned())));
+        assert_eq!(foreign.seen(at(3_700)), None);
     }
 
     #[test]

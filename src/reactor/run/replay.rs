@@ -66,9 +66,9 @@ impl Handle {
     pub fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
         let found = read(record).ok_or(ReplayError::NoReaction(record.seq))?;
         if found.failed {
-            let made =
-                found.wanted.iter().filter(|(_, aside)| !aside && !all).map(|(wanted, _)| call_key(wanted));
-            return self.render_again(record.seq, found.event.seq, Some(&found.rules), made.collect());
+            let made = found.wanted.iter().filter(|(_, aside)| !aside && !all);
+            let made: Vec<_> = made.map(|(wanted, _)| call_key(wanted)).collect();
+            return self.render_again(record.seq, found.event.seq, Some(&found.rules), &made);
         }
         let wanted: Vec<Wanted> =
             found.wanted.into_iter().filter(|(_, aside)| *aside || all).map(|(wanted, _)| wanted).collect();
@@ -89,7 +89,7 @@ impl Handle {
 
     /// Begins again with the event: the rules as they are now, rendered anew.
     pub fn replay_event(&self, seq: SeqNo) -> Result<Replayed, ReplayError> {
-        self.render_again(seq, seq, None, Vec::new())
+        self.render_again(seq, seq, None, &[])
     }
 
     /// Renders again what takes an event, of `only` these rules.
@@ -98,7 +98,7 @@ impl Handle {
         of: SeqNo,
         event: SeqNo,
         only: Option<&[Arc<str>]>,
-        made_before: Vec<u64>,
+        already_made: &[u64],
     ) -> Result<Replayed, ReplayError> {
         let seq = event;
         let event = self.0.load(seq)?.ok_or(ReplayError::EventGone(seq))?;
@@ -110,7 +110,7 @@ impl Handle {
         let count = rules.len();
         let settings = self.0.settings();
         for (rules, _) in settings.groups(rules) {
-            self.again(event.clone(), rules, count, of, None, made_before.clone());
+            self.again(event.clone(), rules, count, of, None, already_made.to_vec());
         }
         Ok(Replayed::Rules(count))
     }
@@ -122,7 +122,7 @@ impl Handle {
         of: usize,
         record: SeqNo,
         progress: Option<Box<Progress>>,
-        made_before: Vec<u64>,
+        already_made: Vec<u64>,
     ) {
         let settings = self.0.settings();
         let options = settings
@@ -141,7 +141,7 @@ impl Handle {
             begun: Vec::new(),
             resumed: false,
             replay: Some(record),
-            made_before,
+            already_made,
             left: None,
             progress,
         };

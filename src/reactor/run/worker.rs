@@ -134,7 +134,7 @@ impl Shared {
                 }
             }
             // A replay of what failed makes what was not made.
-            for made in &task.made_before {
+            for made in &task.already_made {
                 if let Some(at) = reacted.wanted.iter().position(|wanted| call_key(wanted) == *made) {
                     reacted.wanted.remove(at);
                 }
@@ -280,7 +280,7 @@ impl Shared {
         let why = match failure {
             Failure::Perhaps(why) if task.options.at_most_once => return self.unknown(task, made, why),
             Failure::Perhaps(why) => {
-                self.doubt();
+                self.suspend_foreign_calls();
                 progress.unsure = true;
                 why
             }

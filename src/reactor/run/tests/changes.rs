@@ -192,6 +192,6 @@ fn calls_of_another_reactor_while_ours_acts_show_that_both_are_on() {
     rig.wait_until_through();
     rig.clock.wind(40 * SECOND);
     rig.wait_for("the other reactor to be noticed", |_| handle.salts_reactor().runs);
-    assert_eq!(handle.salts_call().unwrap().1, "test.arg");
+    assert_eq!(handle.foreign_call().unwrap().1, "test.arg");
     assert_eq!(rig.stop().1, [""; 0]);
 }
