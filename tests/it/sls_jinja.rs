@@ -284,6 +284,56 @@ fn imported_files_count_towards_the_limits_of_a_template() {
 }
 
 #[test]
+fn a_value_that_holds_another_one_twice_was_walked_for_ever() {
+    // Forty levels of two: nobody lives to see the end of it.
+    let nested = |open: &str, close: &str| {
+        format!(
+            "{{% set ns = namespace(v=(1, 2)) %}}{{% for i in range(40) %}}{{% set ns.v = {open}ns.v, ns.v{close} %}}{{% endfor %}}\
+             {{% set v = ns.v %}}"
+        )
+    };
+    for walk in [
+        "v|pprint",
+        "v|python",
+        "{'k': v}|pprint",
+        "v|json_encode_list",
+        "v|json_decode_dict",
+        "v|json",
+        "v|tojson",
+        "v|string",
+        "v|flatten",
+        "'%s' % [v]",
+        "'{}'.format(v)",
+    ] {
+        for open in [("(", ")"), ("[", "]")] {
+            let text = format!("{}{{{{ {walk} }}}}", nested(open.0, open.1));
+            let error = rendered(&text).expect_err(&text);
+            assert_eq!(error.kind, RenderErrorKind::Limit, "{text}: {error}");
+        }
+    }
+    for key in ["{v: 1}", "{v: v}|pprint", "{v: 1} == {v: 1}", "v|unique|list", "{v: 1}|dictsort|list"] {
+        let text = format!("{}{{{{ {key} }}}}", nested("(", ")"));
+        let error = rendered(&text).expect_err(&text);
+        assert_eq!(error.kind, RenderErrorKind::Limit, "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_template_filled_the_memory_with_spaces_and_the_time_with_long_texts() {
+    for text in [
+        "{{ {'a' * 1000000: range(3000)|list}|pprint }}",
+        "{% set ns = namespace(v=[1]) %}{% for i in range(90) %}{% set ns.v = [ns.v] %}{% endfor %}{{ ns.v|tojson(indent=9000000) }}",
+        "{% set v = 'x y ' * 1000000 %}{% for i in range(9999) %}{% set x = v is upper %}{% endfor %}",
+        "{% set v = range(50000)|list %}{% for i in range(9999) %}{% set x = v|last %}{% endfor %}",
+        // Keys that differ deep inside are compared one by one.
+        "{% set ns = namespace(v=[]) %}{% for i in range(20000) %}{% do ns.v.append(((i,),)) %}{% endfor %}{{ ns.v|unique|list }}",
+    ] {
+        let error = rendered(text).expect_err(text);
+        assert_eq!(error.kind, RenderErrorKind::Limit, "{text}: {error}");
+    }
+}
+
+#[test]
 fn depth_is_no_way_to_break_it() {
     let deep = |open: &str, middle: &str, close: &str, n: usize| open.repeat(n) + middle + &close.repeat(n);
     for text in [

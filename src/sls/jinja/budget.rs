@@ -36,6 +36,22 @@ pub(crate) fn steps(n: u64) -> Res<()> {
     Ok(())
 }
 
+/// Work that is worth `n` steps and is done already; the next step notices if that was too many.
+pub(crate) fn spend(n: usize) {
+    STEPS.set(STEPS.get().saturating_add(n as u64));
+}
+
+/// Whether the next step fails. What is found out until then no longer matters.
+pub(crate) fn is_spent() -> bool {
+    STEPS.get() >= limits::JINJA_STEPS_MAX || BYTES.get() > limits::JINJA_BYTES_MAX
+}
+
+/// Steps so far, of the rendering that began last on this thread.
+#[cfg(test)]
+pub(crate) fn spent() -> u64 {
+    STEPS.get()
+}
+
 /// Bytes that something has taken; the next step notices if they were too many.
 pub(crate) fn took(bytes: usize) {
     BYTES.set(BYTES.get().saturating_add(bytes as u64));
@@ -71,4 +87,59 @@ pub(crate) fn deeper() -> Res<Level> {
     }
     DEPTH.set(depth);
     Ok(Level(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sls::jinja::{
+        Ambient, Context, Data, Engine, EngineOptions, NoFiles, NoFunctions, RenderErrorKind, Source,
+    };
+
+    /// Steps that a template takes, and the bytes; none if it is given up.
+    fn cost(text: &str) -> Option<(u64, u64)> {
+        let data = Data::from_msgpack(b"\x80").unwrap();
+        let ambient = Ambient::default();
+        let context = Context::new("a", &data, &ambient, &NoFiles, &NoFunctions);
+        let engine = Engine::new(EngineOptions::default());
+        match engine.render(&Source { path: "x.sls", text }, &context) {
+            Ok(_) => Some((spent(), BYTES.get())),
+            Err(error) => {
+                assert_eq!(error.kind, RenderErrorKind::Limit, "{text}: {error}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn what_reads_a_large_value_was_as_cheap_as_what_reads_a_small_one() {
+        const LIST: &str = "{% set v = range(16000)|list %}";
+        const TEXT: &str = "{% set v = 'x' * 1280000 %}";
+        // Nested 13 deep, each tuple twice in the next one: some 8,000 members to walk.
+        const NESTED: &str = "{% set ns = namespace(v=(1, 2)) %}{% for i in range(12) %}{% set ns.v = (ns.v, ns.v) %}{% endfor %}\
+                              {% set v = ns.v %}";
+        for (given, reads, least) in [
+            (LIST, "v|last", 1000),
+            (LIST, "v|traverse('a:b')", 1000),
+            (LIST, "v|avg", 1000),
+            (TEXT, "v|md5", 10000),
+            (TEXT, "v|wordcount", 10000),
+            (TEXT, "v is upper", 10000),
+            (TEXT, "v == 'y'", 10000),
+            (NESTED, "{v: 1}", 8000),
+            (NESTED, "[v]|unique|list", 8000),
+            (NESTED, "v|pprint", 8000),
+            (NESTED, "v|json_encode_list", 8000),
+        ] {
+            let (before, _) = cost(given).unwrap();
+            let (after, _) = cost(&format!("{given}{{% set x = {reads} %}}")).unwrap();
+            assert!(
+                after - before >= least,
+                "{reads} takes {} steps, which are to be {least}",
+                after - before
+            );
+        }
+        let (_, bytes) = cost(&format!("{LIST}{{% set x = v|pprint %}}")).unwrap();
+        assert!(bytes > 100_000, "a line is charged before it is thrown away: {bytes}");
+    }
 }

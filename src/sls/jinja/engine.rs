@@ -122,7 +122,9 @@ impl Engine {
         };
         let mut interp = Interp::new(self, context, source.path, compiled, !self.allow_undefined);
         let mut text = String::with_capacity(source.text.len() + source.text.len() / 4);
-        let result = interp.template(&compiled.template, &mut text).map_err(|error| interp.fail(error));
+        let result = interp.template(&compiled.template, &mut text);
+        // What was done last may have been too much.
+        let result = result.and_then(|()| budget::step()).map_err(|error| interp.fail(error));
         interp.end();
         result.map_err(|error| outcome(error, &compiled.file))?;
         // Jinja takes the last newline away, and Salt gives it back.

@@ -16,6 +16,9 @@ use crate::sls::jinja::values::repr;
 use crate::sls::jinja::values::val::{Hashed, Text, Val};
 use crate::sls::map::OrderedMap;
 
+/// Bytes of a long text that are read for one step. Hashes read the slowest.
+const READ_PER_STEP: usize = 128;
+
 impl Interp<'_> {
     pub(crate) fn eval(&mut self, expr: &Expr, frame: &Rc<Frame>) -> Res<Val> {
         budget::step()?;
@@ -24,7 +27,7 @@ impl Interp<'_> {
         if let Some(text) = val.as_str()
             && text.len() > 1024
         {
-            budget::steps((text.len() / 1024) as u64)?;
+            budget::steps((text.len() / READ_PER_STEP) as u64)?;
         }
         Ok(val)
     }

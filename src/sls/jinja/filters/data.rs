@@ -489,6 +489,7 @@ fn random_shuffle(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
 /// Text to bytes, however deep.
 fn encoded(val: &Val) -> Res<Val> {
     let _level = budget::deeper()?;
+    budget::step()?;
     Ok(match val {
         Val::Str(text) | Val::Markup(text) => Val::bytes(text.as_bytes().to_vec()),
         Val::List(list) => Val::list(list.items().iter().map(encoded).collect::<Res<_>>()?),

@@ -191,10 +191,11 @@ fn filesizeformat(interp: &mut Interp<'_>, val: Val, args: Args) -> Res<Val> {
 /// A value on one line, its mappings sorted.
 fn sorted_repr(val: &Val) -> Res<String> {
     let _level = budget::deeper()?;
+    budget::step()?;
     let joined = |items: &[Val]| -> Res<String> {
         Ok(items.iter().map(sorted_repr).collect::<Res<Vec<_>>>()?.join(", "))
     };
-    Ok(match val {
+    let line = match val {
         Val::List(list) => format!("[{}]", joined(&list.items())?),
         Val::Tuple(tuple) if tuple.items.len() == 1 => format!("({},)", joined(&tuple.items)?),
         Val::Tuple(tuple) => format!("({})", joined(&tuple.items)?),
@@ -206,7 +207,19 @@ fn sorted_repr(val: &Val) -> Res<String> {
             format!("{{{}}}", parts.join(", "))
         }
         other => repr::repr(other)?,
-    })
+    };
+    // A value may hold another one twice, so that lines grow faster than what was evaluated.
+    budget::took(line.len());
+    budget::room(0)?;
+    Ok(line)
+}
+
+/// Begins a line of [`pretty`]. Keys are as wide as they like.
+fn indented(width: usize, out: &mut String) -> Res<()> {
+    budget::room(out.len().saturating_add(width))?;
+    out.push_str(",\n");
+    out.extend(std::iter::repeat_n(' ', width));
+    Ok(())
 }
 
 fn sorted_pairs(dict: &val::Dict) -> Res<Vec<(Val, Val)>> {
@@ -240,8 +253,7 @@ fn pretty(val: &Val, indent: usize, allowance: usize, out: &mut String) -> Res<(
         let indent = indent + open.len();
         for (i, item) in items.iter().enumerate() {
             if i > 0 {
-                out.push_str(",\n");
-                out.push_str(&" ".repeat(indent));
+                indented(indent, out)?;
             }
             let last = i + 1 == items.len();
             pretty(item, indent, if last { allowance + close.len() } else { 1 }, out)?;
@@ -257,8 +269,7 @@ fn pretty(val: &Val, indent: usize, allowance: usize, out: &mut String) -> Res<(
             let pairs = sorted_pairs(dict)?;
             for (i, (key, value)) in pairs.iter().enumerate() {
                 if i > 0 {
-                    out.push_str(",\n");
-                    out.push_str(&" ".repeat(indent + 1));
+                    indented(indent + 1, out)?;
                 }
                 let key = sorted_repr(key)?;
                 out.push_str(&key);

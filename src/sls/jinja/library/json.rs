@@ -71,13 +71,15 @@ fn write_float(f: f64, out: &mut String) {
     }
 }
 
-fn new_line(style: &Style, depth: usize, out: &mut String) {
+fn new_line(style: &Style, depth: usize, out: &mut String) -> Res<()> {
     if let Some(indent) = &style.indent {
+        budget::room(out.len().saturating_add(indent.len().saturating_mul(depth)))?;
         out.push('\n');
         for _ in 0..depth {
             out.push_str(indent);
         }
     }
+    Ok(())
 }
 
 fn write(val: &Val, style: &Style, depth: usize, out: &mut String) -> Res<()> {
@@ -118,7 +120,7 @@ fn write(val: &Val, style: &Style, depth: usize, out: &mut String) -> Res<()> {
                 if i > 0 {
                     out.push_str(&style.item_separator);
                 }
-                new_line(style, depth + 1, out);
+                new_line(style, depth + 1, out)?;
                 match key {
                     Val::Str(text) | Val::Markup(text) => write_text(text, style.ascii, out),
                     Val::Float(f) => {
@@ -139,7 +141,7 @@ fn write(val: &Val, style: &Style, depth: usize, out: &mut String) -> Res<()> {
                 out.push_str(&style.key_separator);
                 write(value, style, depth + 1, out)?;
             }
-            new_line(style, depth, out);
+            new_line(style, depth, out)?;
             out.push('}');
         }
         Val::Undef(undef) if undef.strict => return Err(undef.fail()),
@@ -160,10 +162,10 @@ fn items(items: &[Val], style: &Style, depth: usize, out: &mut String) -> Res<()
         if i > 0 {
             out.push_str(&style.item_separator);
         }
-        new_line(style, depth + 1, out);
+        new_line(style, depth + 1, out)?;
         write(item, style, depth + 1, out)?;
     }
-    new_line(style, depth, out);
+    new_line(style, depth, out)?;
     out.push(']');
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 use super::num;
 use super::val::Val;
+use crate::sls::jinja::budget;
 
 /// Members of a set, in the order in which they were added, as CPython's table has them.
 pub(crate) fn order(items: Vec<Val>) -> Vec<Val> {
@@ -82,6 +83,11 @@ fn hash(val: &Val) -> Option<i64> {
             if h == -1 { -2 } else { h }
         }
         Val::Tuple(tuple) => {
+            budget::spend(tuple.items.len());
+            // The rendering is about to fail, whatever the order.
+            if budget::is_spent() {
+                return None;
+            }
             // xxHash, as CPython has it since 3.8.
             let mut acc: u64 = 2_870_177_450_012_600_261;
             for item in &tuple.items {

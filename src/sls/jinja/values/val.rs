@@ -17,6 +17,9 @@ use crate::sls::jinja::budget;
 use crate::sls::jinja::exc::{Exc, Kind, Res, type_error};
 use crate::sls::map::OrderedMap;
 
+/// Members of a list, a mapping or a set that are copied for one step.
+const COPIED_PER_STEP: usize = 16;
+
 /// Text, shared between templates and values.
 pub(crate) type Text = Arc<str>;
 
@@ -188,7 +191,11 @@ impl Val {
             }
             Val::Tuple(tuple) => {
                 let _level = budget::deeper()?;
-                tuple.items.iter().try_for_each(Val::hashable)
+                tuple.items.iter().try_for_each(|item| {
+                    // A tuple may hold another one twice, which holds a third one twice.
+                    budget::step()?;
+                    item.hashable()
+                })
             }
             Val::Undef(undef) => undef.check(),
             _ => Ok(()),
@@ -294,8 +301,8 @@ impl PartialEq for Hashed {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Val::Str(a) | Val::Markup(a), Val::Str(b) | Val::Markup(b)) => a == b,
-            // What cannot be compared for its depth is taken to differ.
-            (a, b) => a.same(b) || ops::equal(a, b).unwrap_or(false),
+            // What cannot be compared for its depth is taken to differ. If the rendering is about to fail, nothing more is compared.
+            (a, b) => a.same(b) || ops::equal(a, b).unwrap_or_else(|_| budget::is_spent()),
         }
     }
 }
@@ -327,24 +334,30 @@ impl Dict {
 
     /// Its pairs at this moment.
     pub(crate) fn pairs(&self) -> Vec<(Val, Val)> {
+        budget::spend(self.len() / COPIED_PER_STEP);
         self.map.borrow().iter().map(|(key, value)| (key.0.clone(), value.clone())).collect()
     }
 
     pub(crate) fn keys(&self) -> Vec<Val> {
+        budget::spend(self.len() / COPIED_PER_STEP);
         self.map.borrow().keys().map(|key| key.0.clone()).collect()
     }
 }
 
 impl Set {
     pub(crate) fn items(&self) -> Vec<Val> {
-        self.0.borrow().iter().map(|item| item.0.clone()).collect()
+        let items = self.0.borrow();
+        budget::spend(items.len() / COPIED_PER_STEP);
+        items.iter().map(|item| item.0.clone()).collect()
     }
 }
 
 impl List {
     /// Its members at this moment.
     pub(crate) fn items(&self) -> Vec<Val> {
-        self.0.borrow().clone()
+        let items = self.0.borrow();
+        budget::spend(items.len() / COPIED_PER_STEP);
+        items.clone()
     }
 }
 
