@@ -277,6 +277,8 @@ counters! {
     reactor_reloads,
     /// Times that it could not be used, and the reactor went on as it was.
     reactor_reloads_refused,
+    /// Functions of `caller` reactions that ran and returned a code other than 0.
+    reactor_callers_failed,
     /// Processes of Salt's own renderer that were started; more than one means that one ended or was killed.
     helper_starts,
     /// Requests to it: files to render, functions of Salt to call, questions whether there is one.

@@ -22,8 +22,8 @@ use crate::model::{Glob, Note, NoteLevel, ReactorSettings};
 use crate::reactor::acting;
 use crate::reactor::run::engine::{Handle, Parts, Reactor};
 use crate::reactor::run::native::Native;
-use crate::reactor::run::{Ask, CallerError};
-use crate::reactor::{Account, Helper, HelperOptions, NoSalt, Pipeline, Salt, SaltError};
+use crate::reactor::run::{Ask, CallerError, CallerReturn};
+use crate::reactor::{Account, Helper, HelperOptions, NoSalt, Pipeline, Salt, SaltAnswer, SaltError};
 use crate::shutdown::Drain;
 use crate::sls::Value;
 use crate::sls::value::Map;
@@ -134,7 +134,7 @@ impl Ask for Hands {
         (!found).then(|| "no minion with an accepted key matches the target".to_owned())
     }
 
-    fn caller(&self, fun: &str, args: &[Value], kwargs: &Value) -> Result<Value, CallerError> {
+    fn caller(&self, fun: &str, args: &[Value], kwargs: &Value) -> Result<CallerReturn, CallerError> {
         let kwargs: Map = kwargs.as_map().cloned().unwrap_or_default();
         let salt = self.callers.read().unwrap_or_else(PoisonError::into_inner).clone();
         let answer = salt.call(fun, args, &kwargs).map_err(|error| match error {
@@ -142,7 +142,10 @@ impl Ask for Hands {
             error @ SaltError::TooLong { .. } => CallerError::Failed(error.to_string()),
             error @ SaltError::Broken(_) => CallerError::Lost(error.to_string()),
         })?;
-        answer.result.map_err(|(kind, text)| CallerError::Failed(format!("{kind}: {text}")))
+        let SaltAnswer { result, retcode, .. } = answer;
+        result
+            .map(|value| CallerReturn { value, retcode })
+            .map_err(|(kind, text)| CallerError::Failed(format!("{kind}: {text}")))
     }
 
     fn fire(&self, tag: &str, data: &Value) -> Result<(), String> {

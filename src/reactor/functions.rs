@@ -108,7 +108,7 @@ impl Functions {
             ("hashutil", verb) => hash(verb, args, kwargs),
             _ => None,
         }?;
-        Some(SaltAnswer { result, notes })
+        Some(SaltAnswer { result, retcode: 0, notes })
     }
 }
 

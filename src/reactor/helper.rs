@@ -176,13 +176,14 @@ impl Helper {
             // Killed; the next request starts another.
             drop(process);
             self.with_pool(|pool| pool.count -= 1);
-            if matches!(fault, Fault::TooLong) {
-                metrics.helper_requests_too_long.add(1);
-                return Err(SaltError::TooLong { seconds: self.options.time.as_secs() });
+            if !matches!(fault, Fault::TooLong) {
+                metrics.helper_requests_broken.add(1);
             }
-            metrics.helper_requests_broken.add(1);
             let why = match fault {
-                Fault::TooLong => continue,
+                Fault::TooLong => {
+                    metrics.helper_requests_too_long.add(1);
+                    return Err(SaltError::TooLong { seconds: self.options.time.as_secs() });
+                }
                 Fault::Nonsense(why) => return Err(SaltError::Broken(why)),
                 // One that had been idle is found to have ended. All of them may have.
                 Fault::NotBegun(why) => {
@@ -242,7 +243,6 @@ impl Helper {
     fn start(&self) -> Result<Process, SaltError> {
         let mut tries = 0;
         loop {
-            self.options.metrics.helper_starts.add(1);
             match Process::start(&self.options) {
                 Ok((process, answer)) => {
                     let salt = answer.get("salt").and_then(Json::as_str).map(str::to_owned);
@@ -311,7 +311,8 @@ impl Salt for Helper {
         let args: Vec<Json> = args.iter().map(encode).collect();
         let answer =
             self.ask(&json!({"op": "call", "fun": fun, "args": args, "kwargs": encode_map(kwargs)}))?;
-        Ok(SaltAnswer { result: answered(&answer), notes: notes(&answer) })
+        let retcode = answer.get("retcode").and_then(Json::as_i64).unwrap_or_default();
+        Ok(SaltAnswer { result: answered(&answer), retcode, notes: notes(&answer) })
     }
 
     fn has(&self, fun: &str) -> Option<bool> {

@@ -80,6 +80,7 @@ impl Process {
             .stdout(Stdio::from(OwnedFd::from(theirs)))
             .stderr(Stdio::from(OwnedFd::from(theirs_stderr)));
         let child = command.spawn().map_err(|error| failed(&error))?;
+        options.metrics.helper_starts.add(1);
         // It holds the other ends of the sockets; without them the end of the child shows.
         drop(command);
         let mut process = Self { child, stream: ours, rest: Vec::new() };

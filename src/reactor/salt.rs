@@ -62,6 +62,8 @@ pub struct SaltRendered {
 pub struct SaltAnswer {
     /// The value, or the exception's type and text.
     pub result: Result<Value, (String, String)>,
+    /// The code that a minion would return with the value.
+    pub retcode: i64,
     /// What it logged, from WARNING on.
     pub notes: Vec<Note>,
 }

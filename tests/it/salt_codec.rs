@@ -140,7 +140,6 @@ fn store_unchecked(state_dir: &Path, fill: impl FnOnce(&mut Batch)) {
 fn store_of_an_earlier_release() -> Cellar {
     let dir = tempfile::tempdir().unwrap();
     store_unchecked(&dir.path().join("state"), |batch| {
-        let at = Micros(1_795_230_595_505_683);
         fn of_call<'a>(kind: Kind, jid: &'a str, body: &'a [u8], at: Micros) -> Entry<'a> {
             Entry {
                 kind,
@@ -155,6 +154,7 @@ fn store_of_an_earlier_release() -> Cellar {
                 body,
             }
         }
+        let at = Micros(1_795_230_595_505_683);
         let mut of_minion = |minion: &str, odd: &Value| {
             let (tag, body) = (format!("salt/job/{JID}/ret/{minion}"), packed(&returned(minion, odd)));
             let entry = of_call(Kind::Return, JID, &body, at);

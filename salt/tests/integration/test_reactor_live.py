@@ -547,6 +547,15 @@ a job:
   local.test.ping:
     - tgt: '*'
 """
+FAILS = """
+cannot write:
+  caller.cmd.shell:
+    - args:
+      - cmd: echo said; echo x > /no/such/file
+looks bad:
+  caller.test.arg_clean:
+    - args: [1]
+"""
 ON_BEACON = """
 {% for beacon in data['beacons'] %}
 note {{ loop.index }}:
@@ -573,13 +582,13 @@ def fired(live, name, data, tag):
 
 def test_a_minion_without_a_master_reacts_by_itself(live, place):
     root = f"{place}/alone"
-    for name, text in (("caller", CALLER), ("trouble", TROUBLE), ("beacon", ON_BEACON), ("slow", SLOW)):
+    for name, text in (("caller", CALLER), ("trouble", TROUBLE), ("fails", FAILS), ("beacon", ON_BEACON), ("slow", SLOW)):
         salt_lab.write(f"{root}/srv/r/{name}.sls", text.replace("DIR", root))
     salt_lab.write(f"{root}/srv/alone.sls", f"{root}/made:\n  file.managed:\n    - contents: by a state\n")
     salt_lab.write(f"{root}/watched", "the log begins\n")
     live.configure("alone", file_client="local", master_type="disable", file_roots={"base": [f"{root}/srv"]},
                    beacons={"log": [{"file": f"{root}/watched"}, {"tags": {"t": {"regex": ".*alarm"}}}, {"interval": 1}]},
-                   reactor=[{"go/*": "salt://r/caller.sls"}, {"slow/*": "salt://r/slow.sls"}, {"once/*": "salt://r/slow.sls"}, {"trouble": "salt://r/trouble.sls"},
+                   reactor=[{"go/*": "salt://r/caller.sls"}, {"slow/*": "salt://r/slow.sls"}, {"once/*": "salt://r/slow.sls"}, {"trouble": "salt://r/trouble.sls"}, {"fails": "salt://r/fails.sls"},
                             {"__beacons_return": "salt://r/beacon.sls"}])
     d = Reactor(f"{root}/sc", f"{live.lab['dir']}/alone/run", minion=f"{live.lab['dir']}/conf-alone/minion",
                 python=f"{live.lab['bin']}/python", options=[{"rule": "once/*", "at_most_once": True}])
@@ -601,6 +610,19 @@ def test_a_minion_without_a_master_reacts_by_itself(live, place):
         calls = d.reaction("trouble", calls=2)["reaction"]["calls"]
         assert [(call["outcome"], call["tries"]) for call in calls] == [("dead", 1), ("dead", 0)], calls
         assert "on purpose" in calls[0]["why"] and "reactor.minion" in calls[1]["why"], calls
+        # what ran and failed was shown as "ran", without its code and its output
+        fired(live, "alone", {}, "fails")
+        row = d.reaction("fails", calls=2)
+        failed, fine = row["reaction"]["calls"]
+        assert (failed["outcome"], failed["success"], failed["retcode"] != 0) == ("ran", False, True), failed
+        assert failed["result"].startswith("said\n") and "/no/such/file" in failed["result"], failed
+        assert (fine["success"], fine["retcode"], fine["result"]["args"]) == (True, 0, [1]), fine
+        shown = d.json("reactor", "show", str(row["seq"]))["results"]
+        assert [(one["success"], one["retcode"]) for one in shown] == [(False, failed["retcode"]), (True, 0)], shown
+        assert shown[0]["return"] == failed["result"]
+        text = d.cli("reactor", "show", str(row["seq"])).stdout
+        assert f"ran, failed, retcode {failed['retcode']}, try 1" in text and "/no/such/file: " in text, text
+        assert f"caller.cmd.shell: ran, failed, retcode {failed['retcode']}" in d.cli("reactor", "history").stdout
         alarm(f"{root}/watched", "nobody is there", lambda: os.path.exists(f"{root}/beacon") and os.path.getsize(f"{root}/beacon"))
         with open(f"{root}/beacon") as noted:
             assert noted.read() == "an alarm: nobody is there\n"

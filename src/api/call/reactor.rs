@@ -190,17 +190,31 @@ pub(super) fn show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let mut results = Writer::new();
     results.array(calls.len());
     for call in calls {
-        let text = |key| get(call, key).and_then(as_text).unwrap_or_default();
-        let sent = get(call, "sent").and_then(as_int).unwrap_or(0);
-        result(ctx, &mut results, text("client"), text("jid"), sent).map_err(failed)?;
+        result(ctx, &mut results, call).map_err(failed)?;
     }
     let mut w = Writer::new();
     write(&mut w, &record, Some(&results.into_bytes()));
     Ok(w.into_bytes())
 }
 
-/// What is known of a job by now.
-fn result(ctx: &Ctx, w: &mut Writer, client: &str, jid: &str, sent: i64) -> Result<(), StoreError> {
+/// What is known by now of what a call did: of a job, or of a function that had run when the record was written.
+fn result(ctx: &Ctx, w: &mut Writer, call: &[u8]) -> Result<(), StoreError> {
+    let text = |key| get(call, key).and_then(as_text).unwrap_or_default();
+    let sent = get(call, "sent").and_then(as_int).unwrap_or(0);
+    let (client, jid) = (text("client"), text("jid"));
+    if text("outcome") == "ran" {
+        let mut map = Map::default();
+        map.key("seen").bool(true);
+        for (key, of) in
+            [("took_us", "took_us"), ("success", "success"), ("retcode", "retcode"), ("return", "result")]
+        {
+            if let Some(value) = get(call, of) {
+                map.key(key).raw(value);
+            }
+        }
+        map.write(w);
+        return Ok(());
+    }
     if jid.is_empty() || !matches!(client, "local" | "runner") {
         w.nil();
         return Ok(());

@@ -87,6 +87,16 @@ pub(in crate::cli) fn failures(record: &Json) -> impl Iterator<Item = String> + 
     })
 }
 
+/// What became of a call. What ran need not have done what it was to do.
+pub(super) fn outcome(call: &Json) -> String {
+    let said = call.get("outcome").map(leaf).unwrap_or_default();
+    let retcode = call.get("retcode").map(|code| format!(", retcode {}", leaf(code)));
+    match call.get("success").and_then(Json::as_bool) {
+        Some(false) => format!("{said}, failed{}", retcode.unwrap_or_default()),
+        _ => said,
+    }
+}
+
 pub(super) fn row(reaction: &Json) -> Vec<String> {
     let of = |name: &str| reaction.get(name).unwrap_or(&Json::Null);
     let record = of("reaction");
@@ -99,7 +109,7 @@ pub(super) fn row(reaction: &Json) -> Vec<String> {
         let said = |name: &str| call.get(name).map(leaf).unwrap_or_default();
         let tgt = said("tgt");
         let on = if tgt.is_empty() { String::new() } else { format!(" {tgt}") };
-        format!("{}.{}{on}: {}", said("client"), said("fun"), said("outcome"))
+        format!("{}.{}{on}: {}", said("client"), said("fun"), outcome(call))
     });
     let calls: Vec<_> = calls.chain(failures(record).map(|failure| format!("failed: {failure}"))).collect();
     vec![

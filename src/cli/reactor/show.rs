@@ -8,7 +8,7 @@ use super::super::nested::{leaf, nested};
 use super::super::output::{Format, Output};
 use super::super::when::iso_in;
 use super::super::{Global, ask};
-use super::history;
+use super::history::{self, outcome};
 
 /// Flags of `reactor show`.
 #[derive(clap::Args)]
@@ -63,7 +63,7 @@ fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
         let took = call.get("took_us").and_then(Json::as_i64).map_or(0.0, |us| us as f64 / 1e3);
         out.line(&format!(
             "    {}{why}, try {}, {took:.1} ms, jid {}",
-            said("outcome"),
+            outcome(call),
             said("tries"),
             said("jid")
         ))?;

@@ -412,7 +412,7 @@ impl Salt for CaseSalt {
             }
             None => Ok(stub.get("return").map_or(Value::Null, decode)),
         };
-        Ok(SaltAnswer { result, notes: Vec::new() })
+        Ok(SaltAnswer { result, retcode: 0, notes: Vec::new() })
     }
 
     fn has(&self, fun: &str) -> Option<bool> {

@@ -1,6 +1,7 @@
 //! Functions that run on this machine, and what can never be carried out.
 
 use super::*;
+use crate::wire::msgpack::{as_bool, as_int};
 
 /// The function that an event's tag names.
 pub(super) fn wanted(event: &Event) -> What {
@@ -8,9 +9,11 @@ pub(super) fn wanted(event: &Event) -> What {
 }
 
 /// What the master's answers stand for here.
-pub(super) fn told(answer: Result<Answer, MasterError>) -> Result<Value, CallerError> {
+pub(super) fn told(answer: Result<Answer, MasterError>) -> Result<CallerReturn, CallerError> {
     match answer {
-        Ok(_) => Ok("it ran".into()),
+        // One that "fails" is a function that ran and says so.
+        Ok(Answer::Nobody { why }) => Ok(CallerReturn { value: why.into(), retcode: 2 }),
+        Ok(_) => Ok(CallerReturn { value: "it ran".into(), retcode: 0 }),
         Err(MasterError::Refused { why, .. }) => Err(CallerError::Failed(why)),
         Err(MasterError::NoAnswer { why, .. }) => Err(CallerError::Lost(why)),
         Err(other) => Err(CallerError::NotBegun(other.to_string())),
@@ -54,6 +57,39 @@ fn a_function_that_runs_here_is_tried_again_only_if_it_may_not_have_had_its_run(
     let (outcomes, asked) = play(with(|options| options.at_most_once = true));
     assert_eq!(outcomes, "absent ran, dies unknown, raises dead, works ran");
     assert_eq!(asked, "absent absent dies raises works");
+}
+
+#[test]
+fn a_function_that_failed_was_shown_as_one_that_ran() {
+    let rules = Rules { caller: true, ..rules(&["*"]) };
+    let rig = Rig::start(rules, Settings::default(), |call, _| match call.fun.as_str() {
+        "fails" => Ok(Answer::Nobody { why: "sh: 1: cannot create /no/file".to_owned() }),
+        _ => Ok(yes()),
+    });
+    for tag in ["works", "fails"] {
+        rig.tell(tag, "web1");
+    }
+    rig.wait_until_through();
+    let filter = EventFilter { reactions: true, ..EventFilter::default() };
+    let said: Vec<_> = rig
+        .store
+        .events_before(&filter, rig.store.durable(), usize::MAX, usize::MAX)
+        .unwrap()
+        .iter()
+        .rev()
+        .map(|entry| {
+            let call = elements(get(&entry.body, "calls").unwrap()).next().unwrap();
+            let int = |key| get(call, key).and_then(as_int);
+            let text = |key| get(call, key).and_then(as_text).map(str::to_owned);
+            (text("outcome"), get(call, "success").and_then(as_bool), int("retcode"), text("result"))
+        })
+        .collect();
+    let ran = |success, retcode, result: &str| {
+        (Some("ran".to_owned()), Some(success), Some(retcode), Some(result.to_owned()))
+    };
+    assert_eq!(said, [ran(true, 0, "it ran"), ran(false, 2, "sh: 1: cannot create /no/file")]);
+    assert_eq!(rig.metrics.reactor_callers_failed.get(), 1);
+    assert_eq!(rig.stop().1.len(), 2, "neither is tried again: both have had their run");
 }
 
 #[test]

@@ -139,6 +139,15 @@ pub enum What {
     },
 }
 
+/// What a function of a `caller` reaction returned.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallerReturn {
+    /// The value.
+    pub value: Value,
+    /// The code that a minion would return with it; 0 for success.
+    pub retcode: i64,
+}
+
 /// Why a function of a `caller` reaction gave no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallerError {
@@ -171,7 +180,7 @@ pub trait Ask: Send + Sync {
     }
 
     /// Runs an execution function on this machine; what it returned.
-    fn caller(&self, fun: &str, _args: &[Value], _kwargs: &Value) -> Result<Value, CallerError> {
+    fn caller(&self, fun: &str, _args: &[Value], _kwargs: &Value) -> Result<CallerReturn, CallerError> {
         Err(CallerError::NotBegun(format!("`caller` reactions are not carried out here: {fun}")))
     }
 

@@ -54,8 +54,13 @@ pub enum State {
 pub enum Outcome {
     /// The master took it.
     Answered(Answer),
-    /// It ran here; what it returned, as msgpack.
-    Ran(Vec<u8>),
+    /// It ran here, successfully if `retcode` is 0.
+    Ran {
+        /// The code that a minion would return.
+        retcode: i64,
+        /// What it returned, as msgpack.
+        result: Vec<u8>,
+    },
     /// The job is there already: a try before, of whose answer nobody knew, had reached the master.
     Found,
     /// It was not made: the reactor is in shadow.
@@ -336,7 +341,10 @@ fn put_call(w: &mut Writer, made: &Made) {
             w.str("success").bool(*success);
             result(w, bytes);
         }
-        Outcome::Ran(bytes) => result(w, bytes),
+        Outcome::Ran { retcode, result: bytes } => {
+            w.str("success").bool(*retcode == 0).str("retcode").int(*retcode);
+            result(w, bytes);
+        }
         Outcome::Answered(Answer::Nobody { why }) | Outcome::Dead(why) | Outcome::Unknown(why) => {
             w.str("why").str(cut(why, REACTOR_TEXT_BYTES_MAX).0);
         }
@@ -351,7 +359,7 @@ fn outcome_words(outcome: &Outcome) -> (&'static str, usize) {
         Outcome::Answered(Answer::Nobody { .. }) => ("nobody", 1),
         Outcome::Answered(Answer::Started { .. }) => ("started", 1),
         Outcome::Answered(Answer::Ran { .. }) => ("ran", 2),
-        Outcome::Ran(_) => ("ran", 1),
+        Outcome::Ran { .. } => ("ran", 3),
         Outcome::Found => ("found", 0),
         Outcome::Shadowed => ("shadowed", 0),
         Outcome::Dead(_) => ("dead", 1),

@@ -117,7 +117,7 @@ impl Ask for FakeMaster {
         (client == "wheel").then(|| "there are no wheels".to_owned())
     }
 
-    fn caller(&self, fun: &str, _args: &[Value], _kwargs: &Value) -> Result<Value, CallerError> {
+    fn caller(&self, fun: &str, _args: &[Value], _kwargs: &Value) -> Result<CallerReturn, CallerError> {
         callers::told(self.ask(&Call::publish("", "glob", fun, vec![fun.into()]), "", PATIENCE))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::desk::{Progress, Task, Turn};
 use super::engine::{Ruled, Shared};
 use super::record::{Made, Mark, Outcome, Record, State, call_key, client, mark, target};
-use super::{CallerError, Event, React, Reacted, Wanted, What, lock, micros};
+use super::{CallerError, CallerReturn, Event, React, Reacted, Wanted, What, lock, micros};
 use crate::clock::Micros;
 use crate::limits::{MASTER_PATIENCE, REACTOR_MASTER_AWAY};
 use crate::master::{Answer, Cmd, MasterError, pack};
@@ -307,7 +307,18 @@ impl Shared {
         let call = match &made.wanted.what {
             What::Ask(call) => call,
             What::Caller { fun, args, kwargs } => {
-                return Ok(Outcome::Ran(pack::packed(&self.ask.caller(fun, args, kwargs)?)));
+                let CallerReturn { value, retcode } = self.ask.caller(fun, args, kwargs)?;
+                if retcode != 0 {
+                    self.metrics.reactor_callers_failed.add(1);
+                    tracing::warn!(
+                        fun,
+                        retcode,
+                        id = made.wanted.id,
+                        sls = made.wanted.sls,
+                        "a caller function failed"
+                    );
+                }
+                return Ok(Outcome::Ran { retcode, result: pack::packed(&value) });
             }
         };
         if call.cmd == Cmd::Publish {

@@ -150,6 +150,15 @@ class RecordedModule:
         return Recorded(full, stub or getattr(self._module, name), self._helper.calls)
 
 
+def retcode(said, value):
+    """The code that a minion would return with a function's value: what the function says, or what its value looks like."""
+    if said:
+        return int(said) if isinstance(said, int) else 1
+    if isinstance(value, dict) and not all(value.get(key, True) for key in ("result", "success")):
+        return 1
+    return 0
+
+
 def stubbed(spec):
     def function(*args, **kwargs):
         if "raise" in spec:
@@ -184,6 +193,9 @@ class Plain:
         if stub is None:
             raise LookupError(f"this Python has no Salt, which {name} needs")
         return stub
+
+    def context(self):
+        return {}
 
     def grains(self):
         return None
@@ -339,6 +351,9 @@ class Salt:
     def function(self, name):
         return self.stub(name) or self.minion.functions[name]
 
+    def context(self):
+        return self.minion.functions.pack["__context__"]
+
     def grains(self):
         return dict(self.minion.opts.get("grains") or {})
 
@@ -385,6 +400,9 @@ class Caller:
             self.until = time.monotonic() + caller.opts["reactor_refresh_interval"]
         return self.functions[name]
 
+    def context(self):
+        return self.functions.pack["__context__"]
+
 
 class Helper:
     def __init__(self, request):
@@ -401,8 +419,11 @@ class Helper:
             function = self.salt.function(request["fun"])
         except LookupError as exc:
             return {"error": str(exc)} if self.salt.version is None else {"raised": raised(exc)}
+        context = self.salt.context()
+        context["retcode"] = 0
         try:
-            return {"return": enc(function(*dec(request["args"]), **dec(request["kwargs"])))}
+            value = function(*dec(request["args"]), **dec(request["kwargs"]))
+            return {"return": enc(value), "retcode": retcode(context.get("retcode"), value)}
         except (Exception, SystemExit) as exc:  # pylint: disable=broad-except
             return {"raised": raised(exc)}
 
