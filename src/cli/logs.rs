@@ -132,6 +132,6 @@ mod tests {
             assert!(!log.contains(['\r', '\u{202e}', '\u{200b}']) && !log.contains("\x1b[2J"), "{log}");
         }
         let json: serde_json::Value = serde_json::from_str(&logged(LineForm::Json)).unwrap();
-        assert!(json["tag"].as_str().unwrap().starts_with("evil\n2026"));
+        assert!(json["fields"]["tag"].as_str().unwrap().starts_with("evil\n2026"));
     }
 }

@@ -202,16 +202,16 @@ fn at_level_debug_the_log_says_what_salts_guide_promises() {
     });
     let dir = lab.cellar.dir.path().display();
     let mut from = 0;
-    // In this order; what is rendered stands below its line, and nothing of it is cut.
+    // In this order; what is rendered stands in its line, so that nothing in it looks like a line of the log, and nothing of it is cut.
     for words in [
         "Gathering reactors for tag b/1\n".to_owned(),
         "Gathering reactors for tag a/1\n".to_owned(),
         "Compiling reactions for tag a/1".to_owned(),
         format!("compile template: {dir}/a.sls"),
         format!(
-            "Rendered data from file: {dir}/a.sls:\nping web1:\n  local.test.arg:\n    - tgt: web1\n    - arg:\n      - a/1\n"
+            "Rendered data from file: {dir}/a.sls:\\nping web1:\\n  local.test.arg:\\n    - tgt: web1\\n    - arg:\\n      - a/1\\n\n"
         ),
-        format!("Rendered data from file: {dir}/none.sls:\n"),
+        format!("Rendered data from file: {dir}/none.sls:\\n"),
     ] {
         let at = log[from..].find(&words).unwrap_or_else(|| panic!("{words:?} is not in\n{}", &log[from..]));
         from += at + words.len();

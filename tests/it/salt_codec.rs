@@ -158,7 +158,8 @@ fn store_of_an_earlier_release() -> Cellar {
         let mut of_minion = |minion: &str, odd: &Value| {
             let (tag, body) = (format!("salt/job/{JID}/ret/{minion}"), packed(&returned(minion, odd)));
             let entry = of_call(Kind::Return, JID, &body, at);
-            batch.push(&Entry { tag: tag.as_bytes(), minion, fun: "test.echo", ..entry }, None);
+            let flags = Flags::ON_BUS;
+            batch.push(&Entry { tag: tag.as_bytes(), minion, fun: "test.echo", flags, ..entry }, None);
         };
         of_minion("good", &"fine".into());
         for (n, (_, odd)) in attacks().iter().enumerate() {

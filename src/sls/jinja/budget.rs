@@ -127,7 +127,7 @@ mod tests {
             (TEXT, "v is upper", 10000),
             (TEXT, "v == 'y'", 10000),
             (NESTED, "{v: 1}", 8000),
-            (NESTED, "[v]|unique|list", 8000),
+            (NESTED, "(v,)|unique|list", 8000),
             (NESTED, "v|pprint", 8000),
             (NESTED, "v|json_encode_list", 8000),
         ] {

@@ -171,6 +171,7 @@ impl Blocks {
             let last_seq = SeqNo(first_seq.0.wrapping_add(span));
             let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
             offset.checked_add(u64::from(len))?;
+            (first_seq <= last_seq && at_min <= at_max).then_some(())?;
             (end, seq, at) = Self::anchor(&meta);
             self.push(meta, shapes);
         }
