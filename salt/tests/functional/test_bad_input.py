@@ -200,12 +200,8 @@ def test_a_job_of_ten_thousand_minions(cellar, at, store, returners, spool):
     minions = [f"web{n:05}" for n in range(10_000)]
     publish = {"cmd": "publish", "tgt": "*", "fun": "test.ping", "arg": [], "tgt_type": "glob", "jid": JID, "ret": ""}
     returners["saltcellar.save_load"](JID, publish, minions)
-    for first in range(0, len(minions), 1000):
-        events = [
-            {"tag": f"salt/job/{JID}/ret/{minion}", "data": dict(RETURN, id=minion)}
-            for minion in minions[first : first + 1000]
-        ]
-        returners["saltcellar.event_return"](events)
+    for minion in minions:
+        returners["saltcellar.returner"](dict(RETURN, id=minion, jid=JID))
     assert returners["saltcellar.get_load"](JID)["Minions"] == minions
     got = returners["saltcellar.get_jid"](JID)
     assert sorted(got) == minions and all(answer["return"] is True for answer in got.values())

@@ -248,5 +248,5 @@ def test_a_return_with_keys_that_salt_cannot_read_is_stored_with_keys_as_text(ce
     ours = client.of(opts)
     load = {"jid": JID, "id": "web1", "fun": "x.y", "return": {("a", 1): {"b": 2}, "c": (3, 4)}}
     ours.returner(opts, load)
-    assert ours.get_jid(JID)["web1"]["return"] == {"('a', 1)": {"b": 2}, "c": [3, 4]}
+    assert ours.get_jid(opts, JID)["web1"]["return"] == {"('a', 1)": {"b": 2}, "c": [3, 4]}
     assert spool.counters() == {}, "nothing of it is lost"

@@ -114,9 +114,9 @@ def test_what_a_minion_may_read_is_configured(far, read, whose, listed):
     far.start()
     eventually("the door", lambda: far.status()["https"]["state"] == "open")
     told_off = read == "none"
-    returns, denied = ask(far, "get_jid", jid)
+    returns, denied = ask(far, "get_jid", {}, jid)
     assert (sorted(returns), denied) == (whose, told_off)
-    assert ask(far, "get_fun", "test.echo") == ({m: jid for m in whose}, told_off)
+    assert ask(far, "get_fun", {}, "test.echo") == ({m: jid for m in whose}, told_off)
     jobs, denied = ask(far, "read", "get_jids", {}, {}, True)
     assert (jid in jobs, denied) == (listed, not listed)
     minions, denied = ask(far, "read", "get_minions", {}, [], True)

@@ -151,7 +151,7 @@ def test_each_difference_is_shown(lab_of_two_reactors, root):
     ours = rules_of(f"{root}/s", say="say2.sls", old="old2.sls", orch=None)
     with open(f"{root}/s/c.yaml", "a") as f:
         f.write(f"  rules: {json.dumps(ours)}\n")
-    eventually("it to take effect", lambda: len(d.json("reactor", "list")["rules"]) == len(EVENTS) - 1)
+    eventually("it to take effect", lambda: "say2.sls" in json.dumps(d.json("reactor", "list")["rules"]))
     since = now()
     fire_all(lab)
 
