@@ -161,7 +161,7 @@ def test_each_difference_is_shown(lab_of_two_reactors, root):
         return (found, code) if done else None
     found, code = eventually("it to be judged", judged)
     assert code == 1
-    counts = {"same": 2, "differs": 1, "only_ours": 1, "only_salts": 2, "unseen": 0}
+    counts = {"same": 2, "differs": 1, "only_ours": 1, "only_salts": 2, "failed": 0, "unseen": 0}
     assert found["counts"] == counts, found
     one = {d["what"]: d for d in found["differences"]}
     fields = {f["field"]: (f["ours"], f["salts"]) for f in one["differs"]["fields"]}
