@@ -17,7 +17,7 @@ use crate::wire::salt_event::peek;
 pub struct Answer {
     /// The answer that counts.
     pub entry: StoredEntry,
-    /// How many other answers differ from it.
+    /// How many different other answers there are; beyond those in `others`, each entry counts.
     pub duplicates: u64,
     /// The first of those, in the order of the log.
     pub others: Vec<StoredEntry>,

@@ -219,13 +219,17 @@ impl Job {
         let mut other = entry;
         if new.counts_before(old) {
             std::mem::swap(&mut known.entry, &mut other);
+            // The bus may have shown it before the returner call came.
+            let before = known.others.len();
+            known.others.retain(|seen| !same(seen, &known.entry));
+            known.duplicates -= (before - known.others.len()) as u64;
         }
-        if old.trimmed != new.trimmed || same(&known.entry, &other) {
+        let is_known = |seen: &StoredEntry| same(seen, &other);
+        if old.trimmed != new.trimmed || is_known(&known.entry) || known.others.iter().any(is_known) {
             return;
         }
         known.duplicates += 1;
-        if known.others.len() < ANSWERS_DIFFERING_SHOWN && !known.others.iter().any(|seen| same(seen, &other))
-        {
+        if known.others.len() < ANSWERS_DIFFERING_SHOWN {
             known.others.push(other);
         }
     }
@@ -385,9 +389,12 @@ mod tests {
             forged(2, "web1", "real"),
             returned(3, "web1", "real"),
             forged(4, "web1", "later"),
+            forged(5, "web1", "later"),
         ])
         .unwrap();
-        assert_eq!((text_of(&job, "web1").as_str(), job.answers["web1"].duplicates), ("real", 3));
+        assert_eq!((text_of(&job, "web1").as_str(), job.answers["web1"].duplicates), ("real", 2));
+        let seqs: Vec<u64> = job.answers["web1"].others.iter().map(|other| other.seq.0).collect();
+        assert_eq!(seqs, [1, 4], "what the bus showed of the confirmed answer is no other answer");
         assert!(!job.answers["web1"].is_bus_only() && job.bus_only.is_empty());
     }
 
