@@ -141,8 +141,20 @@ pub const SPILL_FILE_BYTES: u64 = 8 * 1024 * 1024;
 /// Bytes of events that are handed over from the spill at once.
 pub const SPILL_READ_BYTES: usize = 256 * 1024;
 
-/// Pause after the spill's disk failed, before it is tried again.
+/// Pause after the spill's disk failed, before it is tried again. While reading fails it doubles, up to
+/// [`SPILL_RETRY_MAX`].
 pub const SPILL_RETRY: Duration = Duration::from_secs(1);
+/// See [`SPILL_RETRY`].
+pub const SPILL_RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// How often reading a file of the spill may fail before what cannot be read of it counts as damaged.
+pub const SPILL_READ_TRIES: u32 = 6;
+
+/// Damaged files of a bus's spill that are kept; each has at most [`SPILL_FILE_BYTES`] and one batch.
+pub const SPILL_DAMAGED_FILES: usize = 16;
+
+/// Bytes that a disk reads at once: of a file with a read error those around it are tried one by one.
+pub const SECTOR_BYTES: usize = 4096;
 
 /// How often a bus door writes down the moment up to which everything is safe. A gap after `kill -9` begins so much too early
 /// at most.

@@ -21,6 +21,9 @@ impl Counter {
     }
 }
 
+/// Log lines that could not be written to standard error. The log is there before any daemon.
+pub static LOG_LINES_LOST: Counter = Counter(AtomicU64::new(0));
+
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// The counters of one daemon, all zero at its start.
@@ -32,7 +35,9 @@ macro_rules! counters {
         impl Metrics {
             /// Name and value of each, in the order of this file.
             pub fn all(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name.get()),)+]
+                let mut all = vec![$((stringify!($name), self.$name.get()),)+];
+                all.push(("log_lines_lost", LOG_LINES_LOST.get()));
+                all
             }
         }
     };
@@ -79,6 +84,8 @@ counters! {
     spill_reads_failed,
     /// Bytes of torn records that were cut off the spill at start.
     spill_bytes_cut,
+    /// Damaged stretches in files of the spill: a gap record says what was lost, and the file is kept.
+    spill_stretches_damaged,
     /// Files in a spill's directory that were none of ours and got another name.
     spill_files_set_aside,
     /// Frames on a bus that were none: no msgpack, no body, over the limit. All but those without a body end the connection.

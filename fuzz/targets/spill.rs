@@ -1,5 +1,6 @@
 //! A file of the bus door's spill that says anything: a torn end is cut off, as many events come out as were counted, nothing is
-//! left over, and what came out goes in and comes out again as it was. What does not begin as a spill does is set aside, whole.
+//! left over but a damaged file, and what came out goes in and comes out again as it was. What does not begin as a spill does is set
+//! aside, whole.
 //!
 //! Input: a byte (bit 0: the checksums hold; bit 1: it was being handed over when the daemon ended), then the file.
 
@@ -11,10 +12,11 @@ use saltcellar::clock::Micros;
 use saltcellar::ingest::spill::file::DiskQueue;
 use saltcellar::model::{Batch, Kind};
 use saltcellar::store::medium::Disk;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Bytes of the file before its records, and of a record before its payload.
-const MAGIC: usize = 8;
-const HEADER: usize = 16;
+/// Bytes of the file before its records, and of a record before its payload: as earlier releases wrote them, and now.
+const ONE: (usize, usize) = (8, 16);
+const TWO: (usize, usize) = (40, 24);
 
 /// What is compared of an entry; the source tells how sure one is of it, which a restart changes.
 type Row = (Kind, Micros, i64, u8, [Vec<u8>; 5]);
@@ -56,7 +58,10 @@ pub(crate) fn spill(data: &[u8]) {
 fn drained(queue: &mut DiskQueue, place: &Path) -> (Vec<Row>, Vec<(Batch, u64)>) {
     let (mut rows, mut batches) = (Vec::new(), Vec::new());
     while let Some(piece) = queue.next_piece().expect("the file is there") {
-        assert!(!piece.batch.is_empty());
+        if piece.batch.is_empty() {
+            assert!(piece.hole.is_some(), "a piece without events tells of those that are missing");
+            continue;
+        }
         for (entry, _) in piece.batch.entries() {
             let texts = [entry.tag, entry.body, entry.jid.as_bytes(), entry.minion.as_bytes(), entry.fun.as_bytes()];
             rows.push((entry.kind, entry.at, entry.retcode, entry.flags.0, texts.map(<[u8]>::to_vec)));
@@ -65,23 +70,32 @@ fn drained(queue: &mut DiskQueue, place: &Path) -> (Vec<Row>, Vec<(Batch, u64)>)
         batches.push((piece.batch, piece.first));
     }
     assert_eq!((queue.bytes(), queue.waiting()), (0, 0), "nothing is left");
-    let is_ours = |item: &fs::DirEntry| item.path().extension().is_none_or(|ending| ending != "aside");
+    let is_ours = |item: &fs::DirEntry| item.path().extension().is_none_or(|ending| ending != "aside" && ending != "damaged");
     let left = fs::read_dir(place).expect("the directory").filter(|item| item.as_ref().is_ok_and(is_ours)).count();
     assert_eq!(left, 0, "no file either");
     (rows, batches)
 }
 
-/// Gives each record that is whole the checksum it should have.
+/// Gives each record that is whole the checksums it should have.
 fn mend_checksums(file: &mut [u8]) {
-    let mut at = MAGIC;
+    let key = (!file.starts_with(b"SCSPILL1")).then(|| file.get(16..24)).flatten();
+    let key = key.and_then(|key| key.first_chunk()).map(|key| u64::from_le_bytes(*key));
+    let (mut at, header) = if key.is_some() { TWO } else { ONE };
     while let Some(rest) = file.get_mut(at..) {
         let Some(len) = rest.first_chunk().map(|len| u32::from_le_bytes(*len) as usize) else { return };
-        let Some(record) = rest.get_mut(..HEADER.saturating_add(len)) else { return };
-        let Some((_, checked)) = record.split_at_checked(8) else { return };
-        let sum = crc32fast::hash(checked).to_le_bytes();
+        let Some(record) = rest.get_mut(..header.saturating_add(len)) else { return };
+        let sum = match key {
+            None => crc32fast::hash(record.get(8..).unwrap_or_default()),
+            Some(key) => {
+                let (head, payload) = record.split_at_mut(header);
+                head[16..24].copy_from_slice(&xxh3_64_with_seed(payload, key).to_le_bytes());
+                let checked = [&(at as u64).to_le_bytes()[..], &head[..4], &head[8..24]].concat();
+                u32::try_from(xxh3_64_with_seed(&checked, key) & 0xffff_ffff).unwrap_or_default()
+            }
+        };
         if let Some(place) = record.get_mut(4..8) {
-            place.copy_from_slice(&sum);
+            place.copy_from_slice(&sum.to_le_bytes());
         }
-        at += HEADER + len;
+        at += header + len;
     }
 }

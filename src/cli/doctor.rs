@@ -353,6 +353,17 @@ const TELLING: &[(&str, Verdict, &str)] = &[
     ("frames_damaged", Verdict::Problem, "blocks of the log are damaged: see `saltcellar store verify`"),
     ("segments_missing", Verdict::Problem, "segments were gone at start"),
     ("bus_events_lost", Verdict::Problem, "events of the bus were lost"),
+    (
+        "spill_stretches_damaged",
+        Verdict::Problem,
+        "files of the spill were damaged; they are kept as spill/*/*.damaged in the state directory",
+    ),
+    (
+        "spill_reads_failed",
+        Verdict::Warning,
+        "reading the spill failed and is tried again: look for errors of the disk",
+    ),
+    ("log_lines_lost", Verdict::Warning, "lines of the daemon's log could not be written"),
     ("late_syncs_failed", Verdict::Problem, "entries were answered and perhaps not synced"),
     ("entries_failed", Verdict::Warning, "entries could not be written; their senders were told"),
     (

@@ -6,14 +6,10 @@
 //!   SEEN                       text: microseconds, the number of an event: all up to there is stored or in these files
 //!   0000000007.read            a file that is being handed over: its records may be stored already
 //!   0000000008.spill           one that is not
+//!   0000000003.damaged         one that was handed over but for its damage: a copy for people, of which the newest few are kept
 //! ```
 //!
-//! | byte | a file: `SCSPILL1`, then records |
-//! |---|---|
-//! | 0 | bytes of the payload, u32 LE |
-//! | 4 | crc32 (IEEE) of bytes 8 to the end of the payload, u32 LE |
-//! | 8 | number of the event: one more than that of the event before, u64 LE |
-//! | 16 | payload: arrival in microseconds i64 LE; 0 event or 1 gap u8; 1 if it may be stored already, u8; 1 if it carried the master's key, u8; zero u8; bytes of the tag u32 LE; tag; data |
+//! What the files hold is in `record`.
 //!
 //! Nothing here has been acknowledged to anybody, so nothing is synced: a killed daemon finds everything again, a power cut may
 //! take the newest. Data has passed the gate before it comes here.
@@ -21,27 +17,25 @@
 //! # Invariant
 //!
 //! Records come out in the order they went in. A file goes once each of its events is stored. Bytes of a file are checked
-//! before they are believed; a torn end is cut off, and a number that is missing tells of a hole.
+//! before they are believed. Damage costs the records that it hits: reading goes on with the next good one, numbers that are
+//! missing tell how many were lost, and the file is kept. A file that cannot be read stays where it is and is tried again.
 
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::reader::{Reader, Step, walk};
+use super::record::{FILE_HEADER, Header};
 use crate::clock::Micros;
-use crate::ingest::gap;
-use crate::limits::{ENTRY_BYTES_MAX, SPILL_FILE_BYTES, SPILL_READ_BYTES, TAG_BYTES_MAX};
-use crate::model::{Batch, Entry, Flags, Kind, Source};
+use crate::limits::{SPILL_DAMAGED_FILES, SPILL_FILE_BYTES, SPILL_READ_BYTES, SPILL_READ_TRIES};
+use crate::model::Batch;
 use crate::store::medium::{Medium, MediumFile};
-use crate::wire::salt_event::{Event, Form, read_event};
 
-pub(super) const MAGIC: &[u8; 8] = b"SCSPILL1";
 /// Numbers of files begin here, so that there are numbers for files in front of the first.
 const FIRST_FILE: u64 = 1_000_000;
 /// No file of ours has this number or a greater one: a thousand a second for ten thousand years.
 const FILES_END: u64 = 1 << 48;
-const HEADER: usize = 16;
-const FIXED: usize = 16;
 
 /// A file of the spill.
 #[derive(Debug)]
@@ -55,6 +49,16 @@ struct File {
     under_way: u64,
     /// Everything in it has been handed over.
     done: bool,
+    /// Bytes of it are no records, or could not be read: it is kept.
+    damaged: bool,
+    /// How often reading it has failed.
+    failures: u32,
+}
+
+impl File {
+    fn new(number: u64, size: u64) -> Self {
+        Self { number, size, events: 0, read: false, under_way: 0, done: false, damaged: false, failures: 0 }
+    }
 }
 
 /// Events out of the spill.
@@ -66,8 +70,17 @@ pub struct Piece {
     pub first: u64,
     /// The file, for [`DiskQueue::stored`].
     pub file: u64,
-    /// A hole in front of it: events that are missing, and when the one before them arrived.
-    pub hole: Option<(u64, Micros)>,
+    /// Events that are missing in front of it. Where nothing is left behind them the batch is empty.
+    pub hole: Option<Hole>,
+}
+
+/// Events that are missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hole {
+    /// How many, if that is known.
+    pub lost: Option<u64>,
+    /// When the event before them arrived, if that is known.
+    pub after: Option<Micros>,
 }
 
 /// What opening found.
@@ -79,8 +92,10 @@ pub struct Found {
     pub first: Option<(u64, Micros)>,
     /// The last of them.
     pub last: Option<(u64, Micros)>,
-    /// Bytes cut off torn ends.
+    /// Bytes cut off the torn end of the newest file.
     pub cut: u64,
+    /// Files that could not be read, and are tried again.
+    pub failed: u64,
     /// Files set aside: their names look like ours, and they are not.
     pub aside: u64,
 }
@@ -94,125 +109,35 @@ pub struct DiskQueue {
     next_file: u64,
     tail: Option<Tail>,
     front: Option<Front>,
-    /// The number and the arrival of the last record handed out.
-    last_out: Option<(u64, Micros)>,
+    /// The number of the next record, if none is missing, and the arrival of the one before.
+    expected: Option<(u64, Option<Micros>)>,
+    /// One more than the greatest number in the files.
+    end: u64,
     bytes: u64,
     /// Events that have not been handed out.
     waiting: u64,
     /// Events that were skipped because Salt's codec cannot read them.
     unreadable: u64,
+    /// Damaged stretches that were passed.
+    damage: u64,
+    /// Some were passed since the last record: the numbers do not tell yet what they cost.
+    damage_open: bool,
 }
 
 /// The file that is written to.
 #[derive(Debug)]
 struct Tail {
     file: Box<dyn MediumFile>,
+    header: Header,
     size: u64,
 }
 
 /// The file that is read.
 #[derive(Debug)]
 struct Front {
-    file: Box<dyn MediumFile>,
-    number: u64,
-    at: u64,
-    size: u64,
-    unsure: bool,
-}
-
-/// A record in bytes that have been checked.
-pub(super) struct Record<'a> {
-    pub(super) number: u64,
-    at: Micros,
-    pub(super) gap: bool,
-    pub(super) unsure: bool,
-    has_key: bool,
-    tag: &'a [u8],
-    pub(super) data: &'a [u8],
-    pub(super) len: usize,
-}
-
-/// The record at the beginning of `bytes`: `Ok(None)` if they are too few, an error if they are none.
-pub(super) fn record(bytes: &[u8]) -> Result<Option<Record<'_>>, ()> {
-    let Some((head, rest)) = bytes.split_first_chunk::<HEADER>() else { return Ok(None) };
-    let word =
-        |at: usize| head.get(at..at + 4).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b));
-    let (len, crc) = (word(0) as usize, word(4));
-    if !(FIXED..=RECORD_BYTES_MAX).contains(&len) {
-        return Err(());
-    }
-    let Some(payload) = rest.get(..len) else { return Ok(None) };
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(head.get(8..).unwrap_or_default());
-    hasher.update(payload);
-    if hasher.finalize() != crc {
-        return Err(());
-    }
-    let number = head.last_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-    let (fixed, rest) = payload.split_first_chunk::<FIXED>().ok_or(())?;
-    let at = fixed.first_chunk().map_or(0, |b| i64::from_le_bytes(*b));
-    let tag_len = fixed.last_chunk().map_or(0, |b| u32::from_le_bytes(*b));
-    let (tag, data) = rest.split_at_checked(tag_len as usize).ok_or(())?;
-    let [gap, unsure, has_key] = [8, 9, 10].map(|at| fixed.get(at) == Some(&1));
-    Ok(Some(Record { number, at: Micros(at), gap, unsure, has_key, tag, data, len: HEADER + len }))
-}
-
-/// Bytes of the longest record behind its header.
-const RECORD_BYTES_MAX: usize = FIXED + TAG_BYTES_MAX + ENTRY_BYTES_MAX;
-
-/// Appends a record; fails if it is longer than [`record`] takes.
-pub(super) fn write_record(
-    out: &mut Vec<u8>,
-    entry: &Entry<'_>,
+    reader: Reader,
     number: u64,
     unsure: bool,
-) -> io::Result<()> {
-    let from = out.len();
-    let broken = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
-    let len = FIXED + entry.tag.len() + entry.body.len();
-    let fits = |n: usize| u32::try_from(n).ok().filter(|_| len <= RECORD_BYTES_MAX);
-    let (Some(length), Some(tag_len)) = (fits(len), fits(entry.tag.len())) else {
-        return Err(broken("internal error: an entry is longer than the spill takes"));
-    };
-    out.extend_from_slice(&length.to_le_bytes());
-    out.extend_from_slice(&[0; 4]);
-    out.extend_from_slice(&number.to_le_bytes());
-    out.extend_from_slice(&entry.at.0.to_le_bytes());
-    let has_key = entry.flags.has(Flags::MASTER_KEY);
-    out.extend_from_slice(&[u8::from(entry.kind == Kind::Gap), u8::from(unsure), u8::from(has_key), 0]);
-    out.extend_from_slice(&tag_len.to_le_bytes());
-    out.extend_from_slice(entry.tag);
-    out.extend_from_slice(entry.body);
-    assert_eq!(out.len() - from, HEADER + len, "a record is as long as it says");
-    let crc = crc32fast::hash(out.get(from + 8..).expect("what was appended"));
-    out.get_mut(from + 4..from + 8).expect("the header").copy_from_slice(&crc.to_le_bytes());
-    Ok(())
-}
-
-impl Record<'_> {
-    /// The event, as the bus source would have made it. Of no use for a gap.
-    pub(super) fn event(&self, unsure: bool) -> Event<'_> {
-        let source = if unsure || self.unsure { Source::SpilledBus } else { Source::Bus };
-        let mut event = read_event(self.tag, self.data, source, self.at);
-        if self.has_key {
-            event.entry.flags = event.entry.flags.with(Flags::MASTER_KEY);
-        }
-        event
-    }
-
-    /// Puts the entry into a batch. False for an event that Salt's codec cannot read: files of earlier releases hold such events.
-    fn push_to(&self, batch: &mut Batch, unsure: bool) -> bool {
-        if self.gap {
-            batch.push(&gap::entry(self.tag, self.data, self.at), None);
-            return true;
-        }
-        let event = self.event(unsure);
-        if let Form::Unreadable(_) = event.form {
-            return false;
-        }
-        batch.push(&event.entry, Some(event.prints));
-        true
-    }
 }
 
 impl DiskQueue {
@@ -225,11 +150,24 @@ impl DiskQueue {
             next_file: FIRST_FILE,
             tail: None,
             front: None,
-            last_out: None,
+            expected: None,
+            end: 0,
             bytes: 0,
             waiting: 0,
             unreadable: 0,
+            damage: 0,
+            damage_open: false,
         }
+    }
+
+    /// Damaged stretches that were passed since the last call.
+    pub fn take_damage(&mut self) -> u64 {
+        std::mem::take(&mut self.damage)
+    }
+
+    /// Has everything been handed out?
+    pub fn is_empty(&self) -> bool {
+        self.files.iter().all(|file| file.done)
     }
 
     /// Events skipped since the last call because Salt's codec cannot read them.
@@ -237,7 +175,7 @@ impl DiskQueue {
         std::mem::take(&mut self.unreadable)
     }
 
-    /// Opens a directory, or makes it, and reads through what is there. Torn ends are cut off.
+    /// Opens a directory, or makes it, and reads through what is there. The torn end of the newest file is cut off.
     pub fn open(medium: Arc<dyn Medium>, dir: &Path) -> io::Result<(Self, Found)> {
         for dir in [dir.parent().unwrap_or(dir), dir] {
             match medium.make_dir(dir) {
@@ -255,6 +193,10 @@ impl DiskQueue {
             else {
                 continue;
             };
+            if ending == "damaged" {
+                let number = digits.parse().unwrap_or(0);
+                queue.next_file = queue.next_file.max(if number < FILES_END { number + 1 } else { 0 });
+            }
             if !matches!(ending, "spill" | "read") {
                 continue;
             }
@@ -268,9 +210,10 @@ impl DiskQueue {
             }
         }
         names.sort_unstable();
+        let newest = names.last().map(|(number, _)| *number);
         for (number, read) in names {
-            queue.next_file = number + 1;
-            queue.walk(number, read, &mut found)?;
+            queue.next_file = queue.next_file.max(number + 1);
+            queue.take_in(number, read, Some(number) == newest, &mut found)?;
         }
         found.events = queue.waiting;
         Ok((queue, found))
@@ -281,16 +224,19 @@ impl DiskQueue {
         let path = self.path(number, read);
         match std::fs::symlink_metadata(&path) {
             Ok(meta) if !meta.is_file() => return Err("it is not a file".to_owned()),
-            Ok(meta) if meta.len() < MAGIC.len() as u64 => return Ok(()),
             Ok(_) => {}
             Err(error) => return Err(error.to_string()),
         }
-        let mut begins = [0; MAGIC.len()];
-        let opened = self.medium.open_to_write(&path);
-        match opened.and_then(|file| file.read_exact_at(&mut begins, 0)) {
-            // A power cut may leave zeros where something was to be written.
-            Ok(()) if begins == *MAGIC || begins == [0; MAGIC.len()] => Ok(()),
-            Ok(()) => Err("it does not begin as a file of the spill does".to_owned()),
+        let begins = self.medium.open_to_write(&path).and_then(|file| {
+            let len = file.size()?.min(FILE_HEADER as u64);
+            let mut begins = vec![0; usize::try_from(len).unwrap_or(FILE_HEADER)];
+            file.read_exact_at(&mut begins, 0).map(|()| begins)
+        });
+        match begins {
+            // A crash may leave an empty file, and a power cut zeros where something was to be written.
+            Ok(begins) if Header::read(&begins).is_some() || begins.iter().all(|byte| *byte == 0) => Ok(()),
+            Ok(begins) if begins.len() < FILE_HEADER && begins.starts_with(b"SCSPILL") => Ok(()),
+            Ok(_) => Err("it does not begin as a file of the spill does".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error.to_string()),
             // Whether it is one of ours shows when the disk is well again.
             Err(_) => Ok(()),
@@ -314,46 +260,45 @@ impl DiskQueue {
         Ok(())
     }
 
-    /// Reads a file through.
-    fn walk(&mut self, number: u64, read: bool, found: &mut Found) -> io::Result<()> {
+    /// Takes a file in that an earlier daemon left.
+    fn take_in(&mut self, number: u64, read: bool, newest: bool, found: &mut Found) -> io::Result<()> {
         let path = self.path(number, read);
-        let file = self.medium.open_to_write(&path)?;
-        let size = file.size()?;
-        let mut front = Front { file, number, at: MAGIC.len() as u64, size, unsure: read };
-        let mut magic = [0; 8];
-        let begins =
-            size >= MAGIC.len() as u64 && front.file.read_exact_at(&mut magic, 0).is_ok() && magic == *MAGIC;
-        let mut events = 0;
-        let mut end = if begins { MAGIC.len() as u64 } else { 0 };
-        let mut buffer = Vec::new();
-        while begins && front.fill(&mut buffer)? {
-            let mut rest = buffer.as_slice();
-            while let Ok(Some(record)) = record(rest) {
-                let here = (record.number, record.at);
-                found.first.get_or_insert(here);
-                found.last = Some(here);
-                events += 1;
-                end += record.len as u64;
-                rest = rest.get(record.len..).unwrap_or_default();
+        let (file, size) = match self.medium.open_to_write(&path).and_then(|file| Ok((file.size()?, file))) {
+            Ok((size, file)) => (Some(file), size),
+            Err(error) => {
+                tracing::error!(path = %path.display(), %error, "cannot open a file of the spill, trying again later");
+                (None, 0)
             }
-            if end == front.at {
-                break;
+        };
+        let walked = file.map(|file| walk(file, size)).transpose();
+        let Ok(Some(walked)) = walked else {
+            if let Err(error) = walked {
+                tracing::error!(path = %path.display(), %error, "cannot read a file of the spill, trying again later");
             }
-            front.at = end;
+            found.failed += 1;
+            self.bytes += size;
+            self.files.push_back(File { read, ..File::new(number, size) });
+            return Ok(());
+        };
+        if walked.events == 0 && !walked.damaged {
+            return self.medium.remove_file(&path);
         }
-        if end < size {
-            found.cut += size - end;
-            tracing::warn!(path = %path.display(), offset = end, bytes = size - end, "cutting off a torn end of the spill");
-            front.file.set_len(end)?;
+        let mut size = size;
+        // What a daemon leaves that is killed while it writes is no damage.
+        if newest && !read && walked.torn {
+            tracing::warn!(path = %path.display(), offset = walked.end, bytes = size - walked.end, "cutting off a torn end of the spill");
+            self.medium.open_to_write(&path)?.set_len(walked.end)?;
+            found.cut += size - walked.end;
+            size = walked.end;
         }
-        self.bytes += end;
-        self.waiting += events;
-        self.files.push_back(File { number, size: end, events, read, under_way: 0, done: false });
-        if events == 0 {
-            self.files.pop_back();
-            self.bytes -= end;
-            self.medium.remove_file(&path)?;
+        if let (Some(first), Some(last)) = (walked.first, walked.last) {
+            found.first.get_or_insert(first);
+            found.last = Some(last);
+            self.end = self.end.max(last.0.saturating_add(1));
         }
+        self.bytes += size;
+        self.waiting += walked.events;
+        self.files.push_back(File { events: walked.events, read, ..File::new(number, size) });
         Ok(())
     }
 
@@ -378,31 +323,31 @@ impl DiskQueue {
 
     /// Appends the entries of a batch. After an error nothing of it is there.
     pub fn append(&mut self, batch: &Batch, first: u64) -> io::Result<()> {
-        let mut bytes = Vec::with_capacity(batch.bytes() + batch.len() * (HEADER + FIXED));
-        for ((entry, _), n) in batch.entries().zip(0_u64..) {
-            write_record(&mut bytes, &entry, first.wrapping_add(n), false)?;
-        }
         if self.tail.as_ref().is_none_or(|tail| tail.size >= SPILL_FILE_BYTES) {
             self.tail = None;
-            let number = self.next_file;
+            let (number, header) = (self.next_file, Header::new(first));
             let path = self.path(number, false);
             let file = self.medium.create(&path)?;
-            if let Err(why) = file.write_all_at(MAGIC, 0) {
+            if let Err(why) = file.write_all_at(&header.to_bytes(), 0) {
                 // An empty file in the way of nobody; it takes the place that is perhaps lacking.
                 let _ = self.medium.remove_file(&path);
                 return Err(why);
             }
             self.next_file += 1;
-            let size = MAGIC.len() as u64;
+            let size = FILE_HEADER as u64;
             self.bytes += size;
-            self.files.push_back(File { number, size, events: 0, read: false, under_way: 0, done: false });
-            self.tail = Some(Tail { file, size });
+            self.files.push_back(File::new(number, size));
+            self.tail = Some(Tail { file, header, size });
         }
         let (Some(tail), Some(entry)) = (&mut self.tail, self.files.back_mut()) else {
             return Err(io::Error::other("internal error: the spill has no file to append to"));
         };
+        let mut bytes = Vec::with_capacity(batch.footprint());
+        for ((entry, _), n) in batch.entries().zip(0_u64..) {
+            tail.header.write_record((&mut bytes, tail.size), &entry, first.wrapping_add(n), false)?;
+        }
         if let Err(why) = tail.file.write_all_at(&bytes, tail.size) {
-            // Should this fail, too, the start will cut it off.
+            // Should this fail, too, what was written of it is damage.
             let _ = tail.file.set_len(tail.size);
             self.tail = None;
             return Err(why);
@@ -412,18 +357,18 @@ impl DiskQueue {
         entry.events += batch.len() as u64;
         self.bytes += bytes.len() as u64;
         self.waiting += batch.len() as u64;
+        self.end = self.end.max(first.saturating_add(batch.len() as u64));
         Ok(())
     }
 
     /// Puts batches in front of everything else, for the next daemon. They may be stored already.
     pub fn prepend(&mut self, batches: &[(Arc<Batch>, u64)]) -> io::Result<()> {
-        if batches.is_empty() {
-            return Ok(());
-        }
-        let mut bytes = MAGIC.to_vec();
+        let Some((_, first)) = batches.first() else { return Ok(()) };
+        let header = Header::new(*first);
+        let mut bytes = header.to_bytes();
         for (batch, first) in batches {
             for ((entry, _), n) in batch.entries().zip(0_u64..) {
-                write_record(&mut bytes, &entry, first.wrapping_add(n), true)?;
+                header.write_record((&mut bytes, 0), &entry, first.wrapping_add(n), true)?;
             }
         }
         let number = self.files.front().map_or(self.next_file, |file| file.number) - 1;
@@ -435,54 +380,75 @@ impl DiskQueue {
         written
     }
 
-    /// The next events, about [`SPILL_READ_BYTES`] of them; `None` if everything has been handed out.
+    /// The next events, about [`SPILL_READ_BYTES`] of them; `None` if everything has been handed out. After an error the same
+    /// is tried again by the next call, until a file has failed [`SPILL_READ_TRIES`] times: then what cannot be read of it is
+    /// passed over like damage.
     pub fn next_piece(&mut self) -> io::Result<Option<Piece>> {
         loop {
             if self.front.is_none() && !self.begin_next()? {
                 // What comes between this and the next spilling goes past the disk.
-                self.last_out = None;
-                return Ok(None);
+                let (first, after) = self.expected.take().unwrap_or((self.end, None));
+                let lost = Some(self.end.saturating_sub(first)).filter(|lost| *lost > 0);
+                if lost.is_none() && !std::mem::take(&mut self.damage_open) {
+                    return Ok(None);
+                }
+                self.damage_open = false;
+                let hole = Some(Hole { lost, after });
+                return Ok(Some(Piece { batch: Batch::default(), first, file: 0, hole }));
             }
             let Some(front) = &mut self.front else { return Ok(None) };
-            let mut buffer = Vec::new();
-            front.fill(&mut buffer)?;
-            let mut rest = buffer.as_slice();
-            let mut batch = Batch::with_room(buffer.len());
-            let mut piece: Option<(u64, Option<(u64, Micros)>)> = None;
-            let mut skipped = 0;
-            while let Ok(Some(record)) = record(rest) {
-                let expected = self.last_out.map(|(number, at)| (number.saturating_add(1), at));
-                let hole = expected.filter(|(number, _)| *number < record.number);
-                if hole.is_some() && piece.is_some() {
-                    break;
-                }
-                let hole = hole.map(|(number, at)| (record.number - number, at));
-                let readable = record.push_to(&mut batch, front.unsure);
-                if !readable && piece.is_some() {
-                    // Numbers within a piece have no gaps, so it is skipped at the start of the next one.
-                    break;
-                }
-                front.at += record.len as u64;
-                rest = rest.get(record.len..).unwrap_or_default();
-                if !readable {
-                    skipped += 1;
-                    // Behind a hole it is one more of the events missing there.
-                    if hole.is_none() {
-                        self.last_out = Some((record.number, record.at));
-                    }
-                    continue;
-                }
-                piece.get_or_insert((record.number, hole));
-                self.last_out = Some((record.number, record.at));
-                if batch.bytes() >= SPILL_READ_BYTES {
-                    break;
-                }
-            }
             let number = front.number;
             let Some(file) = self.files.iter_mut().find(|file| file.number == number) else {
                 self.front = None;
                 continue;
             };
+            let mut batch = Batch::default();
+            let mut piece: Option<(u64, Option<Hole>)> = None;
+            let mut skipped = 0;
+            let mut failure = None;
+            let mut ended = false;
+            while batch.bytes() < SPILL_READ_BYTES {
+                let len = match front.reader.step() {
+                    Ok(Step::Record(len)) => len,
+                    Ok(Step::Damage(bytes)) => {
+                        (file.damaged, self.damage, self.damage_open) = (true, self.damage + 1, true);
+                        let path = self.dir.join(format!("{number:010}.read"));
+                        let offset = front.reader.at() - bytes;
+                        tracing::error!(path = %path.display(), offset, bytes, "a damaged stretch of the spill is passed over");
+                        continue;
+                    }
+                    Ok(Step::End) => {
+                        ended = true;
+                        break;
+                    }
+                    Err(error) => {
+                        failure = Some(error);
+                        break;
+                    }
+                };
+                let Some(record) = front.reader.record(len) else { break };
+                let hole = self.expected.filter(|(expected, _)| *expected < record.number);
+                if hole.is_some() && piece.is_some() {
+                    break;
+                }
+                self.damage_open = false;
+                let hole = hole.map(|(expected, after)| Hole { lost: Some(record.number - expected), after });
+                let readable = record.push_to(&mut batch, front.unsure);
+                if !readable && piece.is_some() {
+                    // Numbers within a piece have no gaps, so it is skipped at the start of the next one.
+                    break;
+                }
+                // Behind a hole one that is not readable is one more of the events missing there.
+                if readable || hole.is_none() {
+                    self.expected = Some((record.number.saturating_add(1), Some(record.at)));
+                }
+                if readable {
+                    piece.get_or_insert((record.number, hole));
+                } else {
+                    skipped += 1;
+                }
+                front.reader.pass(len);
+            }
             let read = batch.len() as u64 + skipped;
             self.waiting -= read.min(self.waiting);
             file.events -= read.min(file.events);
@@ -491,15 +457,16 @@ impl DiskQueue {
                 file.under_way += 1;
                 return Ok(Some(Piece { batch, first, file: number, hole }));
             }
-            if skipped > 0 {
-                continue;
+            if let Some(error) = failure {
+                file.failures += 1;
+                if file.failures >= SPILL_READ_TRIES {
+                    front.reader.read_past_errors();
+                    file.damaged = true;
+                }
+                return Err(error);
             }
-            // Its end, or bytes that went bad since they were written: the rest of the file is given up.
-            if front.at < front.size {
-                tracing::error!(
-                    path = %self.dir.join(format!("{number:010}.read")).display(), offset = front.at,
-                    bytes = front.size - front.at, "a damaged stretch of the spill is given up"
-                );
+            if !ended {
+                continue;
             }
             self.waiting -= file.events.min(self.waiting);
             (file.done, file.events) = (true, 0);
@@ -513,21 +480,50 @@ impl DiskQueue {
         let Some(at) = self.files.iter().position(|file| !file.done) else { return Ok(false) };
         let is_tail = at + 1 == self.files.len();
         let Some(file) = self.files.get(at) else { return Ok(false) };
-        let (number, was_read, size) = (file.number, file.read, file.size);
-        if !was_read {
-            self.medium.rename(&self.path(number, false), &self.path(number, true))?;
-        }
+        let (number, was_read, failures) = (file.number, file.read, file.failures);
+        let opened = self.open_front(number, was_read, failures >= SPILL_READ_TRIES);
+        let Some(file) = self.files.get_mut(at) else { return Ok(false) };
         if is_tail {
             // What comes now goes into a file of its own.
             self.tail = None;
         }
-        let opened = self.medium.open(&self.path(number, true))?;
-        if let Some(file) = self.files.get_mut(at) {
-            file.read = true;
+        match opened {
+            Ok(Some(reader)) => {
+                file.read = true;
+                if let (None, Some(first)) = (self.expected, reader.header().first) {
+                    self.expected = Some((first, None));
+                }
+                // Only what was being handed over when a daemon ended may be stored already.
+                self.front = Some(Front { reader, number, unsure: was_read });
+                Ok(true)
+            }
+            Err(error) if file.failures < SPILL_READ_TRIES => {
+                file.failures += 1;
+                Err(error)
+            }
+            refused => {
+                let path = self.dir.join(format!("{number:010}.read"));
+                let error = refused.err().map(|error| error.to_string());
+                tracing::error!(path = %path.display(), error, "a file of the spill cannot be read and is passed over");
+                (file.read, file.damaged) = (true, true);
+                (self.damage, self.damage_open) = (self.damage + 1, true);
+                self.waiting -= file.events.min(self.waiting);
+                (file.done, file.events) = (true, 0);
+                self.tidy();
+                self.begin_next()
+            }
         }
-        // Only what was being handed over when a daemon ended may be stored already.
-        self.front = Some(Front { file: opened, number, at: MAGIC.len() as u64, size, unsure: was_read });
-        Ok(true)
+    }
+
+    /// Opens a file to hand it over; `None` if it has no header that can be read.
+    fn open_front(&self, number: u64, was_read: bool, past_errors: bool) -> io::Result<Option<Reader>> {
+        let path = self.path(number, true);
+        if !was_read && self.path(number, false).exists() {
+            self.medium.rename(&self.path(number, false), &path)?;
+        }
+        let file = self.medium.open(&path)?;
+        let size = file.size()?;
+        Reader::open(file, size, past_errors)
     }
 
     /// A piece of that file is stored.
@@ -538,37 +534,39 @@ impl DiskQueue {
         self.tidy();
     }
 
-    /// Removes files that are of no more use.
+    /// Removes files that are of no more use, and gives damaged ones the name under which they are kept.
     fn tidy(&mut self) {
         while self.files.front().is_some_and(|file| file.done && file.under_way == 0) {
             let Some(file) = self.files.pop_front() else { return };
             self.bytes -= file.size.min(self.bytes);
             let path = self.path(file.number, true);
-            if let Err(error) = self.medium.remove_file(&path) {
+            let done = if file.damaged {
+                let kept = path.with_extension(DAMAGED);
+                tracing::warn!(path = %kept.display(), "keeping a damaged file of the spill");
+                self.medium.rename(&path, &kept).and_then(|()| self.bound_damaged())
+            } else {
+                self.medium.remove_file(&path)
+            };
+            if let Err(error) = done {
                 // Handed over again at the next start, and known to be stored then.
                 tracing::warn!(path = %path.display(), %error, "could not remove a file of the spill");
             }
         }
     }
-}
 
-impl Front {
-    /// Fills `buffer` from where reading stands, with a whole record at least if there is one. False at the end.
-    fn fill(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
-        let left = usize::try_from(self.size.saturating_sub(self.at)).unwrap_or(usize::MAX);
-        let mut wanted = left.min(SPILL_READ_BYTES);
-        buffer.clear();
-        if wanted < HEADER {
-            return Ok(false);
+    /// Removes the oldest of too many damaged files.
+    fn bound_damaged(&self) -> io::Result<()> {
+        let mut kept = Vec::new();
+        for item in std::fs::read_dir(&self.dir)? {
+            let path = item?.path();
+            if path.extension().is_some_and(|ending| ending == DAMAGED) {
+                kept.push(path);
+            }
         }
-        buffer.resize(wanted, 0);
-        self.file.read_exact_at(buffer, self.at)?;
-        let len = buffer.first_chunk().map_or(0, |b| u32::from_le_bytes(*b) as usize);
-        if len <= FIXED + TAG_BYTES_MAX + ENTRY_BYTES_MAX && HEADER + len > wanted && HEADER + len <= left {
-            wanted = HEADER + len;
-            buffer.resize(wanted, 0);
-            self.file.read_exact_at(buffer, self.at)?;
-        }
-        Ok(true)
+        kept.sort_unstable();
+        let too_many = kept.len().saturating_sub(SPILL_DAMAGED_FILES);
+        kept.iter().take(too_many).try_for_each(|path| self.medium.remove_file(path))
     }
 }
+
+const DAMAGED: &str = "damaged";

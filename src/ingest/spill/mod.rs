@@ -19,6 +19,8 @@
 
 pub mod file;
 mod mover;
+mod reader;
+mod record;
 pub mod redact;
 #[cfg(test)]
 mod tests;

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::file::DiskQueue;
+use super::file::{DiskQueue, Hole};
 use super::{Feeder, Fittings, Flight, Parcel, Shared, State, count_gap, dir_of, offer};
 use crate::clock::Micros;
 use crate::ingest::gap::{Cause, Gap};
 use crate::ingest::master_keys::MasterKeys;
 use crate::limits::{
     DOOR_SAYS, REFUSED_PAUSE_MAX, REFUSED_PAUSE_MIN, REFUSED_TIMES_MAX, SEEN_EVERY, SPILL_ABOVE_BYTES,
-    SPILL_AFTER, SPILL_RETRY, SPILL_STOP_PATIENCE, STOP_CHECK,
+    SPILL_AFTER, SPILL_RETRY, SPILL_RETRY_MAX, SPILL_STOP_PATIENCE, STOP_CHECK,
 };
 use crate::store::Intake;
 use crate::store::medium::{Medium, MediumFile};
@@ -28,6 +28,8 @@ pub struct Mover {
     /// A parcel off the disk that there was no room for.
     piece: Option<Parcel>,
     disk_rests_until: Option<Instant>,
+    /// After a failed read: until when none is tried, and how long that is.
+    reads_rest_until: Option<(Instant, Duration)>,
     offers_again_at: Option<(Instant, Duration)>,
     /// Entries that the store had stored when it first refused what it refuses now.
     stored_before: u64,
@@ -70,11 +72,12 @@ impl Mover {
         shared.metrics.spill_bytes_cut.add(found.cut);
         shared.metrics.spill_files_set_aside.add(found.aside);
         shared.metrics.spill_events_found.add(found.events);
+        shared.metrics.spill_reads_failed.add(found.failed);
         let last = found.last.map_or(0, |(number, _)| number);
         {
             let mut state = shared.lock();
             state.next_number = last.max(number) + 1;
-            state.on_disk = found.events > 0;
+            state.on_disk = !disk.is_empty();
             state.disk = (disk.waiting(), disk.bytes());
             // Older than what is on disk, in memory or with the store when the daemon was killed.
             if let Some((first, at)) = found.first.filter(|(first, _)| known && *first > number + 1) {
@@ -94,7 +97,8 @@ impl Mover {
         if found.events > 0 {
             tracing::info!(dir = %dir.display(), events = found.events, "handing over what waited on disk");
         }
-        let until = if last > number { found.last.map(|(_, at)| at) } else { until };
+        // Where an end was torn off, nobody knows how much was lost: the gap of this start begins before that.
+        let until = if last > number || found.cut > 0 { found.last.map(|(_, at)| at) } else { until };
         shared.lock().read_until = until;
         Ok((Self::new(feeder, disk, medium, master_keys, bytes_max), Seen { known, until }))
     }
@@ -120,6 +124,7 @@ impl Mover {
             bytes_max,
             piece: None,
             disk_rests_until: None,
+            reads_rest_until: None,
             offers_again_at: None,
             stored_before: 0,
             seen: (None, 0),
@@ -281,10 +286,11 @@ impl Mover {
 
     /// Reads the next piece off the disk; false if that has to wait.
     fn read_disk(&mut self) -> bool {
-        if self.disk_rests() {
+        if self.reads_rest_until.is_some_and(|(until, _)| Instant::now() < until) {
             return false;
         }
         let piece = self.disk.next_piece();
+        self.shared.metrics.spill_stretches_damaged.add(self.disk.take_damage());
         let unreadable = self.disk.take_unreadable();
         if unreadable > 0 {
             self.shared.metrics.entries_unreadable.add(unreadable);
@@ -292,6 +298,7 @@ impl Mover {
         }
         match piece {
             Ok(Some(piece)) => {
+                self.reads_rest_until = None;
                 let at = piece.batch.entry(0).map_or_else(|| self.shared.clock.now(), |entry| entry.at);
                 let parcel = Parcel {
                     batch: Arc::new(self.master_keys.clean_batch(piece.batch)),
@@ -301,8 +308,9 @@ impl Mover {
                     file: Some(piece.file),
                     refused: 0,
                 };
-                if let Some((missing, before)) = piece.hole {
-                    let gap = Gap { begin: Some(before), end: at, cause: Cause::Spill, lost: Some(missing) };
+                if let Some(Hole { lost, after }) = piece.hole {
+                    let gap = Gap { begin: after, end: at, cause: Cause::Spill, lost };
+                    let missing = lost.unwrap_or_default();
                     let mut state = self.shared.lock();
                     (state.lost, state.gaps) = (state.lost + missing, state.gaps + 1);
                     self.shared.metrics.bus_events_lost.add(missing);
@@ -317,7 +325,8 @@ impl Mover {
                         refused: 0,
                     });
                 }
-                self.piece = Some(parcel);
+                // Without events it is a hole with nothing behind it.
+                self.piece = Some(parcel).filter(|parcel| !parcel.batch.is_empty());
                 true
             }
             Ok(None) => {
@@ -328,7 +337,10 @@ impl Mover {
             }
             Err(error) => {
                 self.shared.metrics.spill_reads_failed.add(1);
-                self.disk_failed("read", &error);
+                let pause =
+                    self.reads_rest_until.map_or(SPILL_RETRY, |(_, pause)| (pause * 2).min(SPILL_RETRY_MAX));
+                self.reads_rest_until = Some((Instant::now() + pause, pause));
+                self.say_failed("read", &error);
                 false
             }
         }
@@ -388,6 +400,10 @@ impl Mover {
 
     fn disk_failed(&mut self, act: &str, error: &std::io::Error) {
         self.disk_rests_until = Some(Instant::now() + SPILL_RETRY);
+        self.say_failed(act, error);
+    }
+
+    fn say_failed(&mut self, act: &str, error: &std::io::Error) {
         if self.said.is_none_or(|said| said.elapsed() >= DOOR_SAYS) {
             self.said = Some(Instant::now());
             let dir = self.disk.dir().display();

@@ -15,9 +15,10 @@
 //! sync=EIO@1+                every sync of a file fails with EIO
 //! write=EIO@2/512            the second write fails after 512 bytes
 //! create=EIO@1+:log/jobs     every file that is made and has `log/jobs` in its path
+//! read=EIO@1+:spill          every read of a file with `spill` in its path fails
 //! ```
 //!
-//! The acts are those of [`Act`]: `create`, `write`, `sync`, `set_len`, `make_dir`, `sync_dir`, `rename`, `remove`.
+//! The acts are those of [`Act`]: `create`, `read`, `write`, `sync`, `set_len`, `make_dir`, `sync_dir`, `rename`, `remove`.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -52,11 +53,13 @@ pub enum Act {
     Rename,
     /// Removing.
     Remove,
+    /// Reading from one.
+    Read,
 }
 
 impl Act {
     /// All of them, with their words in a plan.
-    pub const ALL: [(Act, &'static str); 8] = [
+    pub const ALL: [(Act, &'static str); 9] = [
         (Act::Create, "create"),
         (Act::Write, "write"),
         (Act::Sync, "sync"),
@@ -65,6 +68,7 @@ impl Act {
         (Act::SyncDir, "sync_dir"),
         (Act::Rename, "rename"),
         (Act::Remove, "remove"),
+        (Act::Read, "read"),
     ];
 }
 
@@ -347,6 +351,11 @@ impl Medium for Faults {
         self.medium.rename(from, to)
     }
 
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        self.check(Act::Rename, other)?;
+        self.medium.exchange(one, other)
+    }
+
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.check(Act::Remove, path)?;
         self.medium.remove_file(path)
@@ -388,6 +397,7 @@ impl MediumFile for FaultyFile {
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.check(Act::Read)?;
         self.file.read_exact_at(buffer, offset)
     }
 
@@ -466,7 +476,7 @@ mod tests {
 
     #[test]
     fn a_word_that_makes_no_sense_is_named() {
-        for word in ["write", "write=EBUSY", "write=EIO@x", "read=EIO", "sync_delay_ms=slow", "space=7"] {
+        for word in ["write", "write=EBUSY", "write=EIO@x", "append=EIO", "sync_delay_ms=slow", "space=7"] {
             assert_eq!(Plan::read(&format!("room=7 {word}")).unwrap_err(), word);
         }
     }

@@ -1,0 +1,238 @@
+//! Files of the spill as bytes: their header and their records.
+//!
+//! | byte | a file |
+//! |---|---|
+//! | 0 | `SCSPILL2` |
+//! | 8 | number of its first event, u64 LE |
+//! | 16 | key of this file, a random u64 LE |
+//! | 24 | the key again |
+//! | 32 | xxh3-64 of bytes 0 to 15, seeded with the key, u64 LE |
+//! | 40 | records |
+//!
+//! | byte | a record |
+//! |---|---|
+//! | 0 | bytes of the payload, u32 LE |
+//! | 4 | lower half of the xxh3-64 of the record's offset in the file (u64 LE), bytes 0 to 3 and bytes 8 to 23, seeded with the key, u32 LE |
+//! | 8 | number of the event: one more than that of the event before, u64 LE |
+//! | 16 | xxh3-64 of the payload, seeded with the key, u64 LE |
+//! | 24 | payload: arrival in microseconds i64 LE; 0 event or 1 gap u8; 1 if it may be stored already, u8; 1 if it carried the master's key, u8; zero u8; bytes of the tag u32 LE; tag; data |
+//!
+//! Files of earlier releases begin with `SCSPILL1` and their first record. The header of such a record has 16 bytes: the payload's
+//! bytes, the crc32 of everything from byte 8 on, and the number.
+//!
+//! # Invariant
+//!
+//! Data of an event never passes for a record: the checksums depend on a key that only the file's header holds, and on the place
+//! in the file. So behind damage the next record can be searched for. Behind damage in a file of an earlier release it cannot.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io;
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+
+use crate::clock::Micros;
+use crate::ingest::gap;
+use crate::limits::{ENTRY_BYTES_MAX, TAG_BYTES_MAX};
+use crate::model::{Batch, Entry, Flags, Kind, Source};
+use crate::wire::salt_event::{Event, Form, read_event};
+
+const MAGIC: &[u8; 8] = b"SCSPILL2";
+const MAGIC_1: &[u8; 8] = b"SCSPILL1";
+/// Bytes of the fixed part of a payload.
+const FIXED: usize = 16;
+/// Bytes of the longest payload.
+const PAYLOAD_BYTES_MAX: usize = FIXED + TAG_BYTES_MAX + ENTRY_BYTES_MAX;
+/// Bytes of a file's header.
+pub(super) const FILE_HEADER: usize = 40;
+
+/// How the records of a file are checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    /// As earlier releases wrote them.
+    One,
+    /// With the key of the file.
+    Two { key: u64 },
+}
+
+/// The header of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header {
+    version: Version,
+    /// The number of the first event, if that is known.
+    pub(super) first: Option<u64>,
+    /// Where the records begin.
+    pub(super) len: usize,
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|b| u64::from_le_bytes(*b))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|b| u32::from_le_bytes(*b))
+}
+
+impl Header {
+    /// For a new file.
+    pub(super) fn new(first: u64) -> Self {
+        let key = RandomState::new().build_hasher().finish();
+        Self { version: Version::Two { key }, first: Some(first), len: FILE_HEADER }
+    }
+
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let Version::Two { key } = self.version else { return MAGIC_1.to_vec() };
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(self.first.unwrap_or_default().to_le_bytes());
+        let sum = xxh3_64_with_seed(&bytes, key);
+        for word in [key, key, sum] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The header in the first bytes of a file; `None` if there is none, or none that can be read. Damage to one of its words
+    /// is repaired.
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        if bytes.starts_with(MAGIC_1) {
+            return Some(Self { version: Version::One, first: None, len: MAGIC_1.len() });
+        }
+        let [first, one, other, sum] = [8, 16, 24, 32].map(|at| u64_at(bytes, at));
+        let (first, one, other, sum) = (first?, one?, other?, sum?);
+        let named = [MAGIC.as_slice(), &first.to_le_bytes()].concat();
+        let vouched = |key: &u64| xxh3_64_with_seed(&named, *key) == sum;
+        let header = |key, first| Self { version: Version::Two { key }, first, len: FILE_HEADER };
+        match [one, other].into_iter().find(vouched) {
+            Some(key) => Some(header(key, Some(first))),
+            None => (one == other && bytes.starts_with(MAGIC)).then(|| header(one, None)),
+        }
+    }
+
+    /// Can the next record be searched for behind damage?
+    pub(super) fn is_searchable(&self) -> bool {
+        self.version != Version::One
+    }
+
+    /// Bytes of a record's header.
+    pub(super) fn record_header(&self) -> usize {
+        if self.version == Version::One { 16 } else { 24 }
+    }
+
+    /// Bytes of the record whose header is at this offset of the file; `None` if none can be.
+    pub(super) fn record_len(&self, bytes: &[u8], offset: u64) -> Option<usize> {
+        let len = usize::try_from(u32_at(bytes, 0)?).ok()?;
+        if !(FIXED..=PAYLOAD_BYTES_MAX).contains(&len) {
+            return None;
+        }
+        if let Version::Two { key } = self.version
+            && u32_at(bytes, 4)? != header_sum(key, offset, bytes)?
+        {
+            return None;
+        }
+        Some(self.record_header() + len)
+    }
+
+    /// The record that these bytes are, from its header to its end; `None` if its checksum does not hold.
+    pub(super) fn record<'a>(&self, bytes: &'a [u8]) -> Option<Record<'a>> {
+        let payload = bytes.get(self.record_header()..)?;
+        let holds = match self.version {
+            Version::One => crc32fast::hash(bytes.get(8..)?) == u32_at(bytes, 4)?,
+            Version::Two { key } => xxh3_64_with_seed(payload, key) == u64_at(bytes, 16)?,
+        };
+        let (fixed, rest) = payload.split_first_chunk::<FIXED>().filter(|_| holds)?;
+        let at = fixed.first_chunk().map_or(0, |b| i64::from_le_bytes(*b));
+        let (tag, data) = rest.split_at_checked(u32_at(fixed, 12)? as usize)?;
+        let [gap, unsure, has_key] = [8, 9, 10].map(|at| fixed.get(at) == Some(&1));
+        Some(Record { number: u64_at(bytes, 8)?, at: Micros(at), gap, unsure, has_key, tag, data })
+    }
+
+    /// Appends a record to `out`, whose first byte is at `base` in the file. Fails for an entry that no reader would take.
+    pub(super) fn write_record(
+        &self,
+        (out, base): (&mut Vec<u8>, u64),
+        entry: &Entry<'_>,
+        number: u64,
+        unsure: bool,
+    ) -> io::Result<()> {
+        let from = out.len();
+        let broken = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
+        let Version::Two { key } = self.version else {
+            return Err(broken("internal error: files of an earlier release are not written"));
+        };
+        let len = FIXED + entry.tag.len() + entry.body.len();
+        let fits = |n: usize| u32::try_from(n).ok().filter(|_| len <= PAYLOAD_BYTES_MAX);
+        let (Some(length), Some(tag_len)) = (fits(len), fits(entry.tag.len())) else {
+            return Err(broken("internal error: an entry is longer than the spill takes"));
+        };
+        out.extend_from_slice(&length.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&number.to_le_bytes());
+        out.extend_from_slice(&[0; 8]);
+        out.extend_from_slice(&entry.at.0.to_le_bytes());
+        let has_key = entry.flags.has(Flags::MASTER_KEY);
+        out.extend_from_slice(&[u8::from(entry.kind == Kind::Gap), u8::from(unsure), u8::from(has_key), 0]);
+        out.extend_from_slice(&tag_len.to_le_bytes());
+        out.extend_from_slice(entry.tag);
+        out.extend_from_slice(entry.body);
+        let record = out.get_mut(from..).expect("what was appended");
+        let (header, payload) = record.split_at_mut(self.record_header());
+        let put = |at: usize, bytes: &[u8], header: &mut [u8]| {
+            header.get_mut(at..at + bytes.len()).expect("the header").copy_from_slice(bytes);
+        };
+        put(16, &xxh3_64_with_seed(payload, key).to_le_bytes(), header);
+        let sum = header_sum(key, base + from as u64, header).expect("the header");
+        put(4, &sum.to_le_bytes(), header);
+        Ok(())
+    }
+}
+
+/// The checksum of a record's header at an offset of the file.
+fn header_sum(key: u64, offset: u64, header: &[u8]) -> Option<u32> {
+    let mut sum = Xxh3::with_seed(key);
+    sum.update(&offset.to_le_bytes());
+    sum.update(header.get(..4)?);
+    sum.update(header.get(8..24)?);
+    let [a, b, c, d, ..] = sum.digest().to_le_bytes();
+    Some(u32::from_le_bytes([a, b, c, d]))
+}
+
+/// A record whose checksum holds.
+pub(super) struct Record<'a> {
+    pub(super) number: u64,
+    pub(super) at: Micros,
+    pub(super) gap: bool,
+    pub(super) unsure: bool,
+    has_key: bool,
+    pub(super) tag: &'a [u8],
+    pub(super) data: &'a [u8],
+}
+
+impl Record<'_> {
+    /// The event, as the bus source would have made it. Of no use for a gap.
+    pub(super) fn event(&self, unsure: bool) -> Event<'_> {
+        let source = if unsure || self.unsure { Source::SpilledBus } else { Source::Bus };
+        let mut event = read_event(self.tag, self.data, source, self.at);
+        if self.has_key {
+            event.entry.flags = event.entry.flags.with(Flags::MASTER_KEY);
+        }
+        event
+    }
+
+    /// The entry of a gap.
+    pub(super) fn gap_entry(&self) -> Entry<'_> {
+        gap::entry(self.tag, self.data, self.at)
+    }
+
+    /// Puts the entry into a batch. False for an event that Salt's codec cannot read: files of earlier releases hold such events.
+    pub(super) fn push_to(&self, batch: &mut Batch, unsure: bool) -> bool {
+        if self.gap {
+            batch.push(&self.gap_entry(), None);
+            return true;
+        }
+        let event = self.event(unsure);
+        if let Form::Unreadable(_) = event.form {
+            return false;
+        }
+        batch.push(&event.entry, Some(event.prints));
+        true
+    }
+}
