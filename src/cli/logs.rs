@@ -1,18 +1,26 @@
 //! Starts the daemon's own log, on standard error.
+//!
+//! # Invariant
+//!
+//! A line that cannot be written (a full disk, a reader that is gone) is counted, and nothing else comes of it. The next line that
+//! can be written is preceded by one that says how many were lost.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
 
 use tracing_subscriber::EnvFilter;
 
 use super::output::{json_plain, plain};
 use crate::config::{LogConfig, LogFormat};
+use crate::metrics::LOG_LINES_LOST;
 
 /// From here on, what the program says about itself is printed. A second call changes nothing.
 pub(super) fn start(config: &LogConfig) {
     let filter = EnvFilter::builder().parse_lossy(&config.level);
-    let form = |form| move || OneLine { form, to: io::stderr() };
-    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    let form = |form| move || OneLine { form, to: io::stderr(), lost: &LOST };
+    // What it would say of its own errors it would print to standard error, and panic where that fails.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
     // An error means that a log has been started already.
     let _ = match config.format {
         LogFormat::Json => log.with_writer(form(LineForm::Json)).json().flatten_event(true).try_init(),
@@ -47,7 +55,18 @@ enum LineForm {
 struct OneLine<W> {
     form: LineForm,
     to: W,
+    lost: &'static Mutex<Lost>,
 }
+
+/// Lines that could not be written since the last one that could.
+#[derive(Debug, Default)]
+struct Lost {
+    lines: u64,
+    /// The last one was written in part.
+    torn: bool,
+}
+
+static LOST: Mutex<Lost> = Mutex::new(Lost { lines: 0, torn: false });
 
 impl<W: Write> OneLine<W> {
     fn shown<'a>(&self, line: &'a str) -> Cow<'a, str> {
@@ -80,12 +99,48 @@ impl<W: Write> Write for OneLine<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let line = text.strip_suffix('\n').unwrap_or(&text);
-        self.to.write_all(format!("{}\n", self.shown(line)).as_bytes())?;
+        let text = format!("{}\n", self.shown(line));
+        self.write_line(&text);
         Ok(event.len())
     }
 
+    /// Never fails: `tracing-subscriber` has nobody to tell but standard error.
     fn flush(&mut self) -> io::Result<()> {
-        self.to.flush()
+        let _ = self.to.flush();
+        Ok(())
+    }
+}
+
+impl<W: Write> OneLine<W> {
+    fn write_line(&mut self, text: &str) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = if lost.torn { "\n".to_owned() } else { String::new() };
+        if lost.lines > 0 {
+            let lines = lost.lines;
+            before += &match self.form {
+                LineForm::Json => format!(
+                    "{{\"level\":\"WARN\",\"message\":\"log lines could not be written\",\"lines\":{lines}}}\n"
+                ),
+                LineForm::Text | LineForm::Coloured => {
+                    format!(" WARN log lines could not be written lines={lines}\n")
+                }
+            };
+        }
+        let all = before + text;
+        let mut rest = all.as_bytes();
+        while !rest.is_empty() {
+            match self.to.write(rest) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) | Ok(0) => {
+                    LOG_LINES_LOST.add(1);
+                    lost.lines += 1;
+                    lost.torn |= rest.len() < all.len();
+                    return;
+                }
+                Ok(n) => rest = rest.get(n..).unwrap_or_default(),
+            }
+        }
+        *lost = Lost::default();
     }
 }
 
@@ -108,11 +163,61 @@ mod tests {
         }
     }
 
+    fn line_to<W: Write>(form: LineForm, to: W) -> OneLine<W> {
+        OneLine { form, to, lost: Box::leak(Box::default()) }
+    }
+
+    /// Takes so many bytes, then none until there is room again.
+    struct Full<'a> {
+        kept: &'a Mutex<Vec<u8>>,
+        room: &'a Mutex<usize>,
+    }
+
+    impl Write for Full<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut room = self.room.lock().unwrap();
+            let n = bytes.len().min(*room);
+            if n == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            *room -= n;
+            self.kept.lock().unwrap().extend(&bytes[..n]);
+            Ok(n)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_counted_and_told_later() {
+        for form in [LineForm::Text, LineForm::Json] {
+            let (kept, room) = (Mutex::default(), Mutex::new(8));
+            let mut line = line_to(form, Full { kept: &kept, room: &room });
+            for text in ["first\n", "second\n", "third\n"] {
+                assert_eq!(line.write(text.as_bytes()).unwrap(), text.len());
+            }
+            line.flush().unwrap();
+            *room.lock().unwrap() = 1_000;
+            assert_eq!(line.write(b"fourth\n").unwrap(), 7);
+            assert_eq!(line.write(b"fifth\n").unwrap(), 6);
+            let kept = String::from_utf8(kept.lock().unwrap().clone()).unwrap();
+            let lines: Vec<&str> = kept.lines().collect();
+            assert_eq!(
+                (lines[0], lines[1], &lines[3..]),
+                ("first", "se", &["fourth", "fifth"][..]),
+                "{kept}"
+            );
+            assert!(lines[2].contains("could not be written") && lines[2].contains('2'), "{kept}");
+        }
+    }
+
     /// The log of one warning whose values try to be more than that.
     fn logged(form: LineForm) -> String {
         let kept = Kept::default();
         let to = kept.clone();
-        let log = tracing_subscriber::fmt().with_writer(move || OneLine { form, to: to.clone() });
+        let log = tracing_subscriber::fmt().with_writer(move || line_to(form, to.clone()));
         let tag = "evil\n2026-11-22T00:00:00Z  INFO forged\r\x1b[2J\u{202e}\u{200b}";
         let warn = || tracing::warn!(%tag, minion = tag, "an event of {tag}");
         match form {

@@ -31,6 +31,7 @@ mod when;
 mod yaml;
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -209,17 +210,20 @@ fn restrict_umask(mask: u32) {
 }
 
 /// Says what went wrong. Causes may quote what a daemon or a file said, hence the escaping.
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to whoever ran it")]
 fn report(error: &anyhow::Error) {
     if let Some(away) = error.chain().find_map(|cause| cause.downcast_ref::<ask::NoDaemon>()) {
-        eprintln!("saltcellar: {}", output::plain(&away.to_string()));
-        eprintln!("saltcellar: {}", output::plain(&away.hint()));
+        say(&away.to_string());
+        say(&away.hint());
         return;
     }
     // A finding is no failure of the program.
     if let Some(unwell) = error.downcast_ref::<doctor::Unwell>() {
-        eprintln!("saltcellar: {unwell}");
-        return;
+        return say(&unwell.to_string());
     }
-    eprintln!("saltcellar: failed to {}", output::plain(&format!("{error:#}")));
+    say(&format!("failed to {error:#}"));
+}
+
+/// Writes one line to standard error. If that cannot be written, the exit code still tells.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "saltcellar: {}", output::plain(text));
 }

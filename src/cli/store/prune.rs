@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use super::super::ask::NoDaemon;
 use super::super::output::{Format, Output, OutputError};
 use super::super::table::{Column, Table};
-use super::super::{Global, ask};
+use super::super::{Global, ask, say};
 use super::{ago, bytes, number, text};
 use crate::api::call::prune_answer;
 use crate::clock::Clock;
@@ -98,7 +98,7 @@ fn offline(global: &Global, args: &Args) -> anyhow::Result<Json> {
             config.state_dir.display()
         ));
     }
-    eprintln!("saltcellar: no daemon answers; opening the store in {}", config.state_dir.display());
+    say(&format!("no daemon answers; opening the store in {}", config.state_dir.display()));
     let options = store_options(&config, "saltcellar store prune".to_owned(), Clock::real());
     let opened = Store::open(&options).context("open the store")?;
     let own = args.age.is_some() || args.bytes.is_some() || args.entries.is_some();
