@@ -6,7 +6,13 @@
 //! # Steps
 //!
 //! ```text
-//! <first-seq>.sealing/    the new log and its index are written and synced here
+//! <first-seq>.sealing/    the new log and its index are written and synced here; then the two directories exchange their names,
+//!                         and what grew is removed under this one
+//! ```
+//!
+//! Where the file system cannot exchange names:
+//!
+//! ```text
 //! <first-seq>.sealed/     renamed to this: from here on it counts
 //! <first-seq>.old/        the segment as it grew, renamed away; then .sealed gets its name, and .old is removed
 //! <first-seq>.stale/      a .sealed that could not take its place, on its way out
@@ -14,7 +20,7 @@
 //!
 //! # Invariant
 //!
-//! After a crash between any two steps [`recover`] finds the segment whole: `.sealed` wins over the segment as it
+//! After a crash between any two steps [`recover`] finds the segment whole: `.sealing` is removed, `.sealed` wins over the segment as it
 //! grew, which is not removed before. Entries keep their order, their numbers and their bytes.
 
 use std::ops::Range;
@@ -33,7 +39,7 @@ use crate::limits::{
 use crate::model::Entry;
 
 pub(super) const SEALING: &str = "sealing";
-const SEALED: &str = "sealed";
+pub(super) const SEALED: &str = "sealed";
 const OLD: &str = "old";
 const STALE: &str = "stale";
 
@@ -94,13 +100,26 @@ pub(super) fn write(
 ) -> Result<Option<Facts>, StoreError> {
     let (medium, dir) = (segment.medium(), beside(segment.dir(), SEALING));
     remove(medium, &dir)?;
-    medium.make_dir(&dir).map_err(io_at("create the directory", &dir))?;
-    let Some(layout) = write_log(segment, index, groups, stamp, &dir)? else {
+    let written = write_to(segment, index, groups, stamp, &dir);
+    if !matches!(written, Ok(Some(_))) {
+        // Half a segment takes space that is perhaps what was lacking.
         remove(medium, &dir)?;
-        return Ok(None);
-    };
+    }
+    written
+}
+
+fn write_to(
+    segment: &Segment,
+    index: &MemIndex,
+    groups: &[Range<usize>],
+    stamp: u64,
+    dir: &Path,
+) -> Result<Option<Facts>, StoreError> {
+    let medium = segment.medium();
+    medium.make_dir(dir).map_err(io_at("create the directory", dir))?;
+    let Some(layout) = write_log(segment, index, groups, stamp, dir)? else { return Ok(None) };
     let facts = sealed::write(index, Some(&layout), &dir.join("index"))?;
-    sync_dir(medium, &dir)?;
+    sync_dir(medium, dir)?;
     Ok(Some(facts))
 }
 
@@ -229,6 +248,16 @@ impl Output<'_> {
 pub(super) fn swap(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {
     let (sealing, sealed) = (beside(dir, SEALING), beside(dir, SEALED));
     let parent = dir.parent().unwrap_or(dir);
+    if !sealed.exists() {
+        match medium.exchange(&sealing, dir) {
+            Ok(()) => {
+                sync_dir(medium, parent)?;
+                return remove(medium, &sealing);
+            }
+            Err(why) if is_unsupported(&why) => {}
+            Err(why) => return Err(io_at("exchange", &sealing)(why)),
+        }
+    }
     if sealed.exists() {
         // An earlier attempt came no further. Half removed it would still win after a crash, so it loses its name first.
         let stale = beside(dir, STALE);
@@ -252,6 +281,12 @@ fn take_place(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {
     medium.rename(&sealed, dir).map_err(io_at("rename", &sealed))?;
     sync_dir(medium, dir.parent().unwrap_or(dir))?;
     remove(medium, &old)
+}
+
+/// Can the file system, or the kernel, not exchange two names?
+fn is_unsupported(why: &std::io::Error) -> bool {
+    let errno = rustix::io::Errno::from_io_error(why);
+    why.kind() == std::io::ErrorKind::Unsupported || errno == Some(rustix::io::Errno::INVAL)
 }
 
 fn remove(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {

@@ -7,7 +7,7 @@ mod following;
 mod gaps;
 mod invariants;
 mod last_jobs;
-mod sealing;
+pub(super) mod sealing;
 mod trash;
 mod written;
 

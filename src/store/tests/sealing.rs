@@ -121,7 +121,7 @@ fn jid_of(events: &[(u64, String)]) -> String {
     events[events.len() / 2].1.split('/').nth(2).unwrap().to_owned()
 }
 
-fn copy_dir(from: &Path, to: &Path) {
+pub(in crate::store) fn copy_dir(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for item in fs::read_dir(from).unwrap().map(Result::unwrap) {
         let target = to.join(item.file_name());
@@ -158,7 +158,8 @@ fn a_crash_at_any_step_of_a_rewriting_leaves_the_segment_whole() {
     let old = name(&grown.path().join(&class));
     assert!(fs::metadata(new.join("log")).unwrap().len() * 2 < fs::metadata(old.join("log")).unwrap().len());
     // What each step leaves behind: names of the segment as it grew, and of the new one.
-    let steps: [(&str, &str, bool); 6] = [
+    let steps: [(&str, &str, bool); 7] = [
+        ("sealing", "", true),
         ("", "sealing", true),
         ("", "sealing", false),
         ("", "sealed", true),

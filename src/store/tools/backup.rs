@@ -32,7 +32,6 @@ use super::{ToolError, Watch};
 use crate::clock::Micros;
 use crate::store::error::io_at;
 use crate::store::log::LogFile;
-use crate::store::medium::open_to_read;
 use crate::store::{StoreError, format};
 
 /// How to.
@@ -179,13 +178,10 @@ const UNFINISHED: &str = "UNFINISHED";
 /// Opens what may grow and measures everything, before anything is copied.
 fn measure(from: &Path, stamp_of_store: Option<u64>) -> Result<Vec<Source>, ToolError> {
     let mut sources = Vec::new();
-    for place in layout::segments(from)? {
+    for mut place in layout::segments(from)? {
+        // None if retention has dropped it since.
+        let Some(file) = place.open_log()? else { continue };
         let path = place.log();
-        let file = match open_to_read(&path) {
-            // Retention has dropped it since.
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
-            file => file.map_err(io_at("open", &path))?,
-        };
         let mut stamp = stamp(&file, &path)?;
         if !place.is_sealed {
             let log = LogFile::of(&path, Box::new(file.try_clone().map_err(io_at("open", &path))?));
@@ -212,12 +208,11 @@ fn take(
     each: &mut dyn FnMut(u64),
     report: &mut Report,
 ) -> Result<Option<Log>, ToolError> {
-    let Source { place, file, mut stamp } = source;
-    let path = place.log();
-    let mut file = match file.map_or_else(|| open_to_read(&path), Ok) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        file => file.map_err(io_at("open", &path))?,
+    let Source { mut place, file, mut stamp } = source;
+    let Some(mut file) = file.map_or_else(|| place.open_log(), |file| Ok(Some(file)))? else {
+        return Ok(None);
     };
+    let path = place.log();
     if place.is_sealed {
         // Opened anew: it may be another file than the one measured, as whole as that one.
         stamp = self::stamp(&file, &path)?;

@@ -7,6 +7,8 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::{ToolError, files};
 use crate::model::{SeqNo, is_class_name};
+use crate::store::medium::open_to_read;
+use crate::store::rewrite::SEALED;
 use crate::store::{StoreError, format};
 
 /// Files directly in a state directory that are neither made from the log nor part of it.
@@ -31,6 +33,26 @@ impl Place {
     /// Its log.
     pub fn log(&self) -> PathBuf {
         self.dir.join("log")
+    }
+
+    /// Opens its log for reading; none if the segment was dropped since it was listed. A daemon may let a sealed segment take
+    /// its place meanwhile (`rewrite`), with a moment at which it has the name `.sealed` alone. Afterwards `dir` is where the
+    /// log was found.
+    pub fn open_log(&mut self) -> Result<Option<File>, StoreError> {
+        let place = self.dir.with_extension("");
+        // Without the first name the second one is there, or has just become the first one: so this order misses nothing.
+        for dir in [place.clone(), place.with_extension(SEALED), place] {
+            let path = dir.join("log");
+            match open_to_read(&path) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                file => {
+                    let file = file.map_err(crate::store::error::io_at("open", &path))?;
+                    self.dir = dir;
+                    return Ok(Some(file));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// As people name it.
@@ -132,7 +154,8 @@ fn list_segments(dir: &Path) -> Result<Vec<Place>, StoreError> {
         for path in files::list(&format::class_dir(dir, &class_name))? {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             // `.sealed` is the whole segment, about to take the place of the other.
-            let Some(first_seq) = format::segment_seq(name.strip_suffix(".sealed").unwrap_or(name)) else {
+            let name = name.strip_suffix(SEALED).and_then(|name| name.strip_suffix('.')).unwrap_or(name);
+            let Some(first_seq) = format::segment_seq(name) else {
                 continue;
             };
             if of_class.last().is_some_and(|place| place.first_seq == first_seq)
@@ -167,13 +190,12 @@ pub fn without_log(dir: &Path) -> Result<Vec<Place>, StoreError> {
                 continue;
             };
             let is_sealed = path.join("index").is_dir();
-            found.push(Place {
-                class_name: class_name.clone(),
-                first_seq,
-                dir: path,
-                is_sealed,
-                is_newest: false,
-            });
+            let class_name = class_name.clone();
+            let mut place = Place { class_name, first_seq, dir: path, is_sealed, is_newest: false };
+            // It may have been swapped, or dropped, between the two looks above.
+            if place.open_log()?.is_none() && place.dir.is_dir() {
+                found.push(place);
+            }
         }
     }
     Ok(found)

@@ -20,6 +20,8 @@ use crate::store::*;
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::event_entry;
 
+mod swap;
+
 fn options(dir: &Path) -> Options {
     let limits = Limits { segment_bytes_max: 6000, ..Limits::default() };
     Options {

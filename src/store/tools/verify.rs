@@ -111,12 +111,10 @@ pub fn verify(dir: &Path, options: Options, watch: &mut dyn Watch) -> Result<Rep
     let places = layout::segments(dir)?;
     let mut total = 0;
     let mut opened = Vec::new();
-    for place in places {
+    for mut place in places {
         // Opened at once, and at their size now: retention and sealing may go on meanwhile.
-        let log = match LogFile::bare(&Disk, &place.log()) {
-            Err(StoreError::Io { why, .. }) if why.kind() == std::io::ErrorKind::NotFound => continue,
-            log => log?,
-        };
+        let Some(file) = place.open_log()? else { continue };
+        let log = LogFile::of(&place.log(), Box::new(file));
         let size = if place.is_sealed { log.size()? } else { scan::end(&log, place.first_seq, stamp)? };
         total += size;
         // A store of many segments would need as many open files; finished ones can be opened again.
@@ -149,7 +147,7 @@ pub fn verify(dir: &Path, options: Options, watch: &mut dyn Watch) -> Result<Rep
     let mut names: Vec<_> =
         opened.iter().map(|(place, ..)| (place.class_name.clone(), place.first_seq)).collect();
     names.reverse();
-    for (place, log, size) in opened {
+    for (mut place, log, size) in opened {
         names.pop();
         let next =
             names.last().filter(|(class_name, _)| *class_name == place.class_name).map(|(_, seq)| *seq);
@@ -157,7 +155,7 @@ pub fn verify(dir: &Path, options: Options, watch: &mut dyn Watch) -> Result<Rep
             class_name.clone_from(&place.class_name);
             check.last_seq = SeqNo::default();
         }
-        let Some((log, size)) = reopened(&place, log, size)? else { continue };
+        let Some((log, size)) = reopened(&mut place, log, size)? else { continue };
         let scanned = check.segment((&place, next), &log, size, &mut report, watch)?;
         scans.push((place, scanned));
     }
@@ -168,18 +166,18 @@ pub fn verify(dir: &Path, options: Options, watch: &mut dyn Watch) -> Result<Rep
 }
 
 /// A log that was not kept open; none if retention has dropped the segment since.
-fn reopened(place: &Place, log: Option<LogFile>, size: u64) -> Result<Option<(LogFile, u64)>, StoreError> {
+fn reopened(
+    place: &mut Place,
+    log: Option<LogFile>,
+    size: u64,
+) -> Result<Option<(LogFile, u64)>, StoreError> {
     if let Some(log) = log {
         return Ok(Some((log, size)));
     }
-    match LogFile::bare(&Disk, &place.log()) {
-        Err(StoreError::Io { why, .. }) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        log => {
-            let log = log?;
-            let size = log.size()?;
-            Ok(Some((log, size)))
-        }
-    }
+    let Some(file) = place.open_log()? else { return Ok(None) };
+    let log = LogFile::of(&place.log(), Box::new(file));
+    let size = log.size()?;
+    Ok(Some((log, size)))
 }
 
 struct Check {
