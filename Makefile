@@ -42,8 +42,8 @@ test: ci-packages test-rust test-python test-integration ## all tests: Rust, Pyt
 
 # Programs that some tests need. Elsewhere such a test is skipped; where CI is set it fails, so they are installed there (root, Debian).
 ci-packages:
-	@if [ -n "$(CI)" ] && ! command -v systemd-analyze >/dev/null; then \
-	  apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd; fi
+	@if [ -n "$(CI)" ] && ! { command -v systemd-analyze && command -v mkfs.ext4 && command -v mount; } >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd e2fsprogs mount; fi
 
 test-rust: ## the tests of the crate
 	@echo "== Rust tests"

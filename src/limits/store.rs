@@ -94,6 +94,9 @@ pub const GUARD_NEAR: u64 = 1024 * 1024 * 1024;
 /// small append with its sync takes 0.087 ms then, 0.127 ms otherwise.
 pub const LOG_BYTES_AHEAD: u64 = 1024 * 1024;
 
+/// Free space for a change of the state database. With less, segments that are dropped are removed first.
+pub const CATALOGUE_BYTES: u64 = 8 * 1024 * 1024;
+
 /// A log that is let go loses so many bytes at a time...
 pub const TRASH_PIECE_BYTES: u64 = 1024 * 1024;
 /// ...and then rests for so long, while the disk has room: a file system that frees much at once lets syncs wait for it.

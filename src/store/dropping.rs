@@ -1,8 +1,9 @@
-//! How a segment goes.
+//! How a segment is dropped.
 //!
-//! In four steps: readers no longer find it; the state database forgets it; its directory is renamed to `trash/`, and that
-//! is synced; it is removed there. Whoever is reading in it goes on with the files that are open. A crash in between leaves
-//! a segment that comes back and goes again, or a directory in `trash/` that the next start removes.
+//! In four steps: readers no longer find it; its directory is renamed into `trash/`, and that is synced; the state database forgets
+//! it; it is removed from `trash/`. Whoever is reading in it goes on with the files that are open. On a full disk the state
+//! database cannot be written to, so what is in the directory is removed first; the directory itself stays until the
+//! state database has forgotten the segment. After a crash in between the start finds it there and goes on.
 //!
 //! A large log that nobody has open goes piece by piece: a file system that frees hundreds of megabytes at once keeps every
 //! sync waiting meanwhile. When the disk is short of room it goes at once.
@@ -15,45 +16,74 @@ use std::sync::{Arc, PoisonError};
 
 use super::Shared;
 use super::error::{StoreError, io_at};
-use super::format::{class_dir, make_dir, segment_name, sync_dir};
+use super::format::{class_dir, make_dir, segment_name, segment_seq, sync_dir};
 use super::guard::Room;
 use super::index::LatestJob;
 use super::segment::Segment;
 use super::state::State;
-use crate::limits::{TRASH_PIECE_BYTES, TRASH_REST};
+use crate::limits::{CATALOGUE_BYTES, TRASH_PIECE_BYTES, TRASH_REST};
 use crate::model::{JidKey, SeqNo};
+
+/// A segment in the trash.
+#[derive(Debug)]
+pub(super) struct Dropped {
+    place: PathBuf,
+    /// Its class and number, as the state database knows it; `None` for anything else in the trash.
+    segment: Option<(String, SeqNo)>,
+    /// Its rows among the last jobs, as far as they are known.
+    last: Vec<LatestJob>,
+}
+
+impl Dropped {
+    /// Its class and number.
+    pub(super) fn segment(&self) -> Option<(&str, SeqNo)> {
+        self.segment.as_ref().map(|(class_name, first_seq)| (class_name.as_str(), *first_seq))
+    }
+}
+
+/// The directory of dropped segments.
+pub(super) fn trash_dir(state_dir: &Path) -> PathBuf {
+    state_dir.join("trash")
+}
+
+/// What was dropped and is still in the trash, after a crash or because the state database could not be written to.
+pub(super) fn left_in_trash(state_dir: &Path) -> Vec<Dropped> {
+    let items = std::fs::read_dir(trash_dir(state_dir)).into_iter().flatten().flatten();
+    let left = items.map(|item| {
+        let name = item.file_name();
+        let parts = name.to_str().and_then(|name| name.rsplit_once('-'));
+        let segment = parts.and_then(|(class, digits)| Some((class.to_owned(), segment_seq(digits)?)));
+        Dropped { place: item.path(), segment, last: Vec::new() }
+    });
+    left.collect()
+}
 
 impl Shared {
     /// Takes a segment away from readers and puts its directory into the trash; `None` if somebody works on it.
-    pub(super) fn drop_segment(&self, segment: &Arc<Segment>) -> Result<Option<PathBuf>, StoreError> {
+    pub(super) fn drop_segment(&self, segment: &Arc<Segment>) -> Result<Option<Dropped>, StoreError> {
         let Ok(mut gone) = segment.work.try_lock() else { return Ok(None) };
         if *gone {
             return Ok(None);
         }
-        let trash = self.dir.join("trash");
-        make_dir(&*self.medium, &trash)?;
+        let trash = trash_dir(&self.dir);
         let place = trash.join(format!("{}-{}", segment.class_name, segment_name(segment.first_seq)));
         let class_dir = class_dir(&self.dir, &segment.class_name);
         // The one before is surely gone, even if the disk could not say so then.
         sync_dir(&*self.medium, &class_dir)?;
-        let last = self.last_jobs_in(segment)?;
+        let last = self.last_jobs_in(segment).unwrap_or_else(|error| {
+            // They are found again as rows of a segment that is not there.
+            tracing::debug!(dir = %segment.dir().display(), %error, "cannot look up the last jobs of a segment");
+            Vec::new()
+        });
         self.hide_segment(segment);
-        // Only now: what is sealed from here on does not count on this segment, so all that may take its place is seen.
-        let moved = self.jobs_before(segment, &last).and_then(|before| {
-            // Whoever has cloned the list before asks an index that knows nothing, instead of a place that is gone.
-            segment.take_away(|| {
-                self.with_state(|state| {
-                    state.forget(&segment.class_name, segment.first_seq)?;
-                    if last.is_empty() { Ok(()) } else { state.forget_latest(&last, &before) }
-                })?;
-                let _ = self.medium.remove_dir_all(&place);
-                self.medium.rename(segment.dir(), &place).map_err(io_at("rename to", &place))
-            })
+        // Whoever has cloned the list before asks an index that knows nothing, instead of a place that is gone.
+        let moved = segment.take_away(|| {
+            self.make_trash(segment)?;
+            let _ = self.medium.remove_dir_all(&place);
+            self.medium.rename(segment.dir(), &place).map_err(io_at("rename to", &place))
         });
         if let Err(error) = moved {
             self.show_segment(segment);
-            // The state database may have forgotten it already, and given up its last jobs since.
-            self.sealed_facts(segment, None)?;
             return Err(error);
         }
         *gone = true;
@@ -62,7 +92,78 @@ impl Shared {
                 tracing::warn!(%error, "a segment that went may be back after a power cut, and goes again");
             }
         }
-        Ok(Some(place))
+        let class_name = segment.class_name.to_string();
+        Ok(Some(Dropped { place, segment: Some((class_name, segment.first_seq)), last }))
+    }
+
+    /// The trash is made when the store is opened, and is missing if there was no space then. Of a segment that is dropped
+    /// the index is not needed any more.
+    fn make_trash(&self, segment: &Segment) -> Result<(), StoreError> {
+        let trash = trash_dir(&self.dir);
+        if trash.is_dir() {
+            return Ok(());
+        }
+        make_dir(&*self.medium, &trash).or_else(|error| {
+            if !error.is_no_space() {
+                return Err(error);
+            }
+            segment.remove_index()?;
+            make_dir(&*self.medium, &trash)
+        })
+    }
+
+    /// Lets the state database forget dropped segments, and removes their directories.
+    pub(super) fn clear_trash(&self, dropped: &[Dropped]) {
+        if dropped.is_empty() {
+            return;
+        }
+        let mut forgotten = Err(StoreError::Broken("not tried yet"));
+        let look = self.guard.look();
+        if look.room == Room::Ample && look.free >= CATALOGUE_BYTES {
+            forgotten = self.forget(dropped);
+        }
+        if forgotten.is_err() {
+            for dropped in dropped {
+                self.empty_dir(&dropped.place);
+            }
+            forgotten = self.forget(dropped);
+        }
+        match forgotten {
+            Ok(()) => dropped.iter().for_each(|dropped| self.remove_trash(&dropped.place)),
+            Err(error) => {
+                tracing::warn!(%error, "cannot take dropped segments out of the state database, trying again later");
+            }
+        }
+    }
+
+    fn forget(&self, dropped: &[Dropped]) -> Result<(), StoreError> {
+        let there = self.there();
+        let named: HashSet<SeqNo> =
+            dropped.iter().flat_map(|dropped| &dropped.last).map(|row| row.seq).collect();
+        let mut last = self.with_state(State::latest)?;
+        last.retain(|row| named.contains(&row.seq) || !there(row.seq));
+        last.sort_unstable_by(|a, b| a.pair().cmp(&b.pair()));
+        // What is sealed from here on does not count on these segments, so all that may take their place is seen.
+        let before = self.jobs_before(&last)?;
+        self.with_state(|state| {
+            let segments = dropped.iter().filter_map(|dropped| dropped.segment.as_ref());
+            state.forget(segments.map(|(class_name, first_seq)| (class_name.as_str(), *first_seq)))?;
+            if last.is_empty() { Ok(()) } else { state.forget_latest(&last, &before) }
+        })
+    }
+
+    /// Removes all that is in a directory.
+    fn empty_dir(&self, dir: &Path) {
+        for path in std::fs::read_dir(dir).into_iter().flatten().flatten().map(|item| item.path()) {
+            let removed = if path.is_dir() {
+                self.medium.remove_dir_all(&path)
+            } else {
+                self.medium.remove_file(&path)
+            };
+            if let Err(error) = removed {
+                tracing::error!(path = %path.display(), %error, "cannot remove what was dropped, trying again later");
+            }
+        }
     }
 
     /// The jobs in a segment that are the last ones of their function and minion. Mostly there are few: it is an old one.
@@ -82,12 +183,12 @@ impl Shared {
         Ok(rows)
     }
 
-    /// What other segments have in place of last jobs that are `gone`: older ones of the same function and minion. They may lie
+    /// What the segments have in place of last jobs that are `gone`: older ones of the same function and minion. They may lie
     /// behind, too: a job that was stored late, or imported.
-    fn jobs_before(&self, segment: &Arc<Segment>, gone: &[LatestJob]) -> Result<Vec<LatestJob>, StoreError> {
+    fn jobs_before(&self, gone: &[LatestJob]) -> Result<Vec<LatestJob>, StoreError> {
         let Some((newest, _)) = gone.iter().map(LatestJob::newness).max() else { return Ok(Vec::new()) };
         let mut found = Vec::new();
-        for other in self.with_older_jobs(segment, newest.unwrap_or(JidKey(u128::MAX))) {
+        for other in self.with_older_jobs(newest.unwrap_or(JidKey(u128::MAX))) {
             found.extend(self.latest_in(&other)?.into_iter().filter(|row| {
                 let at = gone.binary_search_by(|gone| gone.pair().cmp(&row.pair()));
                 at.ok().and_then(|at| gone.get(at)).is_some_and(|gone| row.newness() < gone.newness())
@@ -96,16 +197,14 @@ impl Shared {
         Ok(found)
     }
 
-    /// The other finished segments that may have jobs older than this one. Of one that grows, readers ask what is in memory, and
+    /// The finished segments that may have jobs older than this one. Of one that grows, readers ask what is in memory, and
     /// it is not yet sealed.
-    fn with_older_jobs(&self, segment: &Arc<Segment>, than: JidKey) -> Vec<Arc<Segment>> {
-        let mut others = self.all_segments();
-        others.retain(|other| {
-            !Arc::ptr_eq(other, segment)
-                && other.is_finished()
-                && other.facts().is_none_or(|facts| facts.may_hold_older(than))
+    fn with_older_jobs(&self, than: JidKey) -> Vec<Arc<Segment>> {
+        let mut segments = self.all_segments();
+        segments.retain(|segment| {
+            segment.is_finished() && segment.facts().is_none_or(|facts| facts.may_hold_older(than))
         });
-        others
+        segments
     }
 
     /// Removes a directory in the trash.
@@ -136,14 +235,6 @@ impl Shared {
             std::thread::sleep(TRASH_REST);
         }
         Ok(())
-    }
-
-    /// Removes what a crash left in the trash.
-    pub(super) fn empty_trash(&self) {
-        let Ok(items) = std::fs::read_dir(self.dir.join("trash")) else { return };
-        for item in items.flatten() {
-            self.remove_trash(&item.path());
-        }
     }
 
     /// Takes a segment out of its chain.

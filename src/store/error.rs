@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The operating system refused; what was being done is in `action`.
-    #[error("{action} {}: {why}", path.display())]
+    #[error("{action} {}: {why}{}", path.display(), remedy(why))]
     Io {
         /// Verb first: `write`, `open the directory`.
         action: &'static str,
@@ -68,6 +68,25 @@ pub enum StoreError {
     /// An earlier commit failed in a way that this handle cannot repair.
     #[error("could not store: {0}")]
     Failed(String),
+}
+
+impl StoreError {
+    /// Was there no space for what was to be written?
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Self::Io { why, .. } if is_no_space(why))
+    }
+}
+
+fn is_no_space(why: &io::Error) -> bool {
+    matches!(why.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn remedy(why: &io::Error) -> &'static str {
+    if is_no_space(why) {
+        ". Nothing is damaged; free space on that file system, for example with `saltcellar store prune`"
+    } else {
+        ""
+    }
 }
 
 /// A count, a length or a place as it stands on disk, in 32 bits; `what` says what is too large otherwise.

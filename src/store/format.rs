@@ -19,7 +19,8 @@
 //!    store of format 1 becomes one of format 2 when it is opened: its logs stay, what is made out of them is made again.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -121,10 +122,14 @@ impl Lock {
             let holder = if words.trim().is_empty() { "another process" } else { words.trim() }.to_owned();
             return Err(StoreError::Locked { path: state_dir.to_owned(), holder });
         }
-        file.set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| writeln!(file, "{holder}"))
-            .map_err(io_at("write", &path))?;
+        // Over the old text: its block is there also on a full disk. The text is for people; the lock holds without it.
+        let text = format!("{holder}\n");
+        if let Err(error) =
+            file.write_all_at(text.as_bytes(), 0).and_then(|()| file.set_len(text.len() as u64))
+        {
+            tracing::warn!(path = %path.display(), %error, "cannot write who holds the lock");
+            let _ = file.set_len(0);
+        }
         Ok(Self { _file: file })
     }
 }

@@ -240,6 +240,11 @@ impl Store {
         let lock = format::Lock::take(dir, &options.holder)?;
         let stamp = format::check_version(&**medium, dir)?;
         format::make_dir(&**medium, &dir.join("log"))?;
+        match format::make_dir(&**medium, &dropping::trash_dir(dir)) {
+            // Dropping a segment makes it in the room of that segment.
+            Err(error) if error.is_no_space() => tracing::warn!(%error, "no space for the trash"),
+            made => made?,
+        }
         let classes = all_classes(dir, &options.classes)?;
         let written = classes.all().map(|_| AtomicU64::new(0)).collect();
         let shared = Arc::new(Shared {
@@ -332,6 +337,11 @@ impl Store {
                 }
             }
         }
+        // What retention had dropped when the daemon ended is not lost; the retainer goes on with it.
+        let dropped = dropping::left_in_trash(dir);
+        known.retain(|(name, first_seq), _| {
+            !dropped.iter().any(|dropped| dropped.segment() == Some((name, *first_seq)))
+        });
         for (name, first_seq) in known.into_keys() {
             tell_missing(dir, &name, first_seq, &options.metrics);
         }

@@ -22,6 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::class::Class;
+use super::dropping::left_in_trash;
 use super::error::StoreError;
 use super::extent::Extent;
 use super::guard::Room;
@@ -204,7 +205,10 @@ impl Retainer {
     /// Lets go of what has to go, every few seconds and when asked, until the sealer has ended.
     pub fn run(self) {
         let shared = self.shared;
-        shared.empty_trash();
+        {
+            let _one = lock(&shared.retention.round);
+            shared.clear_trash(&left_in_trash(&shared.dir));
+        }
         let mut last = shared.clock.now();
         loop {
             // A clock that was set back makes a round due.
@@ -275,6 +279,7 @@ impl Shared {
     pub(super) fn round(&self) -> Vec<Going> {
         self.sample_rates();
         let _one = lock(&self.retention.round);
+        self.clear_trash(&left_in_trash(&self.dir));
         let now = self.clock.now();
         let mut all = Vec::new();
         for class in self.classes.all() {
@@ -357,8 +362,8 @@ impl Shared {
             }
             if going.fate == Fate::Goes {
                 going.fate = match self.drop_segment(&segment) {
-                    Ok(Some(path)) => {
-                        trash.push(path);
+                    Ok(Some(dropped)) => {
+                        trash.push(dropped);
                         Fate::Gone
                     }
                     Ok(None) => Fate::Busy,
@@ -367,9 +372,7 @@ impl Shared {
             }
             done.push(going);
         }
-        for path in trash {
-            self.remove_trash(&path);
-        }
+        self.clear_trash(&trash);
         done
     }
 
@@ -490,6 +493,9 @@ impl Store {
             None => shared.classes.all().collect(),
         };
         let _one = lock(&shared.retention.round);
+        if !wish.dry_run {
+            shared.clear_trash(&left_in_trash(&shared.dir));
+        }
         let now = shared.clock.now();
         let mut all = Vec::new();
         for class in classes {

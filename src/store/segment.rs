@@ -270,7 +270,10 @@ impl Segment {
                 _ => {}
             }
         }
-        let facts = sealed::write(index, None, &temporary)?;
+        let facts = sealed::write(index, None, &temporary).inspect_err(|_| {
+            // Half an index takes space that is perhaps what was lacking.
+            let _ = self.medium.remove_dir_all(&temporary);
+        })?;
         self.medium.rename(&temporary, &place).map_err(super::error::io_at("rename to", &place))?;
         sync_dir(self.medium(), &self.dir)?;
         Ok(facts)

@@ -1,8 +1,11 @@
 //! sled, held at arm's length: opened, guarded against its panics, flushed and synced.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::error::{StoreError, io_at};
@@ -23,13 +26,51 @@ pub fn open_sled(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
     }
 }
 
+/// Opens a sled database that is only read. sled writes to a database when it opens it; where there is no space for that, a
+/// copy in memory is opened, and true comes with it.
+pub fn open_to_read(dir: &Path, cache_bytes: u64) -> Result<(sled::Db, bool), StoreError> {
+    match open_sled(dir, cache_bytes) {
+        Err(error) if error.is_no_space() && dir.join("db").is_file() => {
+            let copied = open_copy(dir, cache_bytes).map_err(|cause| {
+                tracing::debug!(dir = %dir.display(), %cause, "cannot open a copy of an index in memory");
+                error
+            })?;
+            Ok((copied, true))
+        }
+        opened => Ok((opened?, false)),
+    }
+}
+
+fn open_copy(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let in_memory = Path::new("/dev/shm");
+    let parent = if in_memory.is_dir() { in_memory.to_owned() } else { std::env::temp_dir() };
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let copy = parent.join(format!("saltcellar-{}-{number}", std::process::id()));
+    fs::DirBuilder::new().mode(0o700).create(&copy).map_err(io_at("create the directory", &copy))?;
+    let copied = fs::read_dir(dir).and_then(|items| {
+        for item in items {
+            let path = item?.path();
+            if let Some(name) = path.file_name().filter(|_| path.is_file()) {
+                fs::copy(&path, copy.join(name))?;
+            }
+        }
+        Ok(())
+    });
+    let opened = copied.map_err(io_at("copy the index", dir)).and_then(|()| open_sled(&copy, cache_bytes));
+    // The open file is enough for reading.
+    let removed = fs::remove_dir_all(&copy).map_err(io_at("remove", &copy));
+    opened.and_then(|db| removed.map(|()| db))
+}
+
 /// Runs something of sled's. Damage and panics become a [`StoreError::Index`], what the operating system refuses
 /// (no space, no file descriptor, no permission, a database that somebody holds) a [`StoreError::Io`].
 pub fn guarded<T>(dir: &Path, work: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
+    let refused = |why| StoreError::Io { action: "use the index", path: dir.to_owned(), why };
     let what = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => return Ok(done),
         Ok(Err(sled::Error::Io(why))) if why.raw_os_error().is_some() || is_held(&why) => {
-            return Err(StoreError::Io { action: "use the index", path: dir.to_owned(), why });
+            return Err(refused(why));
         }
         Ok(Err(e)) => e.to_string(),
         Err(panic) => {
@@ -38,7 +79,18 @@ pub fn guarded<T>(dir: &Path, work: impl FnOnce() -> sled::Result<T>) -> Result<
             format!("sled panicked: {words}")
         }
     };
-    Err(StoreError::Index { path: dir.to_owned(), what })
+    // After an error that ended it, sled answers everything with a text of that error.
+    match os_error_in(&what) {
+        Some(why) => Err(refused(why)),
+        None => Err(StoreError::Index { path: dir.to_owned(), what }),
+    }
+}
+
+/// The error of the operating system whose debug form is in a text.
+fn os_error_in(text: &str) -> Option<io::Error> {
+    let (_, behind) = text.split_once("Os { code: ")?;
+    let code = behind.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
+    Some(io::Error::from_raw_os_error(code))
 }
 
 /// Is this sled's word for a database that is open already? It has no error of its own for that.
@@ -63,5 +115,37 @@ mod tests {
     fn a_panic_inside_sled_is_an_error() {
         let error = guarded::<()>(Path::new("/x"), || panic!("boom")).unwrap_err().to_string();
         assert!(error.contains("/x") && error.contains("boom"), "{error}");
+    }
+
+    #[test]
+    fn a_full_disk_was_reported_as_damage_once_sled_had_given_up() {
+        let full = || io::Error::from_raw_os_error(28);
+        let repeated = || io::Error::new(io::ErrorKind::StorageFull, format!("{:?}", full()));
+        let twice = || io::Error::new(io::ErrorKind::StorageFull, format!("{:?}", repeated()));
+        for why in [full(), repeated(), twice()] {
+            let error = guarded::<()>(Path::new("/x"), || Err(sled::Error::Io(why))).unwrap_err();
+            assert!(error.is_no_space(), "{error:?}");
+            let words = error.to_string();
+            assert!(
+                words.contains("/x") && words.contains("No space left") && words.contains("prune"),
+                "{words}"
+            );
+        }
+        let panicked = guarded::<()>(Path::new("/x"), || panic!("called `unwrap()`: {:?}", full()));
+        assert!(panicked.unwrap_err().is_no_space());
+    }
+
+    #[test]
+    fn a_database_without_space_is_read_from_a_copy_that_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = open_sled(dir.path(), 1 << 20).unwrap();
+        db.insert(b"key", b"value").unwrap();
+        flush_and_sync(&db, dir.path()).unwrap();
+        drop(db);
+        let db = open_copy(dir.path(), 1 << 20).unwrap();
+        assert_eq!(db.get(b"key").unwrap().unwrap(), b"value");
+        let ours = format!("saltcellar-{}-", std::process::id());
+        let left = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+        assert_eq!(left.filter(|item| item.file_name().to_string_lossy().starts_with(&ours)).count(), 0);
     }
 }

@@ -16,26 +16,38 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use super::checked::CheckedTree;
 use super::error::{StoreError, io_at};
 use super::index::latest::{self, LatestJob};
 use super::index::page::{PageWriter, Pages};
 use super::index::{Facts, Latest, LatestRow, newness};
-use super::sleds::{flush_and_sync, guarded, open_sled};
+use super::sleds::{flush_and_sync, guarded, open_sled, open_to_read};
 use crate::limits::STATE_CACHE_BYTES;
 use crate::model::{JidKey, SeqNo};
 
-/// The open database.
+/// The state database.
 #[derive(Debug)]
 pub struct State {
     dir: PathBuf,
+    /// Not there after it could not be opened again.
+    open: RwLock<Option<Open>>,
+    /// Held while `latest` is read, changed and written.
+    changing: Mutex<()>,
+}
+
+/// The open database.
+#[derive(Debug)]
+struct Open {
     db: sled::Db,
     segments: CheckedTree,
     latest: Pages,
-    /// Held while `latest` is read, changed and written.
-    changing: Mutex<()>,
+    /// It lies in memory, because there was no space to open the one on disk.
+    is_copy: bool,
+    /// The operating system refused something; sled does nothing more until it is opened again.
+    failed: AtomicBool,
 }
 
 /// A function and a minion.
@@ -44,15 +56,14 @@ type Pair<'a> = (&'a [u8], &'a [u8]);
 /// A row of the catalogue: the name of a class, a segment, and what is known of it.
 pub type Known = (String, SeqNo, Facts);
 
-impl State {
-    /// Opens or creates it, and adds it up.
-    pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let mut db = open_sled(dir, STATE_CACHE_BYTES)?;
+impl Open {
+    fn open(dir: &Path) -> Result<Self, StoreError> {
+        let (mut db, mut is_copy) = open_to_read(dir, STATE_CACHE_BYTES)?;
         if guarded(dir, || Ok(db.tree_names()))?.iter().any(|name| name == b"job") {
             tracing::info!(dir = %dir.display(), "the state database is of format 1; it is made again from the log");
             drop(db);
             std::fs::remove_dir_all(dir).map_err(io_at("remove", dir))?;
-            db = open_sled(dir, STATE_CACHE_BYTES)?;
+            (db, is_copy) = (open_sled(dir, STATE_CACHE_BYTES)?, false);
         }
         let tree = |name: &str| CheckedTree::open(&db, dir, name);
         let (segments, latest) = (tree("segments")?, Pages(tree("latest")?));
@@ -62,7 +73,58 @@ impl State {
         if latest.0.mark() < segments.mark() {
             return Err(latest.0.damaged("it is older than tree `segments`"));
         }
-        Ok(Self { dir: dir.to_owned(), db, segments, latest, changing: Mutex::default() })
+        if is_copy {
+            tracing::warn!(dir = %dir.display(), "no space to open the state database; reading a copy in memory");
+        }
+        Ok(Self { db, segments, latest, is_copy, failed: AtomicBool::new(false) })
+    }
+
+    fn is_usable(&self, writes: bool) -> bool {
+        !self.failed.load(Ordering::Acquire) && !(writes && self.is_copy)
+    }
+}
+
+impl State {
+    /// Opens or creates it, and adds it up.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let open = RwLock::new(Some(Open::open(dir)?));
+        Ok(Self { dir: dir.to_owned(), open, changing: Mutex::default() })
+    }
+
+    /// Runs something on the open database. One that failed is opened again first.
+    fn with<T>(
+        &self,
+        writes: bool,
+        work: impl FnOnce(&Open) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let run = |open: &Open| {
+            work(open).inspect_err(|error| {
+                if matches!(error, StoreError::Io { .. }) {
+                    open.failed.store(true, Ordering::Release);
+                }
+            })
+        };
+        if let Some(open) = &*self.open.read().unwrap_or_else(PoisonError::into_inner)
+            && open.is_usable(writes)
+        {
+            return run(open);
+        }
+        let mut slot = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if !slot.as_ref().is_some_and(|open| open.is_usable(writes)) {
+            let failed = slot.take();
+            guarded(&self.dir, || {
+                drop(failed);
+                Ok(())
+            })?;
+            *slot = Some(Open::open(&self.dir)?);
+        }
+        match &*slot {
+            Some(open) if open.is_usable(writes) => run(open),
+            _ => {
+                let why = rustix::io::Errno::NOSPC.into();
+                Err(StoreError::Io { action: "write to", path: self.dir.clone(), why })
+            }
+        }
     }
 
     /// Takes over what a finished segment knows. Durable when it returns. Of what was known of the last jobs, rows whose
@@ -75,17 +137,24 @@ impl State {
         fresh: &[LatestRow<'_>],
         there: impl Fn(SeqNo) -> bool,
     ) -> Result<(), StoreError> {
-        let mark = self.take_latest(fresh, there)?;
-        // The rows are durable before the segment counts as applied.
-        flush_and_sync(&self.db, &self.dir)?;
-        self.segments.put([(segment_key(class_name, segment), facts.to_bytes())], mark)?;
-        flush_and_sync(&self.db, &self.dir)
+        self.with(true, |open| {
+            let mark = self.take_latest(open, fresh, there)?;
+            // The rows are durable before the segment counts as applied.
+            flush_and_sync(&open.db, &self.dir)?;
+            open.segments.put([(segment_key(class_name, segment), facts.to_bytes())], mark)?;
+            flush_and_sync(&open.db, &self.dir)
+        })
     }
 
     /// The mark of `latest` thereafter.
-    fn take_latest(&self, fresh: &[LatestRow<'_>], there: impl Fn(SeqNo) -> bool) -> Result<u64, StoreError> {
+    fn take_latest(
+        &self,
+        open: &Open,
+        fresh: &[LatestRow<'_>],
+        there: impl Fn(SeqNo) -> bool,
+    ) -> Result<u64, StoreError> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = latest::all(&self.latest)?;
+        let known = latest::all(&open.latest)?;
         let mut rows: BTreeMap<Pair<'_>, (SeqNo, &str)> = BTreeMap::new();
         for LatestJob { fun, minion, seq, jid } in known.iter().filter(|row| there(row.seq)) {
             rows.insert((fun, minion), (*seq, jid));
@@ -102,15 +171,19 @@ impl State {
             .collect();
         let mut writer = PageWriter::new().map_err(io_at("pack rows for", &self.dir))?;
         latest::write(&mut writer, &rows).map_err(io_at("pack rows for", &self.dir))?;
-        let mark = self.latest.0.mark() + 1;
-        self.latest.0.replace(writer.rows(), mark)?;
+        let mark = open.latest.0.mark() + 1;
+        open.latest.0.replace(writer.rows(), mark)?;
         Ok(mark)
     }
 
-    /// Takes a segment out of the catalogue, before its directory goes. Durable when it returns.
-    pub fn forget(&self, class_name: &str, segment: SeqNo) -> Result<(), StoreError> {
-        self.segments.remove(&segment_key(class_name, segment))?;
-        flush_and_sync(&self.db, &self.dir)
+    /// Takes dropped segments out of the catalogue. Durable when it returns.
+    pub fn forget<'a>(&self, segments: impl IntoIterator<Item = (&'a str, SeqNo)>) -> Result<(), StoreError> {
+        self.with(true, |open| {
+            for (class_name, segment) in segments {
+                open.segments.remove(&segment_key(class_name, segment))?;
+            }
+            flush_and_sync(&open.db, &self.dir)
+        })
     }
 
     /// Gives up last jobs that are `gone`; where one was, the last of those that `stay` takes its place. Durable when it
@@ -118,32 +191,38 @@ impl State {
     pub fn forget_latest(&self, gone: &[LatestJob], stay: &[LatestJob]) -> Result<(), StoreError> {
         let gone: HashSet<SeqNo> = gone.iter().map(|row| row.seq).collect();
         let stay: Vec<LatestRow<'_>> = stay.iter().map(LatestJob::row).collect();
-        let mark = self.take_latest(&stay, |seq| !gone.contains(&seq))?;
-        flush_and_sync(&self.db, &self.dir)?;
-        self.segments.put([], mark)?;
-        flush_and_sync(&self.db, &self.dir)
+        self.with(true, |open| {
+            let mark = self.take_latest(open, &stay, |seq| !gone.contains(&seq))?;
+            flush_and_sync(&open.db, &self.dir)?;
+            open.segments.put([], mark)?;
+            flush_and_sync(&open.db, &self.dir)
+        })
     }
 
     /// The catalogue: every segment that has been applied.
     pub fn segments(&self) -> Result<Vec<Known>, StoreError> {
-        let rows = self.segments.with_prefix(b"")?;
+        self.with(false, |open| Self::known(&open.segments))
+    }
+
+    fn known(segments: &CheckedTree) -> Result<Vec<Known>, StoreError> {
+        let rows = segments.with_prefix(b"")?;
         let known = |(key, value): &super::checked::Row| {
             let (name, seq) = key.split_last_chunk::<8>()?;
             let name = std::str::from_utf8(name.strip_suffix(&[0])?).ok()?;
             Some((name.to_owned(), SeqNo(u64::from_be_bytes(*seq)), Facts::from_bytes(value)?))
         };
         let known: Option<Vec<Known>> = rows.iter().map(known).collect();
-        known.ok_or_else(|| self.segments.damaged("a row cannot be read"))
+        known.ok_or_else(|| segments.damaged("a row cannot be read"))
     }
 
     /// Per minion the last job that ran a function.
     pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
-        Ok(latest::of_function(&self.latest, fun)?.into_iter().collect())
+        self.with(false, |open| Ok(latest::of_function(&open.latest, fun)?.into_iter().collect()))
     }
 
     /// Every function's every minion.
     pub fn latest(&self) -> Result<Vec<LatestJob>, StoreError> {
-        latest::all(&self.latest)
+        self.with(false, |open| latest::all(&open.latest))
     }
 }
 
@@ -163,13 +242,15 @@ mod tests {
             |seq| LatestRow { fun: b"test.ping", minion: b"web1", seq: SeqNo(seq), jid: seq.to_string() };
         let state = State::open(dir.path()).unwrap();
         state.apply("jobs", SeqNo(1), &Facts::default(), &[row(1)], |_| true).unwrap();
-        let old: Vec<_> = state.db.open_tree("latest").unwrap().iter().map(Result::unwrap).collect();
+        let tree =
+            |state: &State| state.open.read().unwrap().as_ref().unwrap().db.open_tree("latest").unwrap();
+        let old: Vec<_> = tree(&state).iter().map(Result::unwrap).collect();
         state.apply("jobs", SeqNo(9), &Facts::default(), &[row(9)], |_| true).unwrap();
         drop(state);
 
         let state = State::open(dir.path()).unwrap();
         assert_eq!(state.latest_of("test.ping").unwrap()["web1"].seq, SeqNo(9));
-        let raw = state.db.open_tree("latest").unwrap();
+        let raw = tree(&state);
         raw.clear().unwrap();
         for (key, value) in old {
             raw.insert(key, value).unwrap();
@@ -178,6 +259,26 @@ mod tests {
         drop((raw, state));
         let error = State::open(dir.path()).unwrap_err().to_string();
         assert!(error.contains("older"), "{error}");
+    }
+
+    /// sled answers nothing more after an error that it takes for the end.
+    #[test]
+    fn a_database_that_had_no_space_is_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::open(dir.path()).unwrap();
+        let refused =
+            || StoreError::Io { action: "write", path: PathBuf::new(), why: rustix::io::Errno::NOSPC.into() };
+        state.apply("jobs", SeqNo(1), &Facts::default(), &[], |_| true).unwrap();
+        assert!(state.with(true, |_| Err::<(), _>(refused())).unwrap_err().is_no_space());
+        let failed = |state: &State| !state.open.read().unwrap().as_ref().unwrap().is_usable(true);
+        assert!(failed(&state));
+        assert_eq!(state.segments().unwrap().len(), 1);
+        assert!(!failed(&state));
+        state.open.write().unwrap().as_mut().unwrap().is_copy = true;
+        assert_eq!(state.segments().unwrap().len(), 1, "a copy is read");
+        state.forget([("jobs", SeqNo(1))]).unwrap();
+        assert!(!failed(&state), "and given up for the one on disk before anything is written");
+        assert!(state.segments().unwrap().is_empty());
     }
 
     #[test]

@@ -24,6 +24,12 @@ mod lifecycle;
 /// The daemon on a disk that is full, slow or failing.
 mod bad_disks;
 
+/// The daemon on a real file system without a free block.
+mod full_disk;
+
+/// Log lines and output that cannot be written.
+mod log_output;
+
 /// Salt's calls over the local socket: what is stored, what is refused, what comes back.
 mod returner_calls;
 

@@ -17,7 +17,7 @@ use std::path::Path;
 use super::super::checked::CheckedTree;
 use super::super::error::{StoreError, io_at};
 use super::super::row::JobRow;
-use super::super::sleds::{flush_and_sync, guarded, open_sled};
+use super::super::sleds::{flush_and_sync, guarded, open_sled, open_to_read};
 use super::Place;
 use super::facts::Facts;
 use super::job::{Decoder, Encoder};
@@ -131,7 +131,7 @@ pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Fa
 impl SealedIndex {
     /// Opens the index of a sealed segment, and adds it up.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let db = open_sled(dir, INDEX_CACHE_BYTES)?;
+        let (db, _) = open_to_read(dir, INDEX_CACHE_BYTES)?;
         if guarded(dir, || Ok(db.tree_names()))?.iter().any(|name| name == b"jid") {
             return Err(StoreError::Index { path: dir.to_owned(), what: OF_FORMAT_1.to_owned() });
         }

@@ -144,7 +144,7 @@ fn where_the_last_job_goes_an_older_one_that_was_stored_later_takes_its_place() 
         if !segment.is_finished() {
             break;
         }
-        shared.drop_segment(&segment).unwrap().unwrap();
+        shared.clear_trash(&[shared.drop_segment(&segment).unwrap().unwrap()]);
         assert!(rig.store.minions(false).unwrap().contains(&"db1".to_owned()));
     }
     assert_eq!(seen, [900, 700, 600, 500, 300].map(jid));

@@ -1,0 +1,254 @@
+//! A real ext4 without a free byte: senders get errors, space can be freed, nothing acknowledged is lost.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rmpv::Value;
+use saltcellar::api::client::ClientError;
+
+use crate::fake_daemon::program;
+use crate::harness::{Cellar, map, wait_for};
+use crate::testing::missing;
+
+/// An ext4 in a file, mounted as the state directory of a daemon; unmounted when dropped.
+struct SmallDisk {
+    state: PathBuf,
+}
+
+impl SmallDisk {
+    /// `None` where the test cannot run; the reason has been printed.
+    fn mount(dir: &Path, mebibytes: u64) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            missing("root, to mount an ext4");
+            return None;
+        }
+        let (image, state) = (dir.join("image"), dir.join("state"));
+        fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
+        fs::create_dir(&state).unwrap();
+        match Command::new("mkfs.ext4").args(["-q", "-F", "-m", "1"]).arg(&image).output() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                missing("mkfs.ext4 (e2fsprogs)");
+                return None;
+            }
+            made => assert!(made.unwrap().status.success(), "mkfs.ext4"),
+        }
+        let mounted = Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&state).output().unwrap();
+        if !mounted.status.success() {
+            let why = String::from_utf8_lossy(&mounted.stderr).into_owned();
+            let forbidden = ["permission denied", "not permitted", "failed to setup loop device"];
+            let is_forbidden = forbidden.iter().any(|words| why.to_lowercase().contains(words));
+            assert!(is_forbidden, "mount: {why}");
+            eprintln!("skipped: mounting is forbidden here, as in most containers: {why}");
+            return None;
+        }
+        let disk = Self { state };
+        fs::remove_dir(disk.state.join("lost+found")).unwrap();
+        disk.give_up_reserve();
+        Some(disk)
+    }
+
+    /// ext4 keeps blocks back for itself, from which it would serve some of what is asked of a full disk.
+    fn give_up_reserve(&self) {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let place = self.state.to_str().unwrap();
+        let line = mounts.lines().find(|line| line.split(' ').nth(1) == Some(place)).unwrap();
+        let device = line.split(' ').next().unwrap().trim_start_matches("/dev/");
+        fs::write(format!("/sys/fs/ext4/{device}/reserved_clusters"), "0").unwrap();
+    }
+
+    /// Writes until the file system has not one block left, not even for root.
+    fn fill(&self) {
+        let mut file =
+            fs::OpenOptions::new().create(true).append(true).open(self.state.join("filler.tmp")).unwrap();
+        let zeros = vec![0; 1 << 20];
+        let mut piece = zeros.len();
+        while piece > 0 {
+            if file.write_all(&zeros[..piece]).and_then(|()| file.sync_all()).is_err() {
+                piece /= 2;
+            }
+        }
+        assert_eq!(self.free(), 0);
+    }
+
+    fn free(&self) -> u64 {
+        rustix::fs::statvfs(&self.state).unwrap().f_bfree
+    }
+
+    /// Gives some blocks back.
+    fn shrink_filler(&self, bytes: u64) {
+        let file = fs::OpenOptions::new().write(true).open(self.state.join("filler.tmp")).unwrap();
+        file.set_len(file.metadata().unwrap().len() - bytes).unwrap();
+        file.sync_all().unwrap();
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(self.state.join("filler.tmp")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("--lazy").arg(&self.state).status();
+        assert!(std::thread::panicking() || unmounted.unwrap().success(), "umount {}", self.state.display());
+    }
+}
+
+fn jid(n: u64) -> String {
+    format!("20261121030955{n:06}")
+}
+
+/// About 40 KiB that do not pack well.
+fn noise(n: u64) -> String {
+    let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut text = String::new();
+    while text.len() < 40_000 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        text += &format!("{state:016x}");
+    }
+    text
+}
+
+fn put(cellar: &Cellar, n: u64) -> Result<Value, ClientError> {
+    let load = map(vec![
+        ("jid", jid(n).into()),
+        ("id", "web1".into()),
+        ("fun", "test.ping".into()),
+        ("return", noise(n).into()),
+    ]);
+    cellar.call("returner", vec![("load", load)])
+}
+
+fn is_there(cellar: &Cellar, n: u64) -> bool {
+    let found = cellar.ask("get_jid", vec![("jid", jid(n).into())]);
+    found["web1"]["return"] == Value::from(noise(n))
+}
+
+fn prune(cellar: &Cellar, more: &[&str]) -> String {
+    let output = program()
+        .args(["store", "prune", "--socket"])
+        .arg(cellar.socket())
+        .arg("--state-dir")
+        .arg(cellar.state_dir())
+        .args(more)
+        .output()
+        .unwrap();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}\n{}", cellar.log());
+    said
+}
+
+/// Nothing on the disk was taken for damaged or lost.
+fn assert_whole(cellar: &Cellar) {
+    for name in ["segments_missing", "frames_damaged", "indexes_rebuilt"] {
+        assert_eq!(cellar.counter(name), 0, "{name}\n{}", cellar.log());
+    }
+    assert!(!cellar.state_dir().join("state.damaged").exists(), "{}", cellar.log());
+}
+
+const SMALL_SEGMENTS: &str = "store:\n  segment_bytes_max: 1MiB\n  free_bytes_low: 0\n  free_bytes_min: 0\n";
+
+#[test]
+fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path(), 48) else { return };
+    fs::write(dir.path().join("c.yaml"), SMALL_SEGMENTS).unwrap();
+    let mut cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
+    let mut stored: Vec<u64> = (0..300).collect();
+    stored.iter().for_each(|n| drop(put(&cellar, *n).unwrap()));
+    wait_for("sealed segments", || (cellar.counter("segments_sealed") >= 5).then_some(()));
+
+    // Senders get errors; the daemon goes on.
+    disk.fill();
+    let mut refused = 0;
+    for n in 300..500 {
+        match put(&cellar, n) {
+            Ok(_) => stored.push(n),
+            Err(ClientError::Refused { message, .. }) => {
+                assert!(message.contains("No space left"), "{message}");
+                refused += 1;
+            }
+            Err(other) => panic!("{other}"),
+        }
+        if refused == 5 {
+            break;
+        }
+    }
+    assert_eq!(refused, 5, "the disk took everything");
+    assert!(stored.iter().all(|n| is_there(&cellar, *n)), "{}", cellar.log());
+
+    // Killed and started again without a free block, it serves what it had acknowledged.
+    cellar.kill();
+    disk.fill();
+    cellar.restart();
+    assert!(stored.iter().all(|n| is_there(&cellar, *n)), "{}", cellar.log());
+    assert_whole(&cellar);
+    disk.fill();
+
+    // Space that ends at any point of a commit, a sealing or a start; then a kill.
+    for round in 1..=12 {
+        disk.shrink_filler(round * 24 * 1024);
+        for n in round * 1_000..round * 1_000 + 40 {
+            if put(&cellar, n).is_ok() {
+                stored.push(n);
+            } else if n % 3 == 0 {
+                break;
+            }
+        }
+        cellar.kill();
+        cellar.restart();
+        assert!(stored.iter().all(|n| is_there(&cellar, *n)), "round {round}\n{}", cellar.log());
+        assert_whole(&cellar);
+    }
+    disk.fill();
+
+    // Pruning frees space, and entries are stored again.
+    let said = prune(&cellar, &["--class", "jobs", "--bytes", "4MiB"]);
+    assert!(disk.free() > 100, "{} blocks are free\n{said}", disk.free());
+    stored.retain(|n| is_there(&cellar, *n));
+    assert!((50..400).contains(&stored.len()), "{} are left\n{said}", stored.len());
+    for n in 20_000..20_020 {
+        put(&cellar, n).unwrap_or_else(|error| panic!("{error}\n{}", cellar.log()));
+        stored.push(n);
+    }
+    cellar.kill();
+    cellar.restart();
+    assert!(stored.iter().all(|n| is_there(&cellar, *n)), "{}", cellar.log());
+    assert_whole(&cellar);
+
+    // The same without a daemon, on a store that had no trash yet.
+    disk.fill();
+    assert!(cellar.terminate(), "{}", cellar.log());
+    fs::remove_dir(cellar.state_dir().join("trash")).unwrap();
+    disk.fill();
+    let said = prune(&cellar, &["--class", "jobs", "--bytes", "2MiB"]);
+    assert!(disk.free() > 100, "{} blocks are free\n{said}", disk.free());
+
+    // Retention does it by itself where it is to keep space free.
+    disk.make_room();
+    fs::write(
+        cellar.dir.path().join("c.yaml"),
+        SMALL_SEGMENTS.replace("free_bytes_low: 0", "free_bytes_low: 6MiB"),
+    )
+    .unwrap();
+    cellar.restart();
+    stored.retain(|n| is_there(&cellar, *n));
+    for n in 30_000..30_300 {
+        put(&cellar, n).unwrap();
+        stored.push(n);
+    }
+    disk.fill();
+    wait_for("free space", || (disk.free() * 4096 > 4 << 20).then_some(()));
+    put(&cellar, 40_000).unwrap();
+    cellar.kill();
+    cellar.restart();
+    assert!(is_there(&cellar, 40_000));
+    assert_whole(&cellar);
+    assert!(cellar.terminate(), "{}", cellar.log());
+    drop(cellar);
+    drop(disk);
+}
