@@ -17,7 +17,7 @@
 //! create=EIO@1+:log/jobs     every file that is made and has `log/jobs` in its path
 //! ```
 //!
-//! The acts are those of [`Act`]: `create`, `write`, `sync`, `set_len`, `make_dir`, `sync_dir`, `rename`, `remove`.
+//! The acts are those of [`Act`]: `create`, `read`, `write`, `sync`, `set_len`, `make_dir`, `sync_dir`, `rename`, `remove`.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -38,6 +38,8 @@ pub const VARIABLE: &str = "SALTCELLAR_TEST_MEDIUM";
 pub enum Act {
     /// Making a file.
     Create,
+    /// Reading from one.
+    Read,
     /// Writing to one.
     Write,
     /// Syncing one.
@@ -56,8 +58,9 @@ pub enum Act {
 
 impl Act {
     /// All of them, with their words in a plan.
-    pub const ALL: [(Act, &'static str); 8] = [
+    pub const ALL: [(Act, &'static str); 9] = [
         (Act::Create, "create"),
+        (Act::Read, "read"),
         (Act::Write, "write"),
         (Act::Sync, "sync"),
         (Act::SetLen, "set_len"),
@@ -388,6 +391,7 @@ impl MediumFile for FaultyFile {
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.check(Act::Read)?;
         self.file.read_exact_at(buffer, offset)
     }
 
@@ -435,6 +439,10 @@ mod tests {
         medium.create(&dir.path().join("other")).unwrap().sync_all().unwrap();
         plan.heal();
         file.sync_data().unwrap();
+        plan.add(Fault::once(Act::Read, Errno::IO));
+        let why = file.read_exact_at(&mut [0; 5], 0).unwrap_err();
+        assert_eq!(why.raw_os_error(), Some(Errno::IO.raw_os_error()));
+        file.read_exact_at(&mut [0; 5], 0).unwrap();
         assert_eq!((plan.count(Act::Write), plan.count(Act::Sync)), (3, 4));
     }
 
@@ -466,7 +474,7 @@ mod tests {
 
     #[test]
     fn a_word_that_makes_no_sense_is_named() {
-        for word in ["write", "write=EBUSY", "write=EIO@x", "read=EIO", "sync_delay_ms=slow", "space=7"] {
+        for word in ["write", "write=EBUSY", "write=EIO@x", "look=EIO", "sync_delay_ms=slow", "space=7"] {
             assert_eq!(Plan::read(&format!("room=7 {word}")).unwrap_err(), word);
         }
     }

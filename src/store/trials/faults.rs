@@ -92,7 +92,8 @@ fn a_disk_that_fills_up_and_dies_loses_nothing_that_was_answered() {
 
 #[test]
 fn whatever_act_fails_is_told_and_the_store_goes_on() {
-    for (act, _) in Act::ALL {
+    // Reads that fail concern who reads.
+    for (act, _) in Act::ALL.into_iter().filter(|(act, _)| *act != Act::Read) {
         for (errno, from) in [(Errno::NOSPC, 1), (Errno::IO, 1), (Errno::IO, 2)] {
             let mut house = House::new(TINY);
             house.plan.add(Fault { from, ..Fault::lasting(act, errno) });
