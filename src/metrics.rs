@@ -49,6 +49,8 @@ counters! {
     duplicates_folded,
     /// Returns of one (jid, minion) that differ from the first one; they are stored as history.
     returns_differing,
+    /// Blocks of the log that could not be read while the duplicate memory was refilled at start; copies of their entries are not recognised.
+    blocks_unread_at_start,
     /// Entries not stored because a write or a sync failed; their senders were told.
     entries_failed,
     /// Syncs that failed after their entries had been answered; with durability `written` only.

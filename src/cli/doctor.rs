@@ -351,6 +351,11 @@ fn look_at_buses(found: &mut Findings, status: &Json) {
 /// Counters that stand for damage or loss, and what they mean.
 const TELLING: &[(&str, Verdict, &str)] = &[
     ("frames_damaged", Verdict::Problem, "blocks of the log are damaged: see `saltcellar store verify`"),
+    (
+        "blocks_unread_at_start",
+        Verdict::Problem,
+        "blocks of the log could not be read at start: see the log for the files, and `saltcellar store verify`",
+    ),
     ("segments_missing", Verdict::Problem, "segments were gone at start"),
     ("bus_events_lost", Verdict::Problem, "events of the bus were lost"),
     ("late_syncs_failed", Verdict::Problem, "entries were answered and perhaps not synced"),

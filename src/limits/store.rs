@@ -134,7 +134,7 @@ pub const HOLD_REASON_BYTES_MAX: usize = 1000;
 pub const SEALS_WAITING: usize = 2;
 
 /// Event fingerprints remembered to recognise what comes in by a second door: at least this many, at most
-/// twice as many, 24 bytes each. Salt's EventReturn may lag behind the bus by so many events.
+/// twice as many, 40 bytes each. Salt's EventReturn may lag behind the bus by so many events.
 pub const DEDUPE_WINDOW: usize = 128 * 1024;
 
 /// Bytes of blocks kept unpacked for readers.

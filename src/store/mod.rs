@@ -33,6 +33,7 @@ pub mod pattern;
 mod reach;
 mod reactor_file;
 pub mod read;
+mod refill;
 pub mod retention;
 mod rewrite;
 pub mod row;
@@ -66,13 +67,14 @@ use medium::Medium;
 
 use crate::channel::bounded;
 use crate::clock::{Clock, Micros};
-use crate::limits::{DEDUPE_WINDOW, INTAKE_BATCHES, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
+use crate::limits::{
+    DEDUPE_WINDOW, INTAKE_BATCHES, NUMBERS_AHEAD, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX,
+};
 use crate::metrics::Metrics;
-use crate::model::{Durability, Entry, SeqNo};
-use crate::wire::salt_event::prints_of;
+use crate::model::{Durability, SeqNo};
 use index::Facts;
 
-/// When a segment is finished, and an entry answered.
+/// When a segment is finished, and an entry answered; what is remembered and reserved.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// When an entry is answered.
@@ -81,15 +83,26 @@ pub struct Limits {
     pub segment_bytes_max: u64,
     /// Entries in it.
     pub segment_entries_max: u64,
+    /// Fingerprints in one generation of the duplicate memory.
+    pub dedupe_window: usize,
+    /// Sequence numbers reserved at once.
+    pub numbers_ahead: u64,
+}
+
+impl Limits {
+    /// Those of a daemon without a configuration.
+    pub const DEFAULT: Self = Self {
+        durability: Durability::Durable,
+        segment_bytes_max: SEGMENT_BYTES,
+        segment_entries_max: SEGMENT_ENTRIES_MAX,
+        dedupe_window: DEDUPE_WINDOW,
+        numbers_ahead: NUMBERS_AHEAD,
+    };
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            durability: Durability::Durable,
-            segment_bytes_max: SEGMENT_BYTES,
-            segment_entries_max: SEGMENT_ENTRIES_MAX,
-        }
+        Self::DEFAULT
     }
 }
 
@@ -332,7 +345,8 @@ impl Store {
                 }
             }
         }
-        for (name, first_seq) in known.into_keys() {
+        for ((name, first_seq), facts) in known {
+            next_seq = next_seq.max(facts.sums.last_seq.next());
             tell_missing(dir, &name, first_seq, &options.metrics);
         }
         let state_now = shared.state();
@@ -350,13 +364,11 @@ impl Store {
             });
             active.push(opened.transpose()?);
         }
-        let numbers = numbers::Numbers::open(medium, dir, next_seq)?;
+        let numbers = numbers::Numbers::open(medium, dir, next_seq, options.limits.numbers_ahead)?;
         shared.set_durable(numbers.next());
-        let mut dedupe = dedupe::Dedupe::new();
+        let mut dedupe = dedupe::Dedupe::new(options.limits.dedupe_window);
         let mut classifier = class::Classifier::new(&shared.classes);
-        for class in shared.classes.all() {
-            remember(&shared, class, &mut dedupe, &mut classifier)?;
-        }
+        refill::refill(&shared, options.limits.dedupe_window, &mut dedupe, &mut classifier);
         let packer = builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
         let (works_tx, works) = bounded("intake", INTAKE_BATCHES);
         let (seals_tx, seals) = bounded("seals", SEALS_WAITING);
@@ -484,49 +496,6 @@ fn keep_and_count_tail(segment: &segment::Segment, end: u64, size: u64, metrics:
         ),
     }
     metrics.tail_bytes_cut.add(size - end);
-}
-
-/// Lets the duplicate memory and the classifier see the newest entries of a class, as if they had just come.
-fn remember(
-    shared: &Shared,
-    class: Class,
-    dedupe: &mut dedupe::Dedupe,
-    classifier: &mut class::Classifier,
-) -> Result<(), StoreError> {
-    let mut wanted = DEDUPE_WINDOW;
-    let mut newest = Vec::new();
-    for segment in shared.segments(class).into_iter().rev() {
-        if wanted == 0 {
-            break;
-        }
-        let blocks = shared.ready(&segment)?.blocks().map_or(0, |blocks| blocks.metas().len());
-        let blocks = u32::try_from(blocks).expect("the blocks of a segment have numbers");
-        for number in (0..blocks).rev() {
-            if wanted == 0 {
-                break;
-            }
-            if let Some(view) = shared.block(&segment, number)? {
-                wanted = wanted.saturating_sub(view.len());
-                newest.push((segment.clone(), number));
-            }
-        }
-    }
-    for (segment, number) in newest.into_iter().rev() {
-        let Some(view) = shared.block(&segment, number)? else { continue };
-        let rows = view.rows();
-        for at in 0..view.len() {
-            let (tag, jid) = (rows.tag(at), rows.jid(at));
-            let Ok(body) = rows.body(at) else { continue };
-            let (kind, source, flags, retcode) =
-                (rows.kind(at), rows.source(at), rows.flags(at), rows.retcode(at));
-            let (minion, fun, at) = (rows.minion(at), rows.fun(at), rows.at(at));
-            let entry = Entry { kind, source, flags, at, tag: &tag, jid: &jid, minion, fun, retcode, body };
-            dedupe.judge(&entry, prints_of(&entry));
-            dedupe.keep_all();
-            classifier.class_of(&entry);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -12,8 +12,12 @@ use crate::store::log::LogFile;
 use crate::store::medium::Disk;
 use crate::store::medium::faults::Fault;
 
-const ROOMY: Limits =
-    Limits { durability: Durability::Durable, segment_bytes_max: 1 << 20, segment_entries_max: 1_000_000 };
+const ROOMY: Limits = Limits {
+    durability: Durability::Durable,
+    segment_bytes_max: 1 << 20,
+    segment_entries_max: 1_000_000,
+    ..Limits::DEFAULT
+};
 
 /// Something of every kind, in batches of `size`, none of it large.
 fn mixture(batches: usize, size: usize) -> Vec<Vec<Shape>> {
