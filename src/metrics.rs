@@ -63,6 +63,8 @@ counters! {
     entries_dropped,
     /// Attempts to let go of a segment that failed; the next round tries again.
     drops_failed,
+    /// Steps of the wall clock against the monotonic clock, or across a restart; deletion by age waits after each. See docs/STORE.md.
+    clock_steps,
     /// Events read off a bus and lost: memory and spill were full, or the store took others and never these.
     bus_events_lost,
     /// Gap records: stretches of time in which events of a bus may have been missed.

@@ -48,7 +48,6 @@ use crate::store::{Classes, FreeSpace, Limits, Options, Store};
 /// A running daemon.
 pub struct Daemon {
     store: Store,
-    clock: Clock,
     drain: Drain,
     /// Ends the waits of callers.
     waiting: Drain,
@@ -199,7 +198,6 @@ impl Daemon {
         tracing::info!(socket = %config.socket.display(), "listening");
         Ok(Self {
             store,
-            clock,
             drain,
             waiting,
             stop,
@@ -216,11 +214,8 @@ impl Daemon {
 
     /// Waits for SIGTERM or SIGINT, telling systemd's watchdog that all is well.
     pub fn wait_for_signal(&mut self) {
-        let Self { runtime, clock, store, reactor, signals, .. } = self;
-        let seen_s_ago = || {
-            let ago = clock.now().0.saturating_sub(store.appender_seen_at().0);
-            u64::try_from(ago / 1_000_000).unwrap_or(0)
-        };
+        let Self { runtime, store, reactor, signals, .. } = self;
+        let seen_s_ago = || store.appender_seen_ago().as_secs();
         runtime.block_on(async {
             let reload = async {
                 while signals.hup.recv().await.is_some() {

@@ -8,6 +8,7 @@
 //! The log alone is the truth. Everything in sled can be made again from it, and is, whenever it is missing or
 //! damaged. Sequence numbers only grow; nothing that was acknowledged is ever written again.
 
+mod age_clock;
 pub mod appender;
 pub mod block;
 pub mod block_v1;
@@ -47,9 +48,10 @@ pub mod tools;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
+pub use age_clock::Step;
 pub use appender::{Appender, Done, Intake};
 pub use class::{Class, Classes};
 pub use committer::Committer;
@@ -65,8 +67,10 @@ pub use seal::Sealer;
 
 use medium::Medium;
 
+use std::time::Duration;
+
 use crate::channel::bounded;
-use crate::clock::{Clock, Micros};
+use crate::clock::Clock;
 use crate::limits::{
     DEDUPE_WINDOW, INTAKE_BATCHES, NUMBERS_AHEAD, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX,
 };
@@ -168,6 +172,8 @@ struct Shared {
     medium: Arc<dyn Medium>,
     dir: PathBuf,
     clock: Clock,
+    /// Set when all segments are known.
+    age_clock: OnceLock<age_clock::AgeClock>,
     metrics: Arc<Metrics>,
     state: RwLock<Arc<state::State>>,
     classes: Classes,
@@ -179,8 +185,8 @@ struct Shared {
     news: follow::News,
     /// Does somebody react to what buses say?
     heard: AtomicBool,
-    /// When the appender last came round, microseconds since 1970.
-    beat: AtomicI64,
+    /// When the appender last came round, microseconds of the monotonic clock.
+    beat: AtomicU64,
     cache: cache::BlockCache,
     /// Segments whose sealed index is open.
     open: Mutex<VecDeque<Arc<segment::Segment>>>,
@@ -225,7 +231,7 @@ impl Shared {
     }
 
     fn beat(&self) {
-        self.beat.store(self.clock.now().0, Ordering::Relaxed);
+        self.beat.store(beat_of(&self.clock), Ordering::Relaxed);
     }
 
     fn set_durable(&self, next: SeqNo) {
@@ -241,9 +247,9 @@ impl Store {
         self.0.guard.refusal()
     }
 
-    /// When the appender last came round. It does at least every second, unless a disk holds it up.
-    pub fn appender_seen_at(&self) -> Micros {
-        Micros(self.0.beat.load(Ordering::Relaxed))
+    /// How long ago the appender last came round. It does at least every second, unless a disk holds it up.
+    pub fn appender_seen_ago(&self) -> Duration {
+        Duration::from_micros(beat_of(&self.0.clock).saturating_sub(self.0.beat.load(Ordering::Relaxed)))
     }
 
     /// Opens a state directory, making it if need be, and repairs what a crash left half done.
@@ -259,6 +265,7 @@ impl Store {
             medium: medium.clone(),
             dir: dir.clone(),
             clock: options.clock.clone(),
+            age_clock: OnceLock::new(),
             metrics: options.metrics.clone(),
             state: RwLock::new(Arc::new(reach::open_state(dir, &options.metrics)?)),
             segments: classes.all().map(|_| RwLock::default()).collect(),
@@ -267,7 +274,7 @@ impl Store {
             durable: AtomicU64::new(SeqNo::FIRST.0),
             news: follow::News::default(),
             heard: AtomicBool::new(false),
-            beat: AtomicI64::new(options.clock.now().0),
+            beat: AtomicU64::new(beat_of(&options.clock)),
             cache: cache::BlockCache::default(),
             open: Mutex::default(),
             moment: AtomicU64::new(1),
@@ -355,6 +362,7 @@ impl Store {
             shared.refill(&state_now)?;
         }
         drop((state, state_now));
+        shared.open_age_clock()?;
         let mut active = Vec::new();
         for class in shared.classes.configured() {
             let tail = tails.iter().position(|(c, ..)| *c == class).map(|at| tails.swap_remove(at));
@@ -402,6 +410,10 @@ impl Store {
         let retainer = Retainer { shared: shared.clone() };
         Ok(Opened { store: Store(shared), intake, appender, committer, sealer, retainer })
     }
+}
+
+fn beat_of(clock: &Clock) -> u64 {
+    u64::try_from(clock.monotonic().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The configured classes, and those that only the disk has.

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod bounds;
+mod clocks;
 mod damage;
 mod duplicates;
 mod following;

@@ -39,7 +39,7 @@ fn returns_replayed_after_a_restart_were_stored_twice_because_old_events_pushed_
         }
         rig.put(returns(Source::Returner)).unwrap();
         rig.close();
-        for window in [5, 64, 1000, 4000] {
+        for window in [16, 64, 1000, 4000] {
             let rig = Rig::open(dir.path(), windowed(window));
             rig.put(returns(Source::SpooledReturner)).unwrap();
             assert_eq!(of_jobs(&rig), 5, "{batches} batches, a window of {window}");
@@ -121,7 +121,7 @@ fn a_bad_sector_in_a_sealed_segment_stopped_the_start() {
     }
     super::super::retention_tests::settle(&rig);
     let sealed = rig.store.0.segments(Class::JOBS);
-    let bad = sealed.iter().filter(|segment| segment.is_finished()).next_back().unwrap();
+    let bad = sealed.iter().rfind(|segment| segment.is_finished()).unwrap();
     let blocks = rig.store.0.ready(bad).unwrap().blocks().unwrap().metas().len() as u64;
     let (path, of_bad) = (bad.dir().to_owned(), bad.sums());
     drop(sealed);
