@@ -3,9 +3,14 @@
 //! Everything else is handed a [`Clock`], which tests wind by hand. An instant is a [`Micros`]:
 //! microseconds since 1970 UTC, the resolution of a jid and of Salt's `_stamp`.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A span in microseconds.
+pub fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+}
 
 /// Microseconds since 1970-01-01 00:00 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -103,7 +108,15 @@ impl Civil {
 
 /// Where the time comes from.
 #[derive(Debug, Clone, Default)]
-pub struct Clock(Option<Arc<AtomicI64>>);
+pub struct Clock(Option<Arc<Hand>>);
+
+/// The two times of a clock that tests move.
+#[derive(Debug, Default)]
+struct Hand {
+    wall: AtomicI64,
+    /// Microseconds, as in [`Clock::monotonic`].
+    monotonic: AtomicU64,
+}
 
 impl Clock {
     /// The operating system's clock.
@@ -113,23 +126,41 @@ impl Clock {
 
     /// A clock that stands at `now` until [`Clock::wind`] moves it.
     pub fn hand_wound(now: Micros) -> Self {
-        Self(Some(Arc::new(AtomicI64::new(now.0))))
+        let (wall, monotonic) = (AtomicI64::new(now.0), AtomicU64::default());
+        Self(Some(Arc::new(Hand { wall, monotonic })))
     }
 
     /// What time it is. A clock set before 1970 reads 1970.
     pub fn now(&self) -> Micros {
         if let Some(hand) = &self.0 {
-            return Micros(hand.load(Ordering::Relaxed));
+            return Micros(hand.wall.load(Ordering::Relaxed));
         }
         #[expect(clippy::disallowed_methods, reason = "this is the one place")]
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
     }
 
-    /// Moves a hand-wound clock forward; does nothing to the real one.
+    /// Time since some moment of this process, which setting the clock does not change. While the system is suspended it stands.
+    pub fn monotonic(&self) -> Duration {
+        static START: OnceLock<Instant> = OnceLock::new();
+        match &self.0 {
+            Some(hand) => Duration::from_micros(hand.monotonic.load(Ordering::Relaxed)),
+            None => START.get_or_init(Instant::now).elapsed(),
+        }
+    }
+
+    /// Lets time pass on a hand-wound clock; does nothing to the real one. Backwards it is only set, as by [`Clock::set`].
     pub fn wind(&self, by_micros: i64) {
         if let Some(hand) = &self.0 {
-            hand.fetch_add(by_micros, Ordering::Relaxed);
+            hand.wall.fetch_add(by_micros, Ordering::Relaxed);
+            hand.monotonic.fetch_add(u64::try_from(by_micros).unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+
+    /// Sets a hand-wound clock: no time passes.
+    pub fn set(&self, now: Micros) {
+        if let Some(hand) = &self.0 {
+            hand.wall.store(now.0, Ordering::Relaxed);
         }
     }
 }

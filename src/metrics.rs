@@ -54,6 +54,8 @@ counters! {
     duplicates_folded,
     /// Returns of one (jid, minion) that differ from the first one; they are stored as history.
     returns_differing,
+    /// Blocks of the log that could not be read while the duplicate memory was refilled at start; copies of their entries are not recognised.
+    blocks_unread_at_start,
     /// Entries not stored because a write or a sync failed; their senders were told.
     entries_failed,
     /// Syncs that failed after their entries had been answered; with durability `written` only.
@@ -66,6 +68,8 @@ counters! {
     entries_dropped,
     /// Attempts to let go of a segment that failed; the next round tries again.
     drops_failed,
+    /// Steps of the wall clock against the monotonic clock, or across a restart; deletion by age waits after each. See docs/STORE.md.
+    clock_steps,
     /// Events read off a bus and lost: memory and spill were full, or the store took others and never these.
     bus_events_lost,
     /// Gap records: stretches of time in which events of a bus may have been missed.

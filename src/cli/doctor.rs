@@ -332,6 +332,35 @@ fn look_at_store(found: &mut Findings, client: &mut Client, status: &Json) {
         (number(space, "free_bytes"), number(space, "low_bytes"), number(space, "min_bytes"));
     let words = format!("{dir}: {what} ({free} bytes free, low below {low}, full below {min})");
     found.say(CHECK, verdict, words);
+    look_at_clock(found, &stats);
+}
+
+/// A wall clock that was set, as far as deletion by age is concerned.
+fn look_at_clock(found: &mut Findings, stats: &Json) {
+    const CHECK: &str = "clock";
+    let Some(step) = stats.get("clock_step").filter(|step| !step.is_null()) else {
+        return found.say(CHECK, Verdict::Ok, "deletion by age uses the system clock");
+    };
+    let ahead_s = step.get("ahead_s").and_then(Json::as_i64).unwrap_or(0);
+    let (by, wait) = (duration(ahead_s.unsigned_abs()), duration(number(step, "wait_s")));
+    let direction = if ahead_s < 0 { "behind" } else { "ahead of" };
+    let words = format!(
+        "the system clock is {by} {direction} the expected time: it was set, or the daemon was stopped for long; \
+         deletion by age uses the earlier of both times for another {wait}"
+    );
+    let why = "if the clock is wrong, entries would be deleted that are not old".to_owned();
+    let write = "if the clock is right: `saltcellar store prune`; if not, set the clock".to_owned();
+    found.advise(CHECK, Verdict::Warning, words, Advice { why, write });
+}
+
+/// A length of time in its two largest units.
+fn duration(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours) {
+        (0, 0) => format!("{minutes} min"),
+        (0, _) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
 }
 
 /// Buses that should be read and are not.
@@ -351,6 +380,11 @@ fn look_at_buses(found: &mut Findings, status: &Json) {
 /// Counters that stand for damage or loss, and what they mean.
 const TELLING: &[(&str, Verdict, &str)] = &[
     ("frames_damaged", Verdict::Problem, "blocks of the log are damaged: see `saltcellar store verify`"),
+    (
+        "blocks_unread_at_start",
+        Verdict::Problem,
+        "blocks of the log could not be read at start: see the log for the files, and `saltcellar store verify`",
+    ),
     ("segments_missing", Verdict::Problem, "segments were gone at start"),
     ("bus_events_lost", Verdict::Problem, "events of the bus were lost"),
     (

@@ -37,9 +37,7 @@ use crate::ingest::fire::Firer;
 use crate::ingest::gate::Gate;
 use crate::ingest::master_keys::MasterKeys;
 use crate::ingest::spill::{Fittings, hand_over_leftovers};
-use crate::limits::{
-    BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_PATIENCE, JOBS_READ_AT_ONCE, SEGMENT_ENTRIES_MAX,
-};
+use crate::limits::{BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_PATIENCE, JOBS_READ_AT_ONCE};
 use crate::metrics::Metrics;
 use crate::model::{JidKey, Kind};
 use crate::shutdown::Drain;
@@ -50,7 +48,6 @@ use crate::store::{Classes, FreeSpace, Limits, Options, Store};
 /// A running daemon.
 pub struct Daemon {
     store: Store,
-    clock: Clock,
     drain: Drain,
     /// Ends the waits of callers.
     waiting: Drain,
@@ -201,7 +198,6 @@ impl Daemon {
         tracing::info!(socket = %config.socket.display(), "listening");
         Ok(Self {
             store,
-            clock,
             drain,
             waiting,
             stop,
@@ -218,11 +214,8 @@ impl Daemon {
 
     /// Waits for SIGTERM or SIGINT, telling systemd's watchdog that all is well.
     pub fn wait_for_signal(&mut self) {
-        let Self { runtime, clock, store, reactor, signals, .. } = self;
-        let seen_s_ago = || {
-            let ago = clock.now().0.saturating_sub(store.appender_seen_at().0);
-            u64::try_from(ago / 1_000_000).unwrap_or(0)
-        };
+        let Self { runtime, store, reactor, signals, .. } = self;
+        let seen_s_ago = || store.appender_seen_ago().as_secs();
         runtime.block_on(async {
             let reload = async {
                 while signals.hup.recv().await.is_some() {
@@ -296,7 +289,7 @@ pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
         limits: Limits {
             durability: store.durability,
             segment_bytes_max: store.segment_bytes_max,
-            segment_entries_max: SEGMENT_ENTRIES_MAX,
+            ..Limits::DEFAULT
         },
         classes: Classes::new(&store.classes),
         free: FreeSpace { low: store.free_bytes_low.bytes(), min: store.free_bytes_min.bytes() },

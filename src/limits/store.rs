@@ -128,6 +128,19 @@ pub const SEGMENT_AGE_LOOK: Duration = Duration::from_secs(10);
 /// How long Salt's `keep_jobs_seconds` stands against a shorter one. Salt says it every minute.
 pub const SALT_WORD_LASTS: Duration = Duration::from_secs(3600);
 
+/// The wall clock was set if it differs from the monotonic clock by more than this since the last look. Deletion by age may
+/// come early by as much.
+pub const CLOCK_STEP: Duration = Duration::from_secs(300);
+
+/// Longest time between two runs that needs no confirmation: a start later than that looks like a clock that was set.
+pub const CLOCK_OFF_MAX: Duration = Duration::from_secs(86_400);
+
+/// How long a daemon runs after the wall clock was set ahead until deletion by age trusts it.
+pub const CLOCK_WAIT: Duration = Duration::from_secs(86_400);
+
+/// How often the time that deletion by age goes by is written down, so that the next start can compare.
+pub const CLOCK_SAVED_EVERY: Duration = Duration::from_secs(600);
+
 /// Jobs that can be held, and bytes of the reason for one. Each hold is looked up in each segment that is to go.
 pub const HOLDS_MAX: usize = 1000;
 /// See [`HOLDS_MAX`].
@@ -137,7 +150,7 @@ pub const HOLD_REASON_BYTES_MAX: usize = 1000;
 pub const SEALS_WAITING: usize = 2;
 
 /// Event fingerprints remembered to recognise what comes in by a second door: at least this many, at most
-/// twice as many, 24 bytes each. Salt's EventReturn may lag behind the bus by so many events.
+/// twice as many, 40 bytes each. Salt's EventReturn may lag behind the bus by so many events.
 pub const DEDUPE_WINDOW: usize = 128 * 1024;
 
 /// Bytes of blocks kept unpacked for readers.

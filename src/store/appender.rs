@@ -360,13 +360,21 @@ impl Appender {
         }
     }
 
-    /// Judges, numbers and packs the entries of a batch.
+    /// Checks, numbers and packs the entries of a batch.
     fn take(&mut self, work: Work) {
         let Work { batch, done } = work;
         let bytes = batch.bytes();
-        if let Some(words) = self.shared.guard.refusal().filter(|_| !batch.is_empty()) {
+        let refused = match self.shared.guard.refusal().filter(|_| !batch.is_empty()) {
+            Some(words) => Some((words, &self.shared.metrics.entries_refused_disk_full)),
+            // Before anything is judged: nothing of this batch has to be undone, and others are not concerned.
+            None => self.numbers.reserve(batch.len()).err().map(|error| {
+                tracing::error!(%error, "cannot reserve sequence numbers, batch rejected");
+                (error.to_string(), &self.shared.metrics.entries_failed)
+            }),
+        };
+        if let Some((words, counter)) = refused {
             self.intake_bytes.fetch_sub(bytes, Ordering::AcqRel);
-            self.shared.metrics.entries_refused_disk_full.add(batch.len() as u64);
+            counter.add(batch.len() as u64);
             if let Some(done) = done {
                 done(Err(words));
             }
@@ -379,16 +387,14 @@ impl Appender {
         }
         if let Err(error) = outcome {
             tracing::error!(%error, "entries could not be stored; their senders are told");
+            // The commit under way may still succeed, and what it stores must stay remembered.
+            self.wait_for_idle();
+            self.learn();
             self.fail(&error.to_string());
         }
     }
 
     fn pack(&mut self, batch: &Arc<Batch>) -> Result<(), StoreError> {
-        let reserved = self.numbers.reserve(batch.len());
-        if reserved.is_err() {
-            self.shared.metrics.entries_failed.add(batch.len() as u64);
-        }
-        reserved?;
         self.dedupe.note_heard(self.shared.heard.load(Ordering::Relaxed));
         for (at, (mut entry, prints)) in batch.entries().enumerate() {
             let prints = prints.unwrap_or_else(|| prints_of(&entry));

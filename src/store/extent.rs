@@ -1,10 +1,12 @@
 //! What a segment has: entries, jobs, bytes, times.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::index::Sums;
 use super::segment::{Segment, with_memory};
-use crate::clock::Micros;
+use crate::clock::{Micros, micros};
+use crate::limits::SEGMENT_AGE_MAX;
 
 /// What a segment has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,6 +67,36 @@ impl Segment {
         }
         extent
     }
+}
+
+/// When the newest entry of each segment came in, as far as the segments of a class, the oldest first, can tell. It is the
+/// latest time of its entries, unless that is certainly wrong:
+///
+/// - In the future (a caller named it, or the clock was ahead): then the next log was begun no earlier, and a
+///   growing segment is finished after [`SEGMENT_AGE_MAX`].
+/// - In a log that was begun before an older one by its header (the clock had been set back): then it is not earlier than the
+///   entries before it.
+pub(super) fn arrivals(extents: &[(Arc<Segment>, Extent)], now: Micros) -> Vec<Micros> {
+    let created = |segment: &Segment| Some(segment.log().created()).filter(|at| *at != Micros::default());
+    let mut next = None;
+    let mut found = Vec::with_capacity(extents.len());
+    for (segment, extent) in extents.iter().rev() {
+        let begun = created(segment);
+        let finished = || Some(Micros(begun?.0.saturating_add(micros(SEGMENT_AGE_MAX))));
+        let in_time = extent.at_max <= now;
+        found.push(if in_time { extent.at_max } else { next.or_else(finished).unwrap_or(extent.at_max) });
+        next = next.into_iter().chain(begun).min();
+    }
+    found.reverse();
+    let (mut begun_last, mut newest) = (Micros(i64::MIN), Micros(i64::MIN));
+    for ((segment, _), at) in extents.iter().zip(&mut found) {
+        let begun = created(segment).unwrap_or(begun_last);
+        if begun < begun_last {
+            *at = newest.max(*at);
+        }
+        (begun_last, newest) = (begun.max(begun_last), newest.max(*at));
+    }
+    found
 }
 
 /// Bytes that a directory takes on the disk.

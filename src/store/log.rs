@@ -291,7 +291,11 @@ impl LogFile {
         first_seq: SeqNo,
     ) -> Result<Self, StoreError> {
         let log = Self::bare(medium, path)?;
-        let Some(header) = log.header()? else {
+        let header = log.header().unwrap_or_else(|error| {
+            tracing::error!(%error, offset = 0, "cannot read the header of a log");
+            None
+        });
+        let Some(header) = header else {
             tracing::error!(path = %path.display(), offset = 0, "the header of a log is damaged; its frames are read all the same");
             return Ok(log);
         };

@@ -8,6 +8,7 @@
 //! The log alone is the truth. Everything in sled can be made again from it, and is, whenever it is missing or
 //! damaged. Sequence numbers only grow; nothing that was acknowledged is ever written again.
 
+mod age_clock;
 pub mod appender;
 pub mod block;
 pub mod block_v1;
@@ -33,6 +34,7 @@ pub mod pattern;
 mod reach;
 mod reactor_file;
 pub mod read;
+mod refill;
 pub mod retention;
 mod rewrite;
 pub mod row;
@@ -46,9 +48,10 @@ pub mod tools;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
+pub use age_clock::Step;
 pub use appender::{Appender, Done, Intake};
 pub use class::{Class, Classes};
 pub use committer::Committer;
@@ -64,15 +67,18 @@ pub use seal::Sealer;
 
 use medium::Medium;
 
+use std::time::Duration;
+
 use crate::channel::bounded;
-use crate::clock::{Clock, Micros};
-use crate::limits::{DEDUPE_WINDOW, INTAKE_BATCHES, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
+use crate::clock::Clock;
+use crate::limits::{
+    DEDUPE_WINDOW, INTAKE_BATCHES, NUMBERS_AHEAD, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX,
+};
 use crate::metrics::Metrics;
-use crate::model::{Durability, Entry, SeqNo};
-use crate::wire::salt_event::prints_of;
+use crate::model::{Durability, SeqNo};
 use index::Facts;
 
-/// When a segment is finished, and an entry answered.
+/// When a segment is finished, and an entry answered; what is remembered and reserved.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// When an entry is answered.
@@ -81,15 +87,26 @@ pub struct Limits {
     pub segment_bytes_max: u64,
     /// Entries in it.
     pub segment_entries_max: u64,
+    /// Fingerprints in one generation of the duplicate memory.
+    pub dedupe_window: usize,
+    /// Sequence numbers reserved at once.
+    pub numbers_ahead: u64,
+}
+
+impl Limits {
+    /// Those of a daemon without a configuration.
+    pub const DEFAULT: Self = Self {
+        durability: Durability::Durable,
+        segment_bytes_max: SEGMENT_BYTES,
+        segment_entries_max: SEGMENT_ENTRIES_MAX,
+        dedupe_window: DEDUPE_WINDOW,
+        numbers_ahead: NUMBERS_AHEAD,
+    };
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            durability: Durability::Durable,
-            segment_bytes_max: SEGMENT_BYTES,
-            segment_entries_max: SEGMENT_ENTRIES_MAX,
-        }
+        Self::DEFAULT
     }
 }
 
@@ -155,6 +172,8 @@ struct Shared {
     medium: Arc<dyn Medium>,
     dir: PathBuf,
     clock: Clock,
+    /// Set when all segments are known.
+    age_clock: OnceLock<age_clock::AgeClock>,
     metrics: Arc<Metrics>,
     state: RwLock<Arc<state::State>>,
     classes: Classes,
@@ -166,8 +185,8 @@ struct Shared {
     news: follow::News,
     /// Does somebody react to what buses say?
     heard: AtomicBool,
-    /// When the appender last came round, microseconds since 1970.
-    beat: AtomicI64,
+    /// When the appender last came round, microseconds of the monotonic clock.
+    beat: AtomicU64,
     cache: cache::BlockCache,
     /// Segments whose sealed index is open.
     open: Mutex<VecDeque<Arc<segment::Segment>>>,
@@ -212,7 +231,7 @@ impl Shared {
     }
 
     fn beat(&self) {
-        self.beat.store(self.clock.now().0, Ordering::Relaxed);
+        self.beat.store(beat_of(&self.clock), Ordering::Relaxed);
     }
 
     fn set_durable(&self, next: SeqNo) {
@@ -228,9 +247,9 @@ impl Store {
         self.0.guard.refusal()
     }
 
-    /// When the appender last came round. It does at least every second, unless a disk holds it up.
-    pub fn appender_seen_at(&self) -> Micros {
-        Micros(self.0.beat.load(Ordering::Relaxed))
+    /// How long ago the appender last came round. It does at least every second, unless a disk holds it up.
+    pub fn appender_seen_ago(&self) -> Duration {
+        Duration::from_micros(beat_of(&self.0.clock).saturating_sub(self.0.beat.load(Ordering::Relaxed)))
     }
 
     /// Opens a state directory, making it if need be, and repairs what a crash left half done.
@@ -251,6 +270,7 @@ impl Store {
             medium: medium.clone(),
             dir: dir.clone(),
             clock: options.clock.clone(),
+            age_clock: OnceLock::new(),
             metrics: options.metrics.clone(),
             state: RwLock::new(Arc::new(reach::open_state(dir, &options.metrics)?)),
             segments: classes.all().map(|_| RwLock::default()).collect(),
@@ -259,7 +279,7 @@ impl Store {
             durable: AtomicU64::new(SeqNo::FIRST.0),
             news: follow::News::default(),
             heard: AtomicBool::new(false),
-            beat: AtomicI64::new(options.clock.now().0),
+            beat: AtomicU64::new(beat_of(&options.clock)),
             cache: cache::BlockCache::default(),
             open: Mutex::default(),
             moment: AtomicU64::new(1),
@@ -337,6 +357,9 @@ impl Store {
                 }
             }
         }
+        for facts in known.values() {
+            next_seq = next_seq.max(facts.sums.last_seq.next());
+        }
         // What retention had dropped when the daemon ended is not lost; the retainer goes on with it.
         let dropped = dropping::left_in_trash(dir);
         known.retain(|(name, first_seq), _| {
@@ -351,6 +374,7 @@ impl Store {
             shared.refill(&state_now)?;
         }
         drop((state, state_now));
+        shared.open_age_clock()?;
         let mut active = Vec::new();
         for class in shared.classes.configured() {
             let tail = tails.iter().position(|(c, ..)| *c == class).map(|at| tails.swap_remove(at));
@@ -360,13 +384,11 @@ impl Store {
             });
             active.push(opened.transpose()?);
         }
-        let numbers = numbers::Numbers::open(medium, dir, next_seq)?;
+        let numbers = numbers::Numbers::open(medium, dir, next_seq, options.limits.numbers_ahead)?;
         shared.set_durable(numbers.next());
-        let mut dedupe = dedupe::Dedupe::new();
+        let mut dedupe = dedupe::Dedupe::new(options.limits.dedupe_window);
         let mut classifier = class::Classifier::new(&shared.classes);
-        for class in shared.classes.all() {
-            remember(&shared, class, &mut dedupe, &mut classifier)?;
-        }
+        refill::refill(&shared, options.limits.dedupe_window, &mut dedupe, &mut classifier);
         let packer = builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
         let (works_tx, works) = bounded("intake", INTAKE_BATCHES);
         let (seals_tx, seals) = bounded("seals", SEALS_WAITING);
@@ -400,6 +422,10 @@ impl Store {
         let retainer = Retainer { shared: shared.clone() };
         Ok(Opened { store: Store(shared), intake, appender, committer, sealer, retainer })
     }
+}
+
+fn beat_of(clock: &Clock) -> u64 {
+    u64::try_from(clock.monotonic().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The configured classes, and those that only the disk has.
@@ -494,49 +520,6 @@ fn keep_and_count_tail(segment: &segment::Segment, end: u64, size: u64, metrics:
         ),
     }
     metrics.tail_bytes_cut.add(size - end);
-}
-
-/// Lets the duplicate memory and the classifier see the newest entries of a class, as if they had just come.
-fn remember(
-    shared: &Shared,
-    class: Class,
-    dedupe: &mut dedupe::Dedupe,
-    classifier: &mut class::Classifier,
-) -> Result<(), StoreError> {
-    let mut wanted = DEDUPE_WINDOW;
-    let mut newest = Vec::new();
-    for segment in shared.segments(class).into_iter().rev() {
-        if wanted == 0 {
-            break;
-        }
-        let blocks = shared.ready(&segment)?.blocks().map_or(0, |blocks| blocks.metas().len());
-        let blocks = u32::try_from(blocks).expect("the blocks of a segment have numbers");
-        for number in (0..blocks).rev() {
-            if wanted == 0 {
-                break;
-            }
-            if let Some(view) = shared.block(&segment, number)? {
-                wanted = wanted.saturating_sub(view.len());
-                newest.push((segment.clone(), number));
-            }
-        }
-    }
-    for (segment, number) in newest.into_iter().rev() {
-        let Some(view) = shared.block(&segment, number)? else { continue };
-        let rows = view.rows();
-        for at in 0..view.len() {
-            let (tag, jid) = (rows.tag(at), rows.jid(at));
-            let Ok(body) = rows.body(at) else { continue };
-            let (kind, source, flags, retcode) =
-                (rows.kind(at), rows.source(at), rows.flags(at), rows.retcode(at));
-            let (minion, fun, at) = (rows.minion(at), rows.fun(at), rows.at(at));
-            let entry = Entry { kind, source, flags, at, tag: &tag, jid: &jid, minion, fun, retcode, body };
-            dedupe.judge(&entry, prints_of(&entry));
-            dedupe.keep_all();
-            classifier.class_of(&entry);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@
 //!
 //! # Which, and when
 //!
-//! - age: its newest entry came in longer ago than the class keeps, so every entry is kept at least so long
+//! - age: its newest entry came in longer ago than the class keeps, so every entry is kept at least so long. The time is that of
+//!   the age clock (see `age_clock`), which does not follow a wall clock that was set ahead. Where the segments of a class
+//!   show that an entry's time is wrong, it does not count (see `extent`)
 //! - bytes, entries: the class as a whole, the growing segment included, has more
 //! - space: the disk is nearly full (see `guard`). The classes are given up in the order of the configuration's list, each
 //!   from its oldest segment on; `events` and then `jobs` stand at its end unless the list has them elsewhere.
@@ -24,15 +26,15 @@ use std::time::Duration;
 use super::class::Class;
 use super::dropping::left_in_trash;
 use super::error::StoreError;
-use super::extent::Extent;
+use super::extent::{Extent, arrivals};
 use super::guard::Room;
 use super::hold::Hold;
 use super::segment::Segment;
 use super::{Shared, Store};
-use crate::clock::Micros;
+use crate::clock::{Micros, micros};
 use crate::limits::{
-    GUARD_LOOK, GUARD_LOOK_IDLE, RETENTION_ROUND, SALT_WORD_LASTS, SEGMENT_AGE_MAX, SEGMENT_AGE_MIN,
-    SEGMENT_BYTES_MIN, SEGMENT_ENTRIES_MIN, SEGMENTS_PER_BOUND,
+    CLOCK_STEP, GUARD_LOOK, GUARD_LOOK_IDLE, RETENTION_ROUND, SALT_WORD_LASTS, SEGMENT_AGE_MAX,
+    SEGMENT_AGE_MIN, SEGMENT_BYTES_MIN, SEGMENT_ENTRIES_MIN, SEGMENTS_PER_BOUND,
 };
 use crate::model::{Age, JidKey, Keep, SeqNo};
 
@@ -107,8 +109,8 @@ pub(super) struct Retention {
     round: Mutex<()>,
     wish: Mutex<Wish>,
     woken: Condvar,
-    /// Salt's word in seconds, and when it was said last.
-    salt: Mutex<Option<(u64, Micros)>>,
+    /// Salt's word in seconds, and when it was said last by the monotonic clock.
+    salt: Mutex<Option<(u64, Duration)>>,
 }
 
 #[derive(Debug, Default)]
@@ -137,18 +139,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn micros(length: Duration) -> i64 {
-    i64::try_from(length.as_micros()).unwrap_or(i64::MAX)
-}
-
 impl Retention {
     /// Takes Salt's word: keep jobs for so many seconds, for ever if there are none.
-    pub(super) fn salt_says(&self, seconds: u64, now: Micros) {
+    pub(super) fn salt_says(&self, seconds: u64, now: Duration) {
         let seconds = if seconds == 0 { u64::MAX } else { seconds };
         let mut salt = lock(&self.salt);
-        let stands = salt.is_some_and(|(known, at)| {
-            known > seconds && now.0.saturating_sub(at.0) < micros(SALT_WORD_LASTS)
-        });
+        let stands =
+            salt.is_some_and(|(known, at)| known > seconds && now.saturating_sub(at) < SALT_WORD_LASTS);
         if !stands {
             *salt = Some((seconds, now));
         }
@@ -209,23 +206,20 @@ impl Retainer {
             let _one = lock(&shared.retention.round);
             shared.clear_trash(&left_in_trash(&shared.dir));
         }
-        let mut last = shared.clock.now();
+        let mut last = shared.clock.monotonic();
         loop {
-            // A clock that was set back makes a round due.
-            let due_in = |last: Micros| match shared.clock.now().0.checked_sub(last.0) {
-                Some(elapsed @ 0..) => {
-                    RETENTION_ROUND.saturating_sub(Duration::from_micros(elapsed.cast_unsigned()))
-                }
-                _ => Duration::ZERO,
+            let due_in = |last: Duration| {
+                RETENTION_ROUND.saturating_sub(shared.clock.monotonic().saturating_sub(last))
             };
             let look = if shared.guard.room() == Room::Ample { GUARD_LOOK_IDLE } else { GUARD_LOOK };
             let woken = shared.retention.wait(due_in(last).min(look));
             if woken == Woken::ToEnd {
+                shared.age_clock().close();
                 return;
             }
             if woken == Woken::ByNudge || due_in(last).is_zero() {
                 shared.round();
-                last = shared.clock.now();
+                last = shared.clock.monotonic();
             } else if shared.guard.look().room != Room::Ample {
                 let _one = lock(&shared.retention.round);
                 let gone = shared.make_room();
@@ -272,7 +266,10 @@ impl Shared {
         }
         // Not the age of an entry: one that comes out of a spool may be days old.
         let age = self.clock.now().0.saturating_sub(segment.log().created().0);
-        end >= bounds.bytes || entries >= bounds.entries || bounds.age.is_some_and(|most| age >= most)
+        // The clock was set back: by its new time the segment would age late.
+        let of_the_future = age < -micros(CLOCK_STEP);
+        let aged = bounds.age.is_some_and(|most| age >= most || of_the_future);
+        end >= bounds.bytes || entries >= bounds.entries || aged
     }
 
     /// One round over all classes. What went, or failed to.
@@ -280,7 +277,7 @@ impl Shared {
         self.sample_rates();
         let _one = lock(&self.retention.round);
         self.clear_trash(&left_in_trash(&self.dir));
-        let now = self.clock.now();
+        let now = self.age_clock().look(&self.metrics);
         let mut all = Vec::new();
         for class in self.classes.all() {
             match self.plan(class, self.classes.keep(class), now) {
@@ -308,12 +305,13 @@ impl Shared {
         let oldest = self.age_of(keep).map(|age| now.0.saturating_sub(micros(age)));
         let mut bytes: u64 = extents.iter().map(|(_, extent)| extent.disk_bytes).sum();
         let mut entries: u64 = extents.iter().map(|(_, extent)| extent.entries).sum();
+        let newest = arrivals(&extents, now);
         let mut plan = Vec::new();
-        for (segment, extent) in extents {
+        for ((segment, extent), newest) in extents.into_iter().zip(newest) {
             if !segment.is_finished() {
                 continue;
             }
-            let reason = if oldest.is_some_and(|oldest| extent.at_max.0 < oldest) {
+            let reason = if oldest.is_some_and(|oldest| newest.0 < oldest) {
                 Reason::Age
             } else if keep.bytes.is_some_and(|bound| bytes > bound) {
                 Reason::Bytes
@@ -477,12 +475,13 @@ impl Store {
     /// Takes Salt's word on how long jobs are kept (0: for ever), if it says so, and asks for a round.
     pub fn salt_says(&self, keep_jobs_seconds: Option<u64>) {
         if let Some(seconds) = keep_jobs_seconds {
-            self.0.retention.salt_says(seconds, self.0.clock.now());
+            self.0.retention.salt_says(seconds, self.0.clock.monotonic());
         }
         self.0.retention.nudge();
     }
 
-    /// Lets go of what exceeds bounds, now, or says what would go. Fails if there is no such class.
+    /// Lets go of what exceeds bounds, now, or says what would go, by the wall clock. Fails if there is no such class. If
+    /// the configured bounds of all classes are meant, the wall clock is confirmed (see `age_clock`).
     pub fn prune(&self, wish: &PruneWish) -> Result<Vec<Going>, StoreError> {
         let shared = &self.0;
         let classes: Vec<Class> = match &wish.class {
@@ -496,7 +495,11 @@ impl Store {
         if !wish.dry_run {
             shared.clear_trash(&left_in_trash(&shared.dir));
         }
+        // Whoever asks for this knows what time it is.
         let now = shared.clock.now();
+        if !wish.dry_run && wish.class.is_none() && wish.keep.is_none() {
+            shared.age_clock().confirm();
+        }
         let mut all = Vec::new();
         for class in classes {
             let plan = shared.plan(class, wish.keep.unwrap_or_else(|| shared.classes.keep(class)), now)?;

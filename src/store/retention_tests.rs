@@ -1,12 +1,11 @@
 //! Classes, retention, holds and the guard, over a whole store.
 
-use std::time::Duration;
-
 use super::guard::Room;
 use super::medium::{Disk, Medium, MediumFile, Space};
 use super::retention::{Fate, Going, PruneWish, Reason};
 use super::tests::{Rig, SMALL, batch_of, check_all, event, jid, options};
 use super::*;
+use crate::clock::Micros;
 use crate::model::{Age, ClassRule, ClassRules, EventFilter, Glob, Keep, Source};
 use crate::testing::wait_for;
 use crate::wire::salt_event::event_entry;
@@ -226,8 +225,8 @@ fn narrow_bounds_make_small_segments() {
 #[test]
 fn the_longer_of_salts_words_counts_until_it_is_not_said_any_more() {
     let retention = retention::Retention::default();
-    let says = |seconds, at: i64| {
-        retention.salt_says(seconds, Micros(at * 1_000_000));
+    let says = |seconds, at: u64| {
+        retention.salt_says(seconds, Duration::from_secs(at));
         retention.salt_age().map(|age| age.as_secs())
     };
     assert_eq!(retention.salt_age(), None);
@@ -249,7 +248,7 @@ fn salts_word_sets_the_age_of_jobs_and_of_nothing_else() {
     fill(&rig, 0..300);
     options.clock.wind(20 * 24 * HOUR);
     assert!(rig.store.0.round().is_empty(), "Salt has said nothing");
-    rig.store.0.retention.salt_says(86_400, options.clock.now());
+    rig.store.0.retention.salt_says(86_400, options.clock.monotonic());
     let went = rig.store.0.round();
     assert!(went.len() > 10 && gone(&went).iter().all(|g| *g == ("jobs", Reason::Age)));
     rig.close();

@@ -134,7 +134,8 @@ fn write_log(
     let medium = segment.medium();
     let file = medium.create(&path).map_err(io_at("create", &path))?;
     let mut out = Output { path: &path, file: &*file, piece: Vec::new(), end: 0 };
-    out.piece.extend(file_header(&segment.class_name, segment.first_seq, index.sums().at_min));
+    let created = segment.log().created();
+    out.piece.extend(file_header(&segment.class_name, segment.first_seq, created));
     let mut packer = Packer::with_level(ZSTD_LEVEL_SEALED).map_err(io_at("start zstd for", &path))?;
     let mut builder = BlockBuilder::default();
     let mut layout = Layout::default();

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::age_clock::Step;
 use super::error::StoreError;
 use super::extent::Extent;
 use super::guard::Look;
@@ -23,6 +24,8 @@ pub struct StoreStats {
     pub durable: SeqNo,
     /// Room on the disk.
     pub space: Look,
+    /// A step of the wall clock that deletion by age does not trust yet.
+    pub clock_step: Option<Step>,
     /// Jobs that are held.
     pub holds: usize,
     /// The classes.
@@ -94,6 +97,7 @@ impl Store {
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
         let shared = &self.0;
         let now = shared.clock.now();
+        let age_now = shared.age_clock().look(&shared.metrics);
         let mut rates = shared.rates.rates(now, &shared.written()).into_iter();
         let mut classes = Vec::new();
         for class in shared.classes.all() {
@@ -104,7 +108,7 @@ impl Store {
                 all = if n == 0 { part } else { all.joined(part) };
             }
             let keep = shared.classes.keep(class);
-            let plan = shared.plan(class, keep, now)?;
+            let plan = shared.plan(class, keep, age_now)?;
             classes.push(ClassStats {
                 name: shared.classes.name(class),
                 configured: shared.classes.is_configured(class),
@@ -119,7 +123,8 @@ impl Store {
         }
         let durable = self.durable();
         let holds = shared.holds.all().len();
-        Ok(StoreStats { head: durable, durable, space: shared.guard.look(), holds, classes })
+        let clock_step = shared.age_clock().step();
+        Ok(StoreStats { head: durable, durable, space: shared.guard.look(), clock_step, holds, classes })
     }
 }
 

@@ -18,8 +18,12 @@ use crate::store::medium::power_cut::{Dice, Left, PowerCut};
 use crate::store::retention::{Fate, PruneWish};
 
 /// Small segments, so that there are many.
-const TINY: Limits =
-    Limits { durability: Durability::Durable, segment_bytes_max: 6000, segment_entries_max: 40 };
+const TINY: Limits = Limits {
+    durability: Durability::Durable,
+    segment_bytes_max: 6000,
+    segment_entries_max: 40,
+    ..Limits::DEFAULT
+};
 
 /// A store, its disk, and what must be in it.
 struct House {

@@ -37,9 +37,34 @@ fn doctor_finds_nothing_wrong_with_a_daemon_that_is_well() {
     let output = doctor(&cellar, &[]);
     let checks = checks(&output);
     assert_eq!(output.status.code(), Some(0), "{checks:?}");
-    for check in ["socket", "daemon", "store", "counters"] {
+    for check in ["socket", "daemon", "store", "clock", "counters"] {
         assert_eq!(verdict(&checks, check).0, "ok", "{checks:?}");
     }
+}
+
+#[test]
+fn doctor_was_silent_about_a_clock_that_was_set_until_an_administrator_confirms_it() {
+    let mut cellar = Cellar::start();
+    assert!(cellar.terminate());
+    // The last run ended 40 days ago, by what this one can know.
+    let path = cellar.state_dir().join("CLOCK");
+    let last: i64 = std::fs::read_to_string(&path).unwrap().trim_end().parse().unwrap();
+    std::fs::write(&path, format!("{}\n", last - 40 * 86_400_000_000)).unwrap();
+    cellar.restart();
+    set_mode(&cellar, 0o700);
+    let output = doctor(&cellar, &[]);
+    assert_eq!(output.status.code(), Some(0), "a warning only");
+    let found = checks(&output);
+    let (is, words) = verdict(&found, "clock");
+    assert!(is == "warning" && words.contains("40 d 0 h ahead of the expected time"), "{words}");
+    assert_eq!(cellar.counter("clock_steps"), 1);
+    assert!(cellar.log().contains("the wall clock was set"), "{}", cellar.log());
+    cellar.ask("store_prune", vec![]);
+    assert_eq!(verdict(&checks(&doctor(&cellar, &[])), "clock").0, "ok");
+    // And so it stays.
+    assert!(cellar.terminate());
+    cellar.restart();
+    assert_eq!(verdict(&checks(&doctor(&cellar, &[])), "clock").0, "ok");
 }
 
 #[test]

@@ -23,6 +23,13 @@ pub(super) fn stats(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let look = stats.space;
     w.map(5).str("state").str(look.room.name()).str("free_bytes").uint(look.free);
     w.str("total_bytes").uint(look.total).str("low_bytes").uint(look.low).str("min_bytes").uint(look.min);
+    let w = map.key("clock_step");
+    match stats.clock_step {
+        Some(step) => {
+            w.map(2).str("ahead_s").int(step.ahead / 1_000_000).str("wait_s").uint(step.left.as_secs())
+        }
+        None => w.nil(),
+    };
     map.key("holds").uint(stats.holds as u64);
     let w = map.key("classes").array(stats.classes.len());
     for class in &stats.classes {

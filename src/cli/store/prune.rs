@@ -45,6 +45,10 @@ Whole finished segments go, the oldest first. The one that is being written to n
 held job. Without --age, --bytes and --entries the bounds of the configuration count; the daemon looks at those every \
 few seconds by itself. Without a daemon the store is opened, pruned and closed again.
 
+Age is counted by the system clock. After the clock was set, deletion by age waits for up to a day (see the check \
+`clock` of `saltcellar doctor`); prune does not wait, and without --class, --age, --bytes and --entries it confirms that \
+the clock is right.
+
 Examples:
   saltcellar store prune --dry-run
   saltcellar store prune --class events --age 7d --dry-run

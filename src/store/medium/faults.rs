@@ -39,6 +39,8 @@ pub const VARIABLE: &str = "SALTCELLAR_TEST_MEDIUM";
 pub enum Act {
     /// Making a file.
     Create,
+    /// Reading from one.
+    Read,
     /// Writing to one.
     Write,
     /// Syncing one.
@@ -61,6 +63,7 @@ impl Act {
     /// All of them, with their words in a plan.
     pub const ALL: [(Act, &'static str); 9] = [
         (Act::Create, "create"),
+        (Act::Read, "read"),
         (Act::Write, "write"),
         (Act::Sync, "sync"),
         (Act::SetLen, "set_len"),
@@ -445,6 +448,10 @@ mod tests {
         medium.create(&dir.path().join("other")).unwrap().sync_all().unwrap();
         plan.heal();
         file.sync_data().unwrap();
+        plan.add(Fault::once(Act::Read, Errno::IO));
+        let why = file.read_exact_at(&mut [0; 5], 0).unwrap_err();
+        assert_eq!(why.raw_os_error(), Some(Errno::IO.raw_os_error()));
+        file.read_exact_at(&mut [0; 5], 0).unwrap();
         assert_eq!((plan.count(Act::Write), plan.count(Act::Sync)), (3, 4));
     }
 

@@ -211,6 +211,7 @@ pub fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
             "SEQUENCE",
             "HOLDS",
             "REACTOR",
+            "CLOCK",
             "state",
             "log",
             "trash",

@@ -128,7 +128,8 @@ pub fn salvage(from: &Path, to: &Path, now: Micros, watch: &mut dyn Watch) -> Re
 /// Is it a small file of a store or a backup?
 fn is_small(name: &str) -> bool {
     let name = name.split(['-', '.']).next().unwrap_or_default();
-    ["LOCK", "SEQUENCE", "MANIFEST", "UNFINISHED"].contains(&name) || layout::SMALL_FILES.contains(&name)
+    ["LOCK", "SEQUENCE", "CLOCK", "MANIFEST", "UNFINISHED"].contains(&name)
+        || layout::SMALL_FILES.contains(&name)
 }
 
 /// A small file of a store, or of a backup, where it has a number behind its name.
