@@ -10,7 +10,6 @@
 
 pub mod appender;
 pub mod block;
-pub mod block_v1;
 pub mod builder;
 pub mod cache;
 pub mod checked;
@@ -23,6 +22,7 @@ pub mod error;
 pub mod extent;
 mod follow;
 pub mod format;
+pub mod frame;
 pub mod guard;
 pub mod hold;
 pub mod index;
@@ -43,6 +43,7 @@ pub mod sleds;
 pub mod state;
 pub mod stats;
 pub mod tools;
+pub mod walk;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -158,8 +159,8 @@ struct Shared {
     metrics: Arc<Metrics>,
     state: RwLock<Arc<state::State>>,
     classes: Classes,
-    /// What this store's frames are known by.
-    stamp: u64,
+    /// The random number of this store, a part of every frame's check value.
+    store_id: u64,
     /// One chain per class, oldest first.
     segments: Vec<RwLock<Vec<Arc<segment::Segment>>>>,
     durable: AtomicU64,
@@ -238,7 +239,7 @@ impl Store {
         let (dir, medium) = (&options.dir, &options.medium);
         format::make_dir(&**medium, dir)?;
         let lock = format::Lock::take(dir, &options.holder)?;
-        let stamp = format::check_version(&**medium, dir)?;
+        let store_id = format::check_version(&**medium, dir)?;
         format::make_dir(&**medium, &dir.join("log"))?;
         let classes = all_classes(dir, &options.classes)?;
         let written = classes.all().map(|_| AtomicU64::new(0)).collect();
@@ -250,7 +251,7 @@ impl Store {
             state: RwLock::new(Arc::new(reach::open_state(dir, &options.metrics)?)),
             segments: classes.all().map(|_| RwLock::default()).collect(),
             classes,
-            stamp,
+            store_id,
             durable: AtomicU64::new(SeqNo::FIRST.0),
             news: follow::News::default(),
             heard: AtomicBool::new(false),
@@ -291,8 +292,9 @@ impl Store {
             for first_seq in found {
                 next_seq = next_seq.max(first_seq);
                 let index = segment::Index::Closed;
+                let id = frame::LogId { store_id, first_seq };
                 let segment =
-                    Arc::new(segment::Segment::open(medium, dir, (class, name.clone()), first_seq, index)?);
+                    Arc::new(segment::Segment::open(medium, dir, (class, name.clone()), id, index)?);
                 // The newest one grows, and has no index. A class that the configuration did not name meanwhile has
                 // one: it is finished like the others.
                 let facts = known.remove(&(name.to_string(), first_seq));
@@ -306,18 +308,26 @@ impl Store {
                 segment.remove_index()?;
                 // The log's name in there may not be on disk yet.
                 format::sync_dir(&**medium, segment.dir())?;
-                let (index, walked) = segment.walk()?;
+                let (index, mut walked) = segment.walk()?;
+                if let Some((offset, version)) = walked.unknown_version {
+                    let what =
+                        format!("a frame of version {version}, which another release wrote: start that one");
+                    return Err(segment.log().corrupt(offset, what));
+                }
+                if Some(first_seq) != newest {
+                    walked = walked.finished();
+                }
                 report_damage(&segment, &walked, Some(first_seq) == newest, &options.metrics);
                 next_seq =
                     index.blocks().metas().iter().fold(next_seq, |next, b| next.max(b.last_seq.next()));
                 *segment.index_mut() = segment::Index::Memory(Box::new(index));
                 shared.add_segment(segment.clone());
                 if Some(first_seq) == newest && grows {
-                    tails.push((class, segment, walked.end));
+                    tails.push((class, segment, walked));
                     continue;
                 }
+                settle(&segment, &walked, Some(first_seq) == newest, &options.metrics)?;
                 if Some(first_seq) == newest {
-                    cut_tail(&segment, walked.end, &options.metrics)?;
                     if segment::memory_sums(&segment.index()).is_none_or(|sums| sums.entries == 0) {
                         // Nothing to seal, and a configuration that names the class again goes on with it.
                         continue;
@@ -344,9 +354,9 @@ impl Store {
         let mut active = Vec::new();
         for class in shared.classes.configured() {
             let tail = tails.iter().position(|(c, ..)| *c == class).map(|at| tails.swap_remove(at));
-            let opened = tail.map(|(_, segment, end)| {
-                cut_tail(&segment, end, &options.metrics)?;
-                committer::Active::open(segment, end, &options.limits)
+            let opened = tail.map(|(_, segment, walked)| {
+                settle(&segment, &walked, true, &options.metrics)?;
+                committer::Active::open(segment, walked.end, &options.limits)
             });
             active.push(opened.transpose()?);
         }
@@ -445,45 +455,59 @@ fn segments_on_disk(
     Ok(found)
 }
 
-fn report_damage(segment: &segment::Segment, walked: &log::Walked, growing: bool, metrics: &Metrics) {
+fn report_damage(segment: &segment::Segment, walked: &walk::Walked, growing: bool, metrics: &Metrics) {
     // Behind the last good frame of a finished segment nothing is unfinished either.
-    let tail = (!growing && walked.size > walked.end).then(|| (walked.end, walked.size - walked.end));
-    for (offset, bytes) in walked.damaged.iter().copied().chain(tail) {
+    let tail = walked.tail.iter().filter(|_| !growing);
+    for walk::Stretch { offset, bytes, what, .. } in walked.damaged.iter().chain(tail) {
         metrics.frames_damaged.add(1);
-        tracing::error!(path = %segment.log().path().display(), offset, bytes, "a damaged stretch of the log is skipped");
+        tracing::error!(path = %segment.log().path().display(), offset, bytes, what, "a damaged stretch of the log is skipped");
     }
 }
 
-/// Cuts off what a crash left behind the last good frame. It was never acknowledged. What stands is synced: it was read,
-/// so it counts as known from here on, and who killed the daemon may have done so between the write and the sync.
-fn cut_tail(segment: &segment::Segment, end: u64, metrics: &Metrics) -> Result<(), StoreError> {
-    let size = segment.log().size()?;
-    let path = segment.log().path();
-    let open = || segment.medium().open_to_write(path).map_err(error::io_at("open for writing", path));
-    if size <= end {
-        return open()?.sync_data().map_err(error::io_at("sync", path));
+/// Makes durable what a walk over the log of a segment without an index found, so that it counts as known from here on. A
+/// sync alone is not enough: if one failed before the daemon was killed, the kernel may hold pages that it takes for
+/// written. So what was not known to be synced is written again. Of a log that grows, unfinished writes are kept aside,
+/// filled with a frame that says so, or cut off at the end: they were never acknowledged.
+fn settle(
+    segment: &segment::Segment,
+    walked: &walk::Walked,
+    grows: bool,
+    metrics: &Metrics,
+) -> Result<(), StoreError> {
+    let (log, path) = (segment.log(), segment.log().path());
+    let file = segment.medium().open_to_write(path).map_err(error::io_at("open for writing", path))?;
+    let size = log.size()?;
+    log.write_again(&*file, walked.synced, walked.end.min(size))?;
+    if grows {
+        for unfinished in walked.unfinished.iter().chain(&walked.tail) {
+            keep_and_count(segment, unfinished.offset, unfinished.end(), metrics);
+        }
+        for walk::Stretch { offset, bytes, .. } in &walked.unfinished {
+            // One that no frame can fill stays as it is, and counts again at the next start.
+            if let Some(header) = frame::filler(log.id(), *offset, *bytes) {
+                file.write_all_at(&header, *offset).map_err(error::io_at("write", path))?;
+            }
+        }
+        if size > walked.end {
+            file.set_len(walked.end).map_err(error::io_at("cut", path))?;
+        }
     }
-    let used = segment.log().used(end, size)?;
-    if used > end {
-        keep_and_count_tail(segment, end, used, metrics);
-    }
-    let file = open()?;
-    file.set_len(end).and_then(|()| file.sync_all()).map_err(error::io_at("cut", path))
+    file.sync_all().map_err(error::io_at("sync", path))
 }
 
 /// An unfinished write is kept for people to look at.
-fn keep_and_count_tail(segment: &segment::Segment, end: u64, size: u64, metrics: &Metrics) {
-    let path = segment.log().path();
-    match segment.log().keep_tail(segment.medium(), end, size) {
+fn keep_and_count(segment: &segment::Segment, from: u64, to: u64, metrics: &Metrics) {
+    let (path, bytes) = (segment.log().path(), to - from);
+    match segment.log().keep_copy(segment.medium(), from, to) {
         Ok(copy) => tracing::warn!(
-            path = %path.display(), offset = end, bytes = size - end, copy = %copy.display(), "cutting off an unfinished write"
+            path = %path.display(), offset = from, bytes, copy = %copy.display(), "removing an unfinished write"
         ),
         // The copy is for people; a full disk is no reason not to start.
         Err(error) => tracing::warn!(
-            path = %path.display(), offset = end, bytes = size - end, %error, "cutting off an unfinished write, without a copy"
+            path = %path.display(), offset = from, bytes, %error, "removing an unfinished write, without a copy"
         ),
     }
-    metrics.tail_bytes_cut.add(size - end);
+    metrics.tail_bytes_cut.add(bytes);
 }
 
 /// Lets the duplicate memory and the classifier see the newest entries of a class, as if they had just come.
