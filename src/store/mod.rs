@@ -33,6 +33,7 @@ pub mod pattern;
 mod reach;
 mod reactor_file;
 pub mod read;
+mod recovery;
 pub mod retention;
 mod rewrite;
 pub mod row;
@@ -317,7 +318,7 @@ impl Store {
                 if Some(first_seq) != newest {
                     walked = walked.finished();
                 }
-                report_damage(&segment, &walked, Some(first_seq) == newest, &options.metrics);
+                recovery::report_damage(&segment, &walked, Some(first_seq) == newest, &options.metrics);
                 next_seq =
                     index.blocks().metas().iter().fold(next_seq, |next, b| next.max(b.last_seq.next()));
                 *segment.index_mut() = segment::Index::Memory(Box::new(index));
@@ -326,7 +327,7 @@ impl Store {
                     tails.push((class, segment, walked));
                     continue;
                 }
-                settle(&segment, &walked, Some(first_seq) == newest, &options.metrics)?;
+                recovery::settle(&segment, &walked, Some(first_seq) == newest, &options.metrics)?;
                 if Some(first_seq) == newest {
                     if segment::memory_sums(&segment.index()).is_none_or(|sums| sums.entries == 0) {
                         // Nothing to seal, and a configuration that names the class again goes on with it.
@@ -355,7 +356,7 @@ impl Store {
         for class in shared.classes.configured() {
             let tail = tails.iter().position(|(c, ..)| *c == class).map(|at| tails.swap_remove(at));
             let opened = tail.map(|(_, segment, walked)| {
-                settle(&segment, &walked, true, &options.metrics)?;
+                recovery::settle(&segment, &walked, true, &options.metrics)?;
                 committer::Active::open(segment, walked.end, &options.limits)
             });
             active.push(opened.transpose()?);
@@ -453,61 +454,6 @@ fn segments_on_disk(
     }
     found.sort_unstable();
     Ok(found)
-}
-
-fn report_damage(segment: &segment::Segment, walked: &walk::Walked, growing: bool, metrics: &Metrics) {
-    // Behind the last good frame of a finished segment nothing is unfinished either.
-    let tail = walked.tail.iter().filter(|_| !growing);
-    for walk::Stretch { offset, bytes, what, .. } in walked.damaged.iter().chain(tail) {
-        metrics.frames_damaged.add(1);
-        tracing::error!(path = %segment.log().path().display(), offset, bytes, what, "a damaged stretch of the log is skipped");
-    }
-}
-
-/// Makes durable what a walk over the log of a segment without an index found, so that it counts as known from here on. A
-/// sync alone is not enough: if one failed before the daemon was killed, the kernel may hold pages that it takes for
-/// written. So what was not known to be synced is written again. Of a log that grows, unfinished writes are kept aside,
-/// filled with a frame that says so, or cut off at the end: they were never acknowledged.
-fn settle(
-    segment: &segment::Segment,
-    walked: &walk::Walked,
-    grows: bool,
-    metrics: &Metrics,
-) -> Result<(), StoreError> {
-    let (log, path) = (segment.log(), segment.log().path());
-    let file = segment.medium().open_to_write(path).map_err(error::io_at("open for writing", path))?;
-    let size = log.size()?;
-    log.write_again(&*file, walked.synced, walked.end.min(size))?;
-    if grows {
-        for unfinished in walked.unfinished.iter().chain(&walked.tail) {
-            keep_and_count(segment, unfinished.offset, unfinished.end(), metrics);
-        }
-        for walk::Stretch { offset, bytes, .. } in &walked.unfinished {
-            // One that no frame can fill stays as it is, and counts again at the next start.
-            if let Some(header) = frame::filler(log.id(), *offset, *bytes) {
-                file.write_all_at(&header, *offset).map_err(error::io_at("write", path))?;
-            }
-        }
-        if size > walked.end {
-            file.set_len(walked.end).map_err(error::io_at("cut", path))?;
-        }
-    }
-    file.sync_all().map_err(error::io_at("sync", path))
-}
-
-/// An unfinished write is kept for people to look at.
-fn keep_and_count(segment: &segment::Segment, from: u64, to: u64, metrics: &Metrics) {
-    let (path, bytes) = (segment.log().path(), to - from);
-    match segment.log().keep_copy(segment.medium(), from, to) {
-        Ok(copy) => tracing::warn!(
-            path = %path.display(), offset = from, bytes, copy = %copy.display(), "removing an unfinished write"
-        ),
-        // The copy is for people; a full disk is no reason not to start.
-        Err(error) => tracing::warn!(
-            path = %path.display(), offset = from, bytes, %error, "removing an unfinished write, without a copy"
-        ),
-    }
-    metrics.tail_bytes_cut.add(bytes);
 }
 
 /// Lets the duplicate memory and the classifier see the newest entries of a class, as if they had just come.

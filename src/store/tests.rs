@@ -4,7 +4,7 @@ mod ahead;
 mod bounds;
 mod damage;
 mod following;
-mod forged;
+pub(super) mod forged;
 mod gaps;
 mod invariants;
 mod last_jobs;

@@ -90,7 +90,7 @@ pub struct Bounds {
 impl Bounds {
     /// Those of a whole log of `size` bytes.
     pub fn of_log(size: u64) -> Self {
-        Self { from: FRAMES_FROM.min(size), size }
+        Self { from: FRAMES_FROM, size }
     }
 }
 
@@ -189,6 +189,7 @@ impl State {
                 let gap = self.stretch(self.walked.end, header.offset, "no frame can be read here");
                 self.walked.damaged.push(gap);
             }
+            self.set_before(header.first_seq);
             let end = header.end().min(upto);
             let entries = Some((header.first_seq, header.last_seq, u64::from(header.count)));
             let stretch = Stretch { entries, ..self.stretch(header.offset, end, what) };
@@ -201,9 +202,14 @@ impl State {
             self.walked.damaged.push(gap);
             self.walked.end = upto;
         }
-        if before.is_some() {
-            self.walked.damaged.iter_mut().filter(|s| s.before.is_none()).for_each(|s| s.before = before);
+        if let Some(before) = before {
+            self.set_before(before);
         }
+    }
+
+    /// Of every stretch behind which nothing was found yet.
+    fn set_before(&mut self, seq: SeqNo) {
+        self.walked.damaged.iter_mut().filter(|s| s.before.is_none()).for_each(|s| s.before = Some(seq));
     }
 
     /// A valid frame that is not handed out. It stays where it is.

@@ -19,7 +19,7 @@ use crate::model::Entry;
 use crate::store::block::BlockView;
 use crate::store::builder::{BlockBuilder, Packer};
 use crate::store::error::io_at;
-use crate::store::frame::{LogId, Position, place_frame, write_frame_at};
+use crate::store::frame::{ALIGN, FrameHeader, LogId, Position, place_frame, write_frame_at};
 use crate::store::log::{LogFile, cut_offset};
 use crate::store::medium::Disk;
 use crate::store::walk::{self, Bounds};
@@ -242,17 +242,28 @@ fn rewrite_segment(place: &Place, id: LogId, clean: &dyn Clean) -> Result<(), St
     let file = fs::File::create_new(&path).map_err(io_at("create", &path))?;
     let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
     let mut packer = Packer::new().map_err(io_at("start zstd for", &path))?;
-    let (mut builder, mut frame, mut entries, mut at) = (BlockBuilder::default(), Vec::new(), 0_u64, 0_u64);
+    let (mut builder, mut frame, mut entries) = (BlockBuilder::default(), Vec::new(), 0_u64);
+    // Where the piece was in the old log, and where it goes in the new one.
+    let (mut old_at, mut at) = (0_u64, 0_u64);
     pieces(&place.log(), id, |piece| {
         let (view, mut bytes) = match piece {
             Piece::Other(mut bytes) => {
+                // Fillers, and frames whose content is damaged.
+                for n in (0..bytes.len()).step_by(ALIGN) {
+                    let Some(part) = bytes.get_mut(n..) else { break };
+                    if FrameHeader::read(part, id, 0, old_at + n as u64).is_some() {
+                        place_frame(part, id, Position::in_new_log(at + n as u64));
+                    }
+                }
                 clean.bytes(&mut bytes);
+                old_at += bytes.len() as u64;
                 at += bytes.len() as u64;
                 return out.write_all(&bytes).map_err(io_at("write", &path));
             }
             Piece::Frame(view, bytes) => (view, bytes),
         };
         entries += view.len() as u64;
+        old_at += bytes.len() as u64;
         let changes = changes(view, clean)?;
         if changes.iter().all(Option::is_none) {
             place_frame(&mut bytes, id, Position::in_new_log(at));

@@ -1,8 +1,8 @@
 //! `salvage`: what can be read of a damaged directory becomes a new store.
 //!
-//! Every file is searched for frames, whatever its name; good ones are copied as they are, under the numbers they
-//! have. Of entries that are there twice, say in a segment and in what was to replace it, the first found counts. A
-//! block of which a part is known already, or whose numbers lie among those of another, is made anew.
+//! Every file is searched for frames, whatever its name; good ones are copied with their content and their numbers as
+//! they are. Of entries that are there twice, say in a segment and in what was to replace it, the first found counts.
+//! A block of which a part is known already, or whose numbers lie among those of another, is made anew.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};

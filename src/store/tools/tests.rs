@@ -209,7 +209,7 @@ fn every_kind_of_damage_to_a_log_is_found_with_file_offset_and_cost() {
 }
 
 #[test]
-fn an_unfinished_write_is_no_damage_and_a_number_given_twice_is() {
+fn an_unfinished_write_and_a_copy_of_a_frame_are_no_damage_and_a_number_given_twice_is() {
     let (_dir, state) = a_store();
     let growing = layout::segments(&state).unwrap().into_iter().find(layout::Place::grows).unwrap().log();
     let bytes = fs::read(&growing).unwrap();
@@ -220,7 +220,18 @@ fn an_unfinished_write_is_no_damage_and_a_number_given_twice_is() {
     assert_eq!(report.notes[0].offset, Some(bytes.len() as u64));
     fs::write(&growing, [&bytes[..], &bytes[last..]].concat()).unwrap();
     let report = check(&state);
-    assert!(report.problems[0].what.contains("came before it"), "{report:#?}");
+    assert!(report.problems.is_empty() && report.entries == 199, "{report:#?}");
+    assert_eq!(report.notes[0].offset, Some(bytes.len() as u64));
+    // Valid where it lies, with the number of an entry of another class.
+    let text = fs::read_to_string(state.join("FORMAT")).unwrap();
+    let place =
+        layout::segments(&state).unwrap().into_iter().rfind(|place| place.class_name == "events").unwrap();
+    let id = place.id(format::read_format(&text).unwrap());
+    let growing = fs::read(place.log()).unwrap();
+    let frame = crate::store::tests::forged::frame_at(id, growing.len() as u64, 199, "twice");
+    fs::write(place.log(), [growing, frame].concat()).unwrap();
+    let report = check(&state);
+    assert!(report.problems[0].what.contains("number 199 is there twice"), "{report:#?}");
 }
 
 #[test]

@@ -210,7 +210,10 @@ fn after_a_failed_sync_and_a_kill_a_retry_was_a_duplicate_of_what_was_never_on_d
             house.disk.let_power_go_after(2);
         } else {
             // It goes on with another segment, for the one with the failed sync cannot be cut.
-            house.plan.add(Fault { within: house.logs("events")[0].display().to_string(), ..Fault::lasting(Act::SetLen, Errno::IO) });
+            house.plan.add(Fault {
+                within: house.logs("events")[0].display().to_string(),
+                ..Fault::lasting(Act::SetLen, Errno::IO)
+            });
         }
         let refused = house.put(&beacons(5));
         assert_eq!(refused.len(), 5);
@@ -235,7 +238,7 @@ fn what_was_answered_before_it_was_synced_was_left_in_memory_when_its_sync_faile
     let written = Durability::Written { within: Duration::from_secs(3600) };
     let mut house = House::new(Limits { durability: written, ..ROOMY });
     assert!(house.put(&mixture(3, 8)).is_empty());
-    house.plan.add(Fault::once(Act::Sync, Errno::IO));
+    house.plan.add(Fault { within: "/log/events/".to_owned(), ..Fault::once(Act::Sync, Errno::IO) });
     house.close();
     house.cut(Left::Nothing, 0);
     house.open();

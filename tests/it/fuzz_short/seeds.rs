@@ -178,7 +178,8 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
         let (rows, (at_min, at_max)) = (view.rows(), view.rows().times());
         let (first_seq, last_seq) = (rows.seq(0), rows.seq(view.len() - 1));
         let count = u32::try_from(view.len()).unwrap();
-        let meta = BlockMeta { offset, len: 4096, head_len: 1000, count, first_seq, last_seq, at_min, at_max };
+        let meta =
+            BlockMeta { offset, len: 4096, head_len: 1000, count, first_seq, last_seq, at_min, at_max };
         offset = meta.end();
         blocks.push(meta, shapes.bits(&view.rows().shapes()));
         keys.extend((0..view.len()).filter_map(|i| view.rows().jid_key(i)));
