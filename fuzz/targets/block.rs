@@ -1,25 +1,19 @@
-//! Bytes of a block, of either version, behind a checksum that holds: refused, or read without a panic; what was read makes a
+//! Bytes of a block behind a checksum that holds: refused, or read without a panic; what was read makes a
 //! block that reads the same.
 //!
-//! Input: 0 and a block of version 1; or another byte, the length of a head (u32, little-endian), head and bodies.
+//! Input: the length of a head (u32, little-endian), head and bodies.
 
 use rkyv::util::AlignedVec;
 use saltcellar::clock::Micros;
 use saltcellar::model::{Entry, Flags, Kind, SeqNo, Source};
 use saltcellar::store::block::BlockView;
-use saltcellar::store::block_v1;
 use saltcellar::store::builder::{BlockBuilder, Packer};
 
 /// Entries that are read of a block; damaged columns may tell of 65,535.
 const ENTRIES_READ: usize = 64;
 
 pub(crate) fn block(data: &[u8]) {
-    let Some((version, bytes)) = data.split_first() else { return };
-    if *version == 0 {
-        if let Ok(view) = block_v1::view(&aligned(bytes)) {
-            read(&view);
-        }
-    } else if let Some((len, rest)) = bytes.split_first_chunk::<4>() {
+    if let Some((len, rest)) = data.split_first_chunk::<4>() {
         let len = usize::try_from(u32::from_le_bytes(*len)).unwrap_or(usize::MAX).min(rest.len());
         let (head, bodies) = rest.split_at(len);
         if let Ok(view) = BlockView::new(aligned(head), Some(bodies.to_vec())) {

@@ -100,7 +100,9 @@ impl Exit {
 impl Exit {
     fn of_store(error: &StoreError) -> Self {
         match error {
-            StoreError::Version { .. } | StoreError::Corrupt { .. } => Self::Corrupt,
+            StoreError::Version { .. } | StoreError::FormatLost { .. } | StoreError::Corrupt { .. } => {
+                Self::Corrupt
+            }
             StoreError::Locked { .. } => Self::TempFail,
             _ => Self::Failed,
         }

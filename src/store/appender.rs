@@ -26,7 +26,8 @@ use super::class::Classifier;
 use super::committer::{Commit, Idle, Part, Pen, Progress, held};
 use super::dedupe::{Dedupe, Verdict};
 use super::error::{StoreError, fits};
-use super::log::{BlockMeta, write_frame};
+use super::frame::write_frame;
+use super::log::BlockMeta;
 use super::numbers::Numbers;
 use crate::channel::{Either, Next, Refused, Rx, Tx};
 use crate::limits::{BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BYTES};
@@ -159,7 +160,7 @@ impl Lane {
     }
 
     /// Packs the open block.
-    fn finish(&mut self, packer: &mut Packer, stamp: u64) -> Result<(), StoreError> {
+    fn finish(&mut self, packer: &mut Packer) -> Result<(), StoreError> {
         if self.entries.is_empty() {
             return Ok(());
         }
@@ -169,7 +170,8 @@ impl Lane {
         }
         let packed = self.builder.finish(packer)?;
         let offset = self.frames.len() as u64;
-        let (len, head_len) = write_frame(&mut self.frames, &packed, first_seq, self.entries.len(), stamp)?;
+        let seqs = (first_seq, last_seq);
+        let (len, head_len) = write_frame(&mut self.frames, &packed, seqs, self.entries.len())?;
         drop(packed);
         let count = fits(self.entries.len(), "a block has over 4 G entries")?;
         let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
@@ -424,7 +426,7 @@ impl Appender {
             self.tally.raw_bytes += entry.raw_len() as u64;
             self.dedupe.depends_on(class, seq);
             if lane.builder.is_full_for(&entry) {
-                lane.finish(&mut self.packer, self.shared.stamp)?;
+                lane.finish(&mut self.packer)?;
             }
             if lane.entries.is_empty() {
                 lane.open_since = self.number;
@@ -443,7 +445,7 @@ impl Appender {
         for (class, lane) in self.shared.classes.configured().zip(&mut self.lanes) {
             let ripe = lane.builder.is_half_full() || self.number - lane.open_since >= BLOCK_WAITS_COMMITS;
             if (everything || ripe)
-                && let Err(error) = lane.finish(&mut self.packer, self.shared.stamp)
+                && let Err(error) = lane.finish(&mut self.packer)
             {
                 tracing::error!(%error, "entries could not be stored; their senders are told");
                 self.idle = Some(idle);

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use super::appender::{Done, PackedBlock, Tally};
 use super::class::Class;
 use super::error::{StoreError, io_at};
+use super::frame::{LogId, Position, place_frame};
 use super::index::MemIndex;
 use super::log::FILE_HEADER_LEN;
 use super::medium::MediumFile;
@@ -91,6 +92,10 @@ pub(super) struct Active {
     file: Box<dyn MediumFile>,
     /// Byte after the last frame that counts.
     end: u64,
+    /// Byte after the last one that was written.
+    written: u64,
+    /// Everything before this byte is on stable storage.
+    synced: u64,
     /// Bytes of the file. Behind `end` they are zero.
     len: u64,
     /// How much longer than needed the file is made.
@@ -102,19 +107,42 @@ pub(super) struct Active {
 }
 
 impl Active {
-    /// Opens a segment's log, which ends at `end`, for appending.
+    /// Opens a segment's log, which ends at `end` and is on stable storage, for appending.
     pub(super) fn open(segment: Arc<Segment>, end: u64, limits: &Limits) -> Result<Self, StoreError> {
         let path = segment.log().path().to_owned();
         segment.set_growing(true);
         let file = segment.medium().open_to_write(&path).map_err(io_at("open for writing", &path))?;
         let ahead = LOG_BYTES_AHEAD.min(limits.segment_bytes_max / 16);
-        Ok(Self { segment, file, end, len: end, ahead, dirty: false, broken: false })
+        Ok(Self {
+            segment,
+            file,
+            end,
+            written: end,
+            synced: end,
+            len: end,
+            ahead,
+            dirty: false,
+            broken: false,
+        })
+    }
+
+    /// Makes the frames of a commit valid behind the last one, and nowhere else.
+    fn place(&self, part: &mut Part) {
+        let (id, blocks) = (self.segment.log().id(), part.blocks.len());
+        for (n, block) in part.blocks.iter().enumerate() {
+            let offset = self.end + block.meta.offset;
+            let position = Position { offset, unsynced: offset - self.synced, ends_commit: n + 1 == blocks };
+            let at = usize::try_from(block.meta.offset).ok();
+            let frame = at.and_then(|at| part.frames.get_mut(at..)).expect("a block's frame is in its part");
+            place_frame(frame, id, position);
+        }
     }
 
     fn write(&mut self, frames: &[u8]) -> Result<(), StoreError> {
         let path = self.segment.log().path();
         self.dirty = true;
         let end = self.end + frames.len() as u64;
+        self.written = end;
         if end > self.len && self.ahead > 0 {
             // A sync that need not make a new size durable spares the file system a commit of its own journal.
             match self.file.set_len(end + self.ahead) {
@@ -149,20 +177,26 @@ impl Active {
             return Ok(());
         }
         let synced = self.file.sync_data().map_err(io_at("sync", self.segment.log().path()));
-        self.broken |= synced.is_err();
+        match synced {
+            Ok(()) => self.synced = self.written,
+            Err(_) => self.broken = true,
+        }
         synced
     }
 
-    /// Cuts off for good what a failed sync may have left behind the last frame that counts. Until that is on disk the
-    /// segment may not be sealed: a power cut could bring frames back that its index does not know.
+    /// Cuts off for good what a failed sync may have left behind the last frame that counts, and writes again what was
+    /// answered before it was synced. Until that is on disk the segment may not be sealed: a power cut could bring frames
+    /// back that its index does not know.
     fn cut_off(&self) -> Result<(), StoreError> {
         let path = self.segment.log().path();
+        self.segment.log().write_again(&*self.file, self.synced, self.end)?;
         self.file.set_len(self.end).and_then(|()| self.file.sync_all()).map_err(io_at("cut", path))
     }
 
     fn undo(&mut self) {
         // It may be synced already, if another class's log failed.
         self.dirty = true;
+        (self.written, self.synced) = (self.end, self.synced.min(self.end));
         match self.file.set_len(self.end) {
             Ok(()) => self.len = self.end,
             // The next commit writes over what was left; until then readers do not look there.
@@ -290,7 +324,7 @@ impl Pen {
         if failed {
             return Err(StoreError::Failed("an earlier commit failed".to_owned()));
         }
-        if let Err(error) = self.write(&commit.parts) {
+        if let Err(error) = self.write(&mut commit.parts) {
             self.active.iter_mut().flatten().for_each(Active::undo);
             self.finish_broken_segments();
             return Err(error);
@@ -327,11 +361,13 @@ impl Pen {
         Ok(())
     }
 
-    fn write(&mut self, parts: &[Part]) -> Result<(), StoreError> {
-        for part in parts {
+    fn write(&mut self, parts: &mut [Part]) -> Result<(), StoreError> {
+        for part in &mut *parts {
             let Some(first) = part.blocks.first() else { continue };
             self.finish_without_room_for(part)?;
-            self.growing(part.class, first.meta.first_seq)?.write(&part.frames)?;
+            let active = self.growing(part.class, first.meta.first_seq)?;
+            active.place(part);
+            active.write(&part.frames)?;
         }
         if parts.is_empty() {
             return Ok(());
@@ -369,10 +405,10 @@ impl Pen {
         };
         if slot.is_none() {
             let (shared, name) = (&self.shared, self.shared.classes.name(class));
-            create(&*shared.medium, &shared.dir, &name, first_seq, shared.clock.now())?;
+            let id = LogId { store_id: shared.store_id, first_seq };
+            create(&*shared.medium, &shared.dir, &name, id, shared.clock.now())?;
             let index = Index::Memory(Box::new(MemIndex::new(first_seq)));
-            let segment =
-                Arc::new(Segment::open(&shared.medium, &shared.dir, (class, name), first_seq, index)?);
+            let segment = Arc::new(Segment::open(&shared.medium, &shared.dir, (class, name), id, index)?);
             let active = Active::open(segment.clone(), FILE_HEADER_LEN as u64, &self.limits)?;
             shared.add_segment(segment);
             *slot = Some(active);

@@ -27,7 +27,8 @@ pub enum StoreError {
     /// The directory was written by a release with another format.
     #[error(
         "the state directory {} has format {found}, this release reads format {expected}: \
-         use the release that wrote it, or give an empty --state-dir",
+         export it with the release that wrote it (`saltcellar export jsonl`) and import that file here \
+         (`saltcellar import jsonl`) into an empty --state-dir",
         path.display()
     )]
     Version {
@@ -37,6 +38,23 @@ pub enum StoreError {
         found: String,
         /// What this release writes.
         expected: u32,
+    },
+    /// The directory's file `FORMAT` is lost or damaged, and its logs say what was in it.
+    #[error(
+        "the state directory {} has format {found}, this release reads format {expected}: \
+         the headers of its logs name its store id; write two lines into {}/FORMAT, \
+         `saltcellar store, format {expected}` and `{line}`",
+        path.display(), path.display()
+    )]
+    FormatLost {
+        /// The directory.
+        path: PathBuf,
+        /// What the directory says.
+        found: String,
+        /// What this release writes.
+        expected: u32,
+        /// The second line.
+        line: String,
     },
     /// Bytes on disk are not what was written there.
     #[error("{}: damaged at byte {offset}: {what}", path.display())]

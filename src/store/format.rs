@@ -4,19 +4,18 @@
 //!
 //! ```text
 //! state-dir/
-//!   FORMAT                    "saltcellar store, format <version>\nstamp <16 hexadecimal digits>\n"
+//!   FORMAT                    "saltcellar store, format <version>\nstore id <16 hexadecimal digits>-<8 of their crc32>\n"
 //!   LOCK                      flock(2); text: who holds it
 //!   state/                    sled: jobs, latest, minions, segments (see `state`)
 //!   log/<class>/<first-seq>/  a segment; first-seq in 20 digits
-//!     log                     frames (see `log`)
+//!     log                     frames (see `log` and `frame`)
 //!     index/                  sled: the sealed segment's index (see `index`)
 //! ```
 //!
 //! # Versions
 //!
-//! 1: the first one.
-//! 2: heads apart from bodies, frames with the store's stamp, SEQUENCE, indexes in pages, no row per job in `state/`. A
-//!    store of format 1 becomes one of format 2 when it is opened: its logs stay, what is made out of them is made again.
+//! 1 and 2: before the first release; not readable.
+//! 3: frames that are valid at one offset of one log of one store, the store id in `FORMAT` and in each log's header.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read as _;
@@ -26,11 +25,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 use super::error::{StoreError, io_at};
-use super::medium::Medium;
+use super::frame::LogId;
+use super::log::LogFile;
+use super::medium::{Disk, Medium};
 use crate::model::{SeqNo, is_class_name};
 
 /// The version of everything below a state directory.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// The directory of a class.
 pub fn class_dir(state_dir: &Path, class_name: &str) -> PathBuf {
@@ -135,61 +136,80 @@ impl Lock {
 }
 
 const FORMAT_WORDS: &str = "saltcellar store, format ";
+const STORE_ID_WORDS: &str = "store id ";
 
-/// Checks the directory's version; writes it into an empty directory, and brings a directory of an older one up to it.
-/// Returns the store's stamp, a random number that all its frames carry: what lies in an entry's body and looks like a
-/// frame has another one.
+/// The text of a file `FORMAT`.
+pub fn format_text(store_id: u64) -> String {
+    format!("{FORMAT_WORDS}{FORMAT_VERSION}\n{}\n", store_id_line(store_id))
+}
+
+fn store_id_line(store_id: u64) -> String {
+    let digits = format!("{store_id:016x}");
+    format!("{STORE_ID_WORDS}{digits}-{:08x}", crc32fast::hash(digits.as_bytes()))
+}
+
+/// The store id that the text of a file `FORMAT` names. The error is what to say of the version found there.
+pub fn read_format(text: &str) -> Result<u64, String> {
+    let mut lines = text.lines();
+    let version =
+        lines.next().and_then(|line| line.strip_prefix(FORMAT_WORDS)).ok_or("unknown (FORMAT is damaged)")?;
+    if version != FORMAT_VERSION.to_string() {
+        return Err(version.to_owned());
+    }
+    let line = lines.next().unwrap_or_default();
+    let digits = line.strip_prefix(STORE_ID_WORDS).and_then(|id| id.get(..16)).unwrap_or_default();
+    let store_id = u64::from_str_radix(digits, 16).ok().filter(|store_id| store_id_line(*store_id) == line);
+    store_id
+        .ok_or_else(|| format!("{version} without a valid store id in its second line (FORMAT is damaged)"))
+}
+
+/// Checks the directory's version; writes it into an empty directory. Returns the store id: a random number that is a
+/// part of every frame's check value.
 pub fn check_version(medium: &dyn Medium, state_dir: &Path) -> Result<u64, StoreError> {
     let path = state_dir.join("FORMAT");
-    let refused = |found: &str| StoreError::Version {
-        path: state_dir.to_owned(),
-        found: found.to_owned(),
-        expected: FORMAT_VERSION,
-    };
     let text = match fs::read_to_string(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             if state_dir.join("log").exists() {
-                return Err(refused("unknown (the file FORMAT is missing)"));
+                return Err(unknown_version(state_dir, "unknown (the file FORMAT is missing)".to_owned()));
             }
-            return write_format(medium, &path);
+            let store_id = crate::model::secret_seed();
+            medium.write_whole(&path, format_text(store_id).as_bytes()).map_err(io_at("write", &path))?;
+            return Ok(store_id);
         }
         Err(e) if e.kind() == std::io::ErrorKind::InvalidData => String::new(),
         read => read.map_err(io_at("read", &path))?,
     };
-    let mut lines = text.lines();
-    match lines.next().and_then(|line| line.strip_prefix(FORMAT_WORDS)) {
-        Some("1") => {
-            forget_what_was_made(medium, state_dir)?;
-            write_format(medium, &path)
-        }
-        Some(found) if found == FORMAT_VERSION.to_string() => {
-            let stamp = lines.next().and_then(|line| line.strip_prefix("stamp "));
-            let stamp = stamp.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-            stamp.ok_or_else(|| refused("2 without its second line, `stamp` and 16 hexadecimal digits"))
-        }
-        found => Err(refused(found.unwrap_or("unknown"))),
+    read_format(&text).map_err(|found| unknown_version(state_dir, found))
+}
+
+/// The error about a directory of another format, or whose file `FORMAT` is lost or damaged: then with the text that the
+/// headers of its logs say was in there.
+pub fn unknown_version(state_dir: &Path, found: String) -> StoreError {
+    let named = if found.contains("FORMAT") { store_ids(state_dir) } else { Vec::new() };
+    let (path, expected) = (state_dir.to_owned(), FORMAT_VERSION);
+    match named.as_slice() {
+        [store_id] => StoreError::FormatLost { path, found, expected, line: store_id_line(*store_id) },
+        _ => StoreError::Version { path, found, expected },
     }
 }
 
-fn write_format(medium: &dyn Medium, path: &Path) -> Result<u64, StoreError> {
-    let stamp = crate::model::secret_seed();
-    let words = format!("{FORMAT_WORDS}{FORMAT_VERSION}\nstamp {stamp:016x}\n");
-    medium.write_whole(path, words.as_bytes()).map_err(io_at("write", path))?;
-    Ok(stamp)
-}
-
-/// Removes what is made out of the logs; the start makes it again.
-fn forget_what_was_made(medium: &dyn Medium, state_dir: &Path) -> Result<(), StoreError> {
-    let mut made = vec![state_dir.join("state")];
-    for name in class_names(state_dir)? {
-        let class = class_dir(state_dir, &name);
-        let segments = fs::read_dir(&class).map_err(io_at("list", &class))?;
-        made.extend(segments.filter_map(|item| Some(item.ok()?.path().join("index"))));
+/// The store ids that valid headers of logs name, the most frequent first.
+pub fn store_ids(state_dir: &Path) -> Vec<u64> {
+    let mut counts = std::collections::BTreeMap::<u64, u64>::new();
+    for class_name in class_names(state_dir).unwrap_or_default() {
+        let class_dir = class_dir(state_dir, &class_name);
+        for segment in fs::read_dir(class_dir).into_iter().flatten().flatten() {
+            // The id is what is looked for: none is needed to read a header.
+            let id = LogId { store_id: 0, first_seq: SeqNo::default() };
+            let log = LogFile::bare(&Disk, &segment.path().join("log"), id);
+            if let Ok(Some(header)) = log.and_then(|log| log.header()) {
+                *counts.entry(header.id().store_id).or_default() += 1;
+            }
+        }
     }
-    for path in made.iter().filter(|path| path.is_dir()) {
-        medium.remove_dir_all(path).map_err(io_at("remove", path))?;
-    }
-    Ok(())
+    let mut ids: Vec<_> = counts.into_iter().collect();
+    ids.sort_by_key(|(store_id, count)| (std::cmp::Reverse(*count), *store_id));
+    ids.into_iter().map(|(store_id, _)| store_id).collect()
 }
 
 #[cfg(test)]
@@ -206,30 +226,63 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_refused_by_both_names() {
+    fn another_version_is_refused_by_both_names_and_the_way_out() {
         let dir = tempfile::tempdir().unwrap();
-        let stamp = check_version(&Disk, dir.path()).unwrap();
-        assert_eq!(check_version(&Disk, dir.path()).unwrap(), stamp);
-        fs::write(dir.path().join("FORMAT"), "saltcellar store, format 7\n").unwrap();
-        let error = check_version(&Disk, dir.path()).unwrap_err().to_string();
-        assert!(error.contains("format 7") && error.contains("format 2"), "{error}");
-        fs::remove_file(dir.path().join("FORMAT")).unwrap();
-        fs::create_dir(dir.path().join("log")).unwrap();
-        assert!(check_version(&Disk, dir.path()).is_err());
+        let store_id = check_version(&Disk, dir.path()).unwrap();
+        assert_eq!(check_version(&Disk, dir.path()).unwrap(), store_id);
+        for (text, found) in [
+            ("saltcellar store, format 1\n", "format 1"),
+            ("saltcellar store, format 2\nstamp 0123456789abcdef\n", "format 2"),
+            ("saltcellar store, format 7\n", "format 7"),
+        ] {
+            fs::write(dir.path().join("FORMAT"), text).unwrap();
+            let error = check_version(&Disk, dir.path()).unwrap_err().to_string();
+            let words =
+                [found, "format 3", "saltcellar export", "saltcellar import", dir.path().to_str().unwrap()];
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        }
     }
 
     #[test]
-    fn a_directory_of_format_1_keeps_its_logs_and_loses_what_was_made_of_them() {
+    fn one_wrong_digit_in_format_made_another_store_of_it() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("FORMAT"), "saltcellar store, format 1\n").unwrap();
-        let segment = dir.path().join("log/jobs").join(segment_name(SeqNo(1)));
-        fs::create_dir_all(segment.join("index")).unwrap();
-        fs::create_dir_all(dir.path().join("state")).unwrap();
-        fs::write(segment.join("log"), "frames").unwrap();
-        let stamp = check_version(&Disk, dir.path()).unwrap();
-        assert_eq!(check_version(&Disk, dir.path()).unwrap(), stamp);
-        assert!(segment.join("log").is_file() && !segment.join("index").exists());
-        assert!(!dir.path().join("state").exists());
+        check_version(&Disk, dir.path()).unwrap();
+        let path = dir.path().join("FORMAT");
+        let text = fs::read(&path).unwrap();
+        for at in 0..text.len() - 1 {
+            let mut damaged = text.clone();
+            damaged[at] ^= 1;
+            fs::write(&path, &damaged).unwrap();
+            assert!(check_version(&Disk, dir.path()).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_store_without_its_format_is_identified_by_its_logs() {
+        let dir = tempfile::tempdir().unwrap();
+        let store_id = check_version(&Disk, dir.path()).unwrap();
+        let text = fs::read_to_string(dir.path().join("FORMAT")).unwrap();
+        for (class, seq) in [("jobs", 1), ("events", 5)] {
+            let id = LogId { store_id, first_seq: SeqNo(seq) };
+            let segment = class_dir(dir.path(), class).join(segment_name(id.first_seq));
+            fs::create_dir_all(&segment).unwrap();
+            fs::write(
+                segment.join("log"),
+                super::super::log::file_header(class, id, crate::clock::Micros(1)),
+            )
+            .unwrap();
+        }
+        let line = text.lines().nth(1).unwrap();
+        for damaged in [None, Some("nonsense"), Some("saltcellar store, format 3\nstore id 00\n")] {
+            fs::remove_file(dir.path().join("FORMAT")).unwrap();
+            if let Some(damaged) = damaged {
+                fs::write(dir.path().join("FORMAT"), damaged).unwrap();
+            }
+            let error = check_version(&Disk, dir.path()).unwrap_err().to_string();
+            assert!(error.contains(line), "{error}");
+            fs::write(dir.path().join("FORMAT"), &text).unwrap();
+        }
+        assert_eq!(check_version(&Disk, dir.path()).unwrap(), store_id);
     }
 
     #[test]

@@ -11,7 +11,6 @@
 mod age_clock;
 pub mod appender;
 pub mod block;
-pub mod block_v1;
 pub mod builder;
 pub mod cache;
 pub mod checked;
@@ -24,6 +23,7 @@ pub mod error;
 pub mod extent;
 mod follow;
 pub mod format;
+pub mod frame;
 pub mod guard;
 pub mod hold;
 pub mod index;
@@ -34,6 +34,7 @@ pub mod pattern;
 mod reach;
 mod reactor_file;
 pub mod read;
+mod recovery;
 mod refill;
 pub mod retention;
 mod rewrite;
@@ -45,6 +46,7 @@ pub mod sleds;
 pub mod state;
 pub mod stats;
 pub mod tools;
+pub mod walk;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -177,8 +179,8 @@ struct Shared {
     metrics: Arc<Metrics>,
     state: RwLock<Arc<state::State>>,
     classes: Classes,
-    /// What this store's frames are known by.
-    stamp: u64,
+    /// The random number of this store, a part of every frame's check value.
+    store_id: u64,
     /// One chain per class, oldest first.
     segments: Vec<RwLock<Vec<Arc<segment::Segment>>>>,
     durable: AtomicU64,
@@ -257,7 +259,7 @@ impl Store {
         let (dir, medium) = (&options.dir, &options.medium);
         format::make_dir(&**medium, dir)?;
         let lock = format::Lock::take(dir, &options.holder)?;
-        let stamp = format::check_version(&**medium, dir)?;
+        let store_id = format::check_version(&**medium, dir)?;
         format::make_dir(&**medium, &dir.join("log"))?;
         match format::make_dir(&**medium, &dropping::trash_dir(dir)) {
             // Dropping a segment makes it in the room of that segment.
@@ -275,7 +277,7 @@ impl Store {
             state: RwLock::new(Arc::new(reach::open_state(dir, &options.metrics)?)),
             segments: classes.all().map(|_| RwLock::default()).collect(),
             classes,
-            stamp,
+            store_id,
             durable: AtomicU64::new(SeqNo::FIRST.0),
             news: follow::News::default(),
             heard: AtomicBool::new(false),
@@ -316,8 +318,9 @@ impl Store {
             for first_seq in found {
                 next_seq = next_seq.max(first_seq);
                 let index = segment::Index::Closed;
+                let id = frame::LogId { store_id, first_seq };
                 let segment =
-                    Arc::new(segment::Segment::open(medium, dir, (class, name.clone()), first_seq, index)?);
+                    Arc::new(segment::Segment::open(medium, dir, (class, name.clone()), id, index)?);
                 // The newest one grows, and has no index. A class that the configuration did not name meanwhile has
                 // one: it is finished like the others.
                 let facts = known.remove(&(name.to_string(), first_seq));
@@ -331,18 +334,26 @@ impl Store {
                 segment.remove_index()?;
                 // The log's name in there may not be on disk yet.
                 format::sync_dir(&**medium, segment.dir())?;
-                let (index, walked) = segment.walk()?;
-                report_damage(&segment, &walked, Some(first_seq) == newest, &options.metrics);
+                let (index, mut walked) = segment.walk()?;
+                if let Some((offset, version)) = walked.unknown_version {
+                    let what =
+                        format!("a frame of version {version}, which another release wrote: start that one");
+                    return Err(segment.log().corrupt(offset, what));
+                }
+                if Some(first_seq) != newest {
+                    walked = walked.finished();
+                }
+                recovery::report_damage(&segment, &walked, Some(first_seq) == newest, &options.metrics);
                 next_seq =
                     index.blocks().metas().iter().fold(next_seq, |next, b| next.max(b.last_seq.next()));
                 *segment.index_mut() = segment::Index::Memory(Box::new(index));
                 shared.add_segment(segment.clone());
                 if Some(first_seq) == newest && grows {
-                    tails.push((class, segment, walked.end));
+                    tails.push((class, segment, walked));
                     continue;
                 }
+                recovery::settle(&segment, &walked, Some(first_seq) == newest, &options.metrics)?;
                 if Some(first_seq) == newest {
-                    cut_tail(&segment, walked.end, &options.metrics)?;
                     if segment::memory_sums(&segment.index()).is_none_or(|sums| sums.entries == 0) {
                         // Nothing to seal, and a configuration that names the class again goes on with it.
                         continue;
@@ -378,9 +389,9 @@ impl Store {
         let mut active = Vec::new();
         for class in shared.classes.configured() {
             let tail = tails.iter().position(|(c, ..)| *c == class).map(|at| tails.swap_remove(at));
-            let opened = tail.map(|(_, segment, end)| {
-                cut_tail(&segment, end, &options.metrics)?;
-                committer::Active::open(segment, end, &options.limits)
+            let opened = tail.map(|(_, segment, walked)| {
+                recovery::settle(&segment, &walked, true, &options.metrics)?;
+                committer::Active::open(segment, walked.end, &options.limits)
             });
             active.push(opened.transpose()?);
         }
@@ -479,47 +490,6 @@ fn segments_on_disk(
     }
     found.sort_unstable();
     Ok(found)
-}
-
-fn report_damage(segment: &segment::Segment, walked: &log::Walked, growing: bool, metrics: &Metrics) {
-    // Behind the last good frame of a finished segment nothing is unfinished either.
-    let tail = (!growing && walked.size > walked.end).then(|| (walked.end, walked.size - walked.end));
-    for (offset, bytes) in walked.damaged.iter().copied().chain(tail) {
-        metrics.frames_damaged.add(1);
-        tracing::error!(path = %segment.log().path().display(), offset, bytes, "a damaged stretch of the log is skipped");
-    }
-}
-
-/// Cuts off what a crash left behind the last good frame. It was never acknowledged. What stands is synced: it was read,
-/// so it counts as known from here on, and who killed the daemon may have done so between the write and the sync.
-fn cut_tail(segment: &segment::Segment, end: u64, metrics: &Metrics) -> Result<(), StoreError> {
-    let size = segment.log().size()?;
-    let path = segment.log().path();
-    let open = || segment.medium().open_to_write(path).map_err(error::io_at("open for writing", path));
-    if size <= end {
-        return open()?.sync_data().map_err(error::io_at("sync", path));
-    }
-    let used = segment.log().used(end, size)?;
-    if used > end {
-        keep_and_count_tail(segment, end, used, metrics);
-    }
-    let file = open()?;
-    file.set_len(end).and_then(|()| file.sync_all()).map_err(error::io_at("cut", path))
-}
-
-/// An unfinished write is kept for people to look at.
-fn keep_and_count_tail(segment: &segment::Segment, end: u64, size: u64, metrics: &Metrics) {
-    let path = segment.log().path();
-    match segment.log().keep_tail(segment.medium(), end, size) {
-        Ok(copy) => tracing::warn!(
-            path = %path.display(), offset = end, bytes = size - end, copy = %copy.display(), "cutting off an unfinished write"
-        ),
-        // The copy is for people; a full disk is no reason not to start.
-        Err(error) => tracing::warn!(
-            path = %path.display(), offset = end, bytes = size - end, %error, "cutting off an unfinished write, without a copy"
-        ),
-    }
-    metrics.tail_bytes_cut.add(size - end);
 }
 
 #[cfg(test)]

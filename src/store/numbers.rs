@@ -52,7 +52,15 @@ impl Numbers {
                     );
                     next
                 },
-                |said| used.max(said),
+                |said| {
+                    if used > said {
+                        tracing::error!(
+                            path = %path.display(), says = said.0, going_on_at = used.0,
+                            "this file is older than the log: numbers of lost entries may be given out again"
+                        );
+                    }
+                    used.max(said)
+                },
             ),
             // A new store has given out none.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && used == SeqNo::FIRST => used,

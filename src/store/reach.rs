@@ -13,7 +13,6 @@ use std::sync::{Arc, PoisonError};
 use super::Shared;
 use super::block::BlockView;
 use super::error::{StoreError, io_at};
-use super::index::sealed::OF_FORMAT_1;
 use super::index::{Facts, LatestJob, LatestRow, MemIndex, SealedIndex};
 use super::log::FILE_HEADER_LEN;
 use super::segment::{Index, Ready, Segment};
@@ -229,9 +228,7 @@ impl Shared {
         let index = match segment.open_index()? {
             (Index::Open(index), _) => index,
             (_, damage) => {
-                if matches!(&damage, Some(StoreError::Index { what, .. }) if what == OF_FORMAT_1) {
-                    tracing::info!(dir = %segment.dir().display(), "an index of format 1 is made again from the log");
-                } else if let Some(error) = damage {
+                if let Some(error) = damage {
                     tracing::warn!(dir = %segment.dir().display(), %error, "an index was damaged; it is made again from the log");
                     self.metrics.indexes_rebuilt.add(1);
                 }

@@ -29,10 +29,12 @@ use std::path::{Path, PathBuf};
 use super::builder::{BlockBuilder, Packer};
 use super::error::{StoreError, fits, io_at};
 use super::format::{segment_seq, sync_dir};
+use super::frame::{Position, place_frame, write_frame_at};
 use super::index::{Facts, Layout, MemIndex, sealed};
-use super::log::{BlockMeta, FILE_HEADER_LEN, LogFile, file_header, write_frame};
+use super::log::{BlockMeta, FILE_HEADER_LEN, LogFile, cut_offset, file_header};
 use super::medium::{Medium, MediumFile};
 use super::segment::Segment;
+use super::walk::{Bounds, walk};
 use crate::limits::{
     BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, REWRITE_PIECE_BYTES, REWRITE_SHARE, ZSTD_LEVEL_SEALED,
 };
@@ -96,11 +98,10 @@ pub(super) fn write(
     segment: &Segment,
     index: &MemIndex,
     groups: &[Range<usize>],
-    stamp: u64,
 ) -> Result<Option<Facts>, StoreError> {
     let (medium, dir) = (segment.medium(), beside(segment.dir(), SEALING));
     remove(medium, &dir)?;
-    let written = write_to(segment, index, groups, stamp, &dir);
+    let written = write_to(segment, index, groups, &dir);
     if !matches!(written, Ok(Some(_))) {
         // Half a segment takes space that is perhaps what was lacking.
         remove(medium, &dir)?;
@@ -112,12 +113,11 @@ fn write_to(
     segment: &Segment,
     index: &MemIndex,
     groups: &[Range<usize>],
-    stamp: u64,
     dir: &Path,
 ) -> Result<Option<Facts>, StoreError> {
     let medium = segment.medium();
     medium.make_dir(dir).map_err(io_at("create the directory", dir))?;
-    let Some(layout) = write_log(segment, index, groups, stamp, dir)? else { return Ok(None) };
+    let Some(layout) = write_log(segment, index, groups, dir)? else { return Ok(None) };
     let facts = sealed::write(index, Some(&layout), &dir.join("index"))?;
     sync_dir(medium, dir)?;
     Ok(Some(facts))
@@ -127,15 +127,14 @@ fn write_log(
     segment: &Segment,
     index: &MemIndex,
     groups: &[Range<usize>],
-    stamp: u64,
     dir: &Path,
 ) -> Result<Option<Layout>, StoreError> {
     let path = dir.join("log");
     let medium = segment.medium();
     let file = medium.create(&path).map_err(io_at("create", &path))?;
     let mut out = Output { path: &path, file: &*file, piece: Vec::new(), end: 0 };
-    let created = segment.log().created();
-    out.piece.extend(file_header(&segment.class_name, segment.first_seq, created));
+    let (id, created) = (segment.log().id(), segment.log().created());
+    out.piece.extend(file_header(&segment.class_name, id, created));
     let mut packer = Packer::with_level(ZSTD_LEVEL_SEALED).map_err(io_at("start zstd for", &path))?;
     let mut builder = BlockBuilder::default();
     let mut layout = Layout::default();
@@ -146,12 +145,13 @@ fn write_log(
         let bits = group.clone().fold(0, |bits, at| bits | index.blocks().shapes(at));
         let meta = if let [one] = metas {
             let meta = BlockMeta { offset: out.at(), ..*one };
-            segment.log().frame(one)?.map(|frame| {
+            segment.log().frame(one)?.map(|mut frame| {
+                place_frame(&mut frame, id, Position::in_new_log(meta.offset));
                 out.piece.extend_from_slice(&frame);
                 meta
             })
         } else {
-            merged(segment, metas, &mut builder, &mut packer, stamp, &mut out)?
+            merged(segment, metas, &mut builder, &mut packer, &mut out)?
         };
         let Some(meta) = meta else { return Ok(None) };
         layout.blocks.push(meta, bits);
@@ -168,7 +168,6 @@ fn merged(
     metas: &[BlockMeta],
     builder: &mut BlockBuilder,
     packer: &mut Packer,
-    stamp: u64,
     out: &mut Output<'_>,
 ) -> Result<Option<BlockMeta>, StoreError> {
     builder.clear();
@@ -194,23 +193,27 @@ fn merged(
     let ((first_seq, last_seq), (at_min, at_max)) = (builder.seqs(), builder.times());
     let packed = builder.finish(packer)?;
     let offset = out.at();
-    let (len, head_len) = write_frame(&mut out.piece, &packed, first_seq, builder.len(), stamp)?;
+    let (id, seqs) = (segment.log().id(), (first_seq, last_seq));
+    let (len, head_len) = write_frame_at(&mut out.piece, &packed, seqs, builder.len(), (id, offset))?;
     let count = fits(builder.len(), "a block has over 4 G entries")?;
     Ok(Some(BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max }))
 }
 
 /// Reads the new log through before the old one goes: every block is there, and has its entries.
 fn check(medium: &dyn Medium, segment: &Segment, layout: &Layout, path: &Path) -> Result<(), StoreError> {
-    let log = LogFile::open(medium, path, &segment.class_name, segment.first_seq)?;
+    let log = LogFile::open(medium, path, &segment.class_name, segment.log().id())?;
     let mut expected = layout.blocks.metas().iter();
     let mut wrong = None;
-    let walked = log.walk(|meta, view| {
-        if expected.next() != Some(&meta) || (0..view.len()).any(|at| view.rows().body(at).is_err()) {
+    let walked = walk(&log, Bounds::of_log(log.size()?), true, |meta, view| {
+        if expected.next() != Some(meta) || (0..view.len()).any(|at| view.rows().body(at).is_err()) {
             wrong.get_or_insert(meta.offset);
         }
-    })?;
+        None
+    })?
+    .finished();
     let missing = expected.next().map(|meta| meta.offset);
-    match wrong.or(missing).or(walked.damaged.first().map(|(offset, _)| *offset)) {
+    let damaged = walked.damaged.iter().chain(&walked.tail).map(|stretch| stretch.offset).next();
+    match wrong.or(missing).or(damaged) {
         Some(offset) => {
             let what = "a block that was just written is not as it should be".to_owned();
             Err(StoreError::Corrupt { path: path.to_owned(), offset, what })
@@ -276,11 +279,33 @@ pub(super) fn swap(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {
 fn take_place(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {
     let (sealed, old) = (beside(dir, SEALED), beside(dir, OLD));
     if dir.exists() {
-        remove(medium, &old)?;
+        remove_old(medium, dir)?;
         medium.rename(dir, &old).map_err(io_at("rename", dir))?;
     }
     medium.rename(&sealed, dir).map_err(io_at("rename", &sealed))?;
     sync_dir(medium, dir.parent().unwrap_or(dir))?;
+    remove_old(medium, dir)
+}
+
+/// Removes the segment as it grew, but for what starts cut off its log: that moves into the segment that took its place.
+fn remove_old(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {
+    let old = beside(dir, OLD);
+    let items = match std::fs::read_dir(&old) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        items => items.map_err(io_at("list", &old))?,
+    };
+    let mut moved = false;
+    for item in items {
+        let path = item.map_err(io_at("list", &old))?.path();
+        let place = dir.join(path.file_name().unwrap_or_default());
+        if cut_offset(&path).is_some() && !place.exists() {
+            medium.rename(&path, &place).map_err(io_at("rename", &path))?;
+            moved = true;
+        }
+    }
+    if moved {
+        sync_dir(medium, dir)?;
+    }
     remove(medium, &old)
 }
 
@@ -321,6 +346,7 @@ pub(super) fn recover(medium: &dyn Medium, class_dir: &Path) -> Result<(), Store
                     let old = beside(dir, OLD);
                     medium.rename(&old, dir).map_err(io_at("rename", &old))?;
                 }
+                OLD => remove_old(medium, dir)?,
                 other => remove(medium, &beside(dir, other))?,
             }
         }

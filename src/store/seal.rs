@@ -109,11 +109,11 @@ fn rewritten(
     there: &impl Fn(SeqNo) -> bool,
 ) -> Result<bool, StoreError> {
     let Some(groups) = rewrite::plan(segment, index)? else { return Ok(false) };
-    let Some(facts) = rewrite::write(segment, index, &groups, shared.stamp)? else { return Ok(false) };
+    let Some(facts) = rewrite::write(segment, index, &groups)? else { return Ok(false) };
     apply(shared, segment, &facts, index, there, || {
         rewrite::swap(&*shared.medium, segment.dir())?;
         let class = (segment.class, segment.class_name.clone());
-        let new = Segment::open(&shared.medium, &shared.dir, class, segment.first_seq, Index::Closed)?;
+        let new = Segment::open(&shared.medium, &shared.dir, class, segment.log().id(), Index::Closed)?;
         new.set_facts(facts.clone());
         shared.replace_segment(segment, Arc::new(new));
         Ok(())

@@ -13,10 +13,12 @@ use super::class::Class;
 use super::error::StoreError;
 use super::extent::Extent;
 use super::format::{class_dir, make_dir, new_name, segment_name, sync_dir};
+use super::frame::LogId;
 use super::index::sealed;
 use super::index::{Blocks, Facts, MemIndex, SealedIndex, Sums};
-use super::log::{LogFile, Walked};
+use super::log::LogFile;
 use super::medium::Medium;
+use super::walk::{Bounds, Walked, walk};
 use crate::model::{Entry, SeqNo};
 
 /// Where a segment's index is.
@@ -64,12 +66,13 @@ impl Segment {
         medium: &Arc<dyn Medium>,
         state_dir: &Path,
         (class, class_name): (Class, Arc<str>),
-        first_seq: SeqNo,
+        id: LogId,
         index: Index,
     ) -> Result<Self, StoreError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
+        let first_seq = id.first_seq;
         let dir = class_dir(state_dir, &class_name).join(segment_name(first_seq));
-        let log = LogFile::open(&**medium, &dir.join("log"), &class_name, first_seq)?;
+        let log = LogFile::open(&**medium, &dir.join("log"), &class_name, id)?;
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             class,
@@ -158,12 +161,13 @@ impl Segment {
     pub fn walk(&self) -> Result<(MemIndex, Walked), StoreError> {
         let mut index = MemIndex::new(self.first_seq);
         let mut noted = Ok(());
-        let walked = self.log.walk(|meta, view| {
+        let bounds = Bounds::of_log(self.log.size()?);
+        let walked = walk(&self.log, bounds, true, |meta, view| {
             if noted.is_err() {
-                return;
+                return None;
             }
             let rows = view.rows();
-            index.add_block(meta, &rows.shapes());
+            index.add_block(*meta, &rows.shapes());
             let names = rows.jid_texts();
             let jids = rows.jids();
             for at in 0..view.len() {
@@ -186,9 +190,10 @@ impl Segment {
                 let body = || rows.body(at).unwrap_or_default();
                 noted = index.add(at, rows.seq(at), &entry, raw, body);
                 if noted.is_err() {
-                    return;
+                    break;
                 }
             }
+            None
         })?;
         noted.map(|()| (index, walked))
     }
@@ -312,14 +317,15 @@ pub fn create(
     medium: &dyn Medium,
     state_dir: &Path,
     class_name: &str,
-    first_seq: SeqNo,
+    id: LogId,
     now: crate::clock::Micros,
 ) -> Result<(), StoreError> {
+    let first_seq = id.first_seq;
     let class_dir = class_dir(state_dir, class_name);
     let (new, dir) = (class_dir.join(new_name(first_seq)), class_dir.join(segment_name(first_seq)));
     make_dir(medium, &new)?;
     let path = new.join("log");
-    let header = super::log::file_header(class_name, first_seq, now);
+    let header = super::log::file_header(class_name, id, now);
     medium.write_whole(&path, &header).map_err(super::error::io_at("write", &path))?;
     medium.rename(&new, &dir).map_err(super::error::io_at("rename to", &dir))?;
     sync_dir(medium, &class_dir)

@@ -24,7 +24,7 @@ use super::error::{StoreError, io_at};
 use super::index::latest::{self, LatestJob};
 use super::index::page::{PageWriter, Pages};
 use super::index::{Facts, Latest, LatestRow, newness};
-use super::sleds::{flush_and_sync, guarded, open_sled, open_to_read};
+use super::sleds::{flush_and_sync, guarded, open_to_read};
 use crate::limits::STATE_CACHE_BYTES;
 use crate::model::{JidKey, SeqNo};
 
@@ -58,13 +58,7 @@ pub type Known = (String, SeqNo, Facts);
 
 impl Open {
     fn open(dir: &Path) -> Result<Self, StoreError> {
-        let (mut db, mut is_copy) = open_to_read(dir, STATE_CACHE_BYTES)?;
-        if guarded(dir, || Ok(db.tree_names()))?.iter().any(|name| name == b"job") {
-            tracing::info!(dir = %dir.display(), "the state database is of format 1; it is made again from the log");
-            drop(db);
-            std::fs::remove_dir_all(dir).map_err(io_at("remove", dir))?;
-            (db, is_copy) = (open_sled(dir, STATE_CACHE_BYTES)?, false);
-        }
+        let (db, is_copy) = open_to_read(dir, STATE_CACHE_BYTES)?;
         let tree = |name: &str| CheckedTree::open(&db, dir, name);
         let (segments, latest) = (tree("segments")?, Pages(tree("latest")?));
         if !segments.is_new() && latest.0.is_new() {

@@ -6,10 +6,12 @@ mod clocks;
 mod damage;
 mod duplicates;
 mod following;
+pub(super) mod forged;
 mod gaps;
 mod invariants;
 mod last_jobs;
 pub(super) mod sealing;
+mod torn;
 mod trash;
 mod written;
 
@@ -257,7 +259,7 @@ fn an_unfinished_write_is_cut_off_and_the_log_goes_on() {
     let logs = files_named(dir.path(), "log");
     let whole = fs::read(&logs[0]).unwrap();
     // Half a frame of its own, then noise: both are what a crash may leave.
-    for tail in [&whole[64..whole.len() - 20], &[0xff; 1000][..], b"SCB1"] {
+    for tail in [&whole[80..whole.len() - 20], &[0xff; 1000][..], b"SCB1"] {
         for path in &logs {
             let len = fs::metadata(path).unwrap().len();
             fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(tail, len).unwrap();
@@ -353,7 +355,7 @@ fn a_block_damaged_behind_the_daemons_back_is_left_out_of_answers() {
     }
     for path in files_named(dir.path(), "log") {
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-        file.write_all_at(&[0x55; 8], 64 + 40).unwrap();
+        file.write_all_at(&[0x55; 8], 80 + 40).unwrap();
     }
     assert_eq!(rig.events(&EventFilter::default()).len(), 28);
     assert_eq!(rig.metrics.frames_damaged.get(), 2);

@@ -44,12 +44,12 @@ const DAMAGES_OF_LOGS: [Damage; 4] = [
 /// Where a part of a log lies: of the whole file, or of a random frame (docs/FORMAT.md).
 fn place_in(bytes: &[u8], part: Part, random: &mut Random) -> u64 {
     let frames: Vec<usize> =
-        (64..bytes.len()).step_by(16).filter(|at| bytes[*at..].starts_with(b"SCB1\x02\0")).collect();
+        (80..bytes.len()).step_by(16).filter(|at| bytes[*at..].starts_with(b"SCB1\x03\0")).collect();
     let frame = frames[usize::try_from(random.below(frames.len() as u64)).unwrap()];
     let number = |at: usize| u64::from(u32::from_le_bytes(bytes[frame + at..][..4].try_into().unwrap()));
-    let (head, bodies) = (number(8), number(28));
+    let (head, bodies) = (number(8), number(12));
     let (from, len) = match part {
-        Part::Header => (0, 64),
+        Part::Header => (0, 80),
         Part::FrameHeader => (frame as u64, 48),
         Part::Head => (frame as u64 + 48, head),
         Part::Bodies => (frame as u64 + 48 + head.next_multiple_of(16), bodies),

@@ -326,7 +326,7 @@ fn bad_usage_is_64_and_help_is_0() {
 fn the_version_names_program_and_formats() {
     let version = env!("CARGO_PKG_VERSION");
     let output = program().arg("version").output().unwrap();
-    assert!(stdout(&output).starts_with(&format!("saltcellar {version}\nstore format 2\nwire format 1\n")));
+    assert!(stdout(&output).starts_with(&format!("saltcellar {version}\nstore format 3\nwire format 1\n")));
     let output = program().args(["version", "--output", "json"]).output().unwrap();
     let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!((&document["version"], &document["formats"]["wire"]), (&json!(version), &json!(1)));

@@ -57,6 +57,7 @@ targets! {
     call: "../../fuzz/targets/call.rs",
     signed_batch: "../../fuzz/targets/signed_batch.rs",
     block: "../../fuzz/targets/block.rs",
+    log: "../../fuzz/targets/log.rs",
     pages: "../../fuzz/targets/pages.rs",
     zmtp: "../../fuzz/targets/zmtp.rs",
     spill: "../../fuzz/targets/spill.rs",

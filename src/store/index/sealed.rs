@@ -17,7 +17,7 @@ use std::path::Path;
 use super::super::checked::CheckedTree;
 use super::super::error::{StoreError, io_at};
 use super::super::row::JobRow;
-use super::super::sleds::{flush_and_sync, guarded, open_sled, open_to_read};
+use super::super::sleds::{flush_and_sync, open_sled, open_to_read};
 use super::Place;
 use super::facts::Facts;
 use super::job::{Decoder, Encoder};
@@ -31,9 +31,6 @@ use crate::model::JidKey;
 
 /// The key of a tree's only page.
 const ONLY: [u8; 4] = [0; 4];
-
-/// Says of an index that it is not damaged, but old.
-pub const OF_FORMAT_1: &str = "it was written by format 1";
 
 /// The index of a sealed segment, open.
 #[derive(Debug)]
@@ -132,9 +129,6 @@ impl SealedIndex {
     /// Opens the index of a sealed segment, and adds it up.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let (db, _) = open_to_read(dir, INDEX_CACHE_BYTES)?;
-        if guarded(dir, || Ok(db.tree_names()))?.iter().any(|name| name == b"jid") {
-            return Err(StoreError::Index { path: dir.to_owned(), what: OF_FORMAT_1.to_owned() });
-        }
         let tree = |name: &str| -> Result<Pages, StoreError> {
             let tree = CheckedTree::open(&db, dir, name)?;
             if tree.is_new() { Err(tree.damaged("it has lost everything")) } else { Ok(Pages(tree)) }

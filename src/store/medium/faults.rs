@@ -39,8 +39,6 @@ pub const VARIABLE: &str = "SALTCELLAR_TEST_MEDIUM";
 pub enum Act {
     /// Making a file.
     Create,
-    /// Reading from one.
-    Read,
     /// Writing to one.
     Write,
     /// Syncing one.
@@ -63,7 +61,6 @@ impl Act {
     /// All of them, with their words in a plan.
     pub const ALL: [(Act, &'static str); 9] = [
         (Act::Create, "create"),
-        (Act::Read, "read"),
         (Act::Write, "write"),
         (Act::Sync, "sync"),
         (Act::SetLen, "set_len"),

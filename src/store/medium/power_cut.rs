@@ -105,6 +105,11 @@ impl PowerCut {
         self.world().acts_left = Some(acts);
     }
 
+    /// The process died and the machine runs on: what was not synced is still in its memory.
+    pub(in crate::store) fn let_power_stay(&self) {
+        self.world().acts_left = None;
+    }
+
     /// Has the power gone?
     pub(in crate::store) fn is_dark(&self) -> bool {
         self.world().acts_left == Some(0)

@@ -2,20 +2,14 @@
 
 use rustix::io::Errno;
 
+use super::super::frame::{self, LogId};
 use super::super::medium::faults::{Act, Fault, Faults, Plan};
-use super::super::{builder, log};
 use super::*;
 
 #[test]
 fn a_frame_inside_a_body_is_nothing_but_bytes_when_the_frame_around_it_is_damaged() {
-    let forged = {
-        let mut builder = builder::BlockBuilder::default();
-        builder.push(SeqNo(900), &event_entry(b"forged/event", b"\x80", Source::Bus, Micros(0))).unwrap();
-        let mut packer = builder::Packer::new().unwrap();
-        let mut frame = Vec::new();
-        log::write_frame(&mut frame, &builder.finish(&mut packer).unwrap(), SeqNo(900), 1, 77).unwrap();
-        frame
-    };
+    let forged =
+        super::forged::frame_at(LogId { store_id: 77, first_seq: SeqNo(1) }, 512, 900, "forged/event");
     // Noise, so that the body lies in the log as it is.
     let noise =
         (0..8192_u64).flat_map(|n| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).to_le_bytes());
@@ -40,6 +34,14 @@ fn a_frame_inside_a_body_is_nothing_but_bytes_when_the_frame_around_it_is_damage
     rig.close();
 }
 
+/// Which log a file in a state directory is.
+fn log_id(state_dir: &Path, path: &Path) -> LogId {
+    let text = fs::read_to_string(state_dir.join("FORMAT")).unwrap();
+    let name = path.parent().unwrap().file_name().unwrap().to_str().unwrap();
+    let first_seq = format::segment_seq(name).unwrap();
+    LogId { store_id: format::read_format(&text).unwrap(), first_seq }
+}
+
 #[test]
 fn a_whole_frame_that_this_release_cannot_read_is_never_cut_off() {
     let dir = tempfile::tempdir().unwrap();
@@ -48,16 +50,13 @@ fn a_whole_frame_that_this_release_cannot_read_is_never_cut_off() {
     rig.close();
     let path = &files_named(dir.path(), "log")[1];
     let mut bytes = fs::read(path).unwrap();
-    // The newest frame as a later release would write it: another version, a checksum that holds.
-    bytes[64 + 4] = 3;
-    let len = u32::from_le_bytes(bytes[72..76].try_into().unwrap()) as usize;
-    let mut crc = crc32fast::Hasher::new();
-    crc.update(&bytes[64..76]);
-    crc.update(&bytes[80..112 + len]);
-    bytes[76..80].copy_from_slice(&crc.finalize().to_le_bytes());
+    // The newest frame as a later release would write it: another version, a check value that holds.
+    let id = log_id(dir.path(), path);
+    bytes[80 + 4] = 4;
+    frame::place_frame(&mut bytes[80..], id, frame::Position::in_new_log(80));
     fs::write(path, &bytes).unwrap();
     let error = Store::open(&options(dir.path(), Limits::default())).err().unwrap().to_string();
-    assert!(error.contains("byte 64") && error.contains("version 3"), "{error}");
+    assert!(error.contains("byte 80") && error.contains("version 4"), "{error}");
     assert_eq!(fs::read(path).unwrap(), bytes);
 }
 

@@ -75,9 +75,12 @@ fn a_block_that_contradicts_itself_was_written() {
     assert!(builder.finish(&mut packer).is_ok());
     builder.clear();
     assert!(matches!(builder.finish(&mut packer), Err(StoreError::Broken(_))), "no entry at all");
-    let bodies = vec![0; log::PAYLOAD_BYTES_MAX + 1];
+    let bodies = vec![0; frame::PAYLOAD_BYTES_MAX + 1];
     let long = builder::Packed { head: rkyv::util::AlignedVec::new(), bodies: &bodies };
     let mut frames = Vec::new();
-    assert!(matches!(log::write_frame(&mut frames, &long, SeqNo(7), 1, 0), Err(StoreError::Broken(_))));
+    assert!(matches!(
+        frame::write_frame(&mut frames, &long, (SeqNo(7), SeqNo(7)), 1),
+        Err(StoreError::Broken(_))
+    ));
     assert!(frames.is_empty());
 }

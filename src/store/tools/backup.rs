@@ -26,12 +26,12 @@ use rustix::fs::FileType;
 use super::files;
 use super::layout::{self, Place};
 use super::manifest::{Log, Manifest, Small, Stamp, State};
-use super::scan::{self, Scanned};
 use super::tree::Tree;
 use super::{ToolError, Watch};
 use crate::clock::Micros;
 use crate::store::error::io_at;
 use crate::store::log::LogFile;
+use crate::store::walk::{self, Bounds};
 use crate::store::{StoreError, format};
 
 /// How to.
@@ -79,8 +79,8 @@ pub fn backup(
     watch: &mut dyn Watch,
 ) -> Result<Report, ToolError> {
     let to = &std::path::absolute(to).map_err(io_at("find", to))?;
-    let format = layout::check_store(from)?;
-    let store_format = format.version;
+    let store_id = layout::check_store(from)?;
+    let store_format = format::FORMAT_VERSION;
     files::check_apart(from, to)?;
     if to.exists() && !to.is_dir() {
         let why = "it is a file".to_owned();
@@ -97,7 +97,7 @@ pub fn backup(
         logs: Vec::new(),
         smalls: Vec::new(),
     });
-    let sources = measure(from, format.stamp)?;
+    let sources = measure(from, store_id)?;
     // After the logs were measured: whatever is in them was given out below this.
     let sequence =
         files::text(&from.join("SEQUENCE"))?.and_then(|text| text.trim_end().parse().ok()).unwrap_or(0);
@@ -121,7 +121,7 @@ pub fn backup(
         watch.step(done, new, &name);
         let size = source.stamp.size;
         let mut each = |bytes: u64| watch.step(done + bytes, new, &name);
-        if let Some(log) = take((source, format.stamp), &tree, &before, options, &mut each, &mut report)? {
+        if let Some(log) = take((source, store_id), &tree, &before, options, &mut each, &mut report)? {
             report.segments_copied += 1;
             manifest.logs.push(log);
         }
@@ -176,7 +176,7 @@ fn is_only_leftovers(to: &Path) -> Result<bool, StoreError> {
 const UNFINISHED: &str = "UNFINISHED";
 
 /// Opens what may grow and measures everything, before anything is copied.
-fn measure(from: &Path, stamp_of_store: Option<u64>) -> Result<Vec<Source>, ToolError> {
+fn measure(from: &Path, store_id: u64) -> Result<Vec<Source>, ToolError> {
     let mut sources = Vec::new();
     for mut place in layout::segments(from)? {
         // None if retention has dropped it since.
@@ -184,8 +184,8 @@ fn measure(from: &Path, stamp_of_store: Option<u64>) -> Result<Vec<Source>, Tool
         let path = place.log();
         let mut stamp = stamp(&file, &path)?;
         if !place.is_sealed {
-            let log = LogFile::of(&path, Box::new(file.try_clone().map_err(io_at("open", &path))?));
-            stamp.size = scan::end(&log, place.first_seq, stamp_of_store)?;
+            let same = Box::new(file.try_clone().map_err(io_at("open", &path))?);
+            stamp.size = walk::end(&LogFile::of(&path, same, place.id(store_id)))?;
         }
         let file = (!place.is_sealed).then_some(file);
         sources.push(Source { place, file, stamp });
@@ -201,7 +201,7 @@ fn stamp(file: &File, path: &Path) -> Result<Stamp, StoreError> {
 
 /// Copies one log; none if retention has dropped it since.
 fn take(
-    (source, stamp_of_store): (Source, Option<u64>),
+    (source, store_id): (Source, u64),
     tree: &Tree,
     before: &Manifest,
     options: Options,
@@ -218,15 +218,18 @@ fn take(
         stamp = self::stamp(&file, &path)?;
     }
     let same = Box::new(file.try_clone().map_err(io_at("open", &path))?);
-    let log = LogFile::of(&path, same);
-    let scanned = frames(&log, &place, stamp.size, stamp_of_store)?;
+    let log = LogFile::of(&path, same, place.id(store_id));
+    let mut scanned = walk::walk(&log, Bounds::of_log(stamp.size), true, |_, _| None)?;
+    if !place.grows() {
+        scanned = scanned.finished();
+    }
     report.damaged.extend(scanned.damaged.iter().map(|bad| (path.clone(), bad.offset, bad.bytes)));
     let mut bytes = stamp.size;
     if place.is_sealed {
         report.damaged.extend(scanned.tail.iter().map(|bad| (path.clone(), bad.offset, bad.bytes)));
     } else {
         // What lies behind the last whole frame is being written, or was never finished.
-        bytes = scanned.end;
+        bytes = scanned.end.min(stamp.size);
     }
     let root = tree.path(Path::new(""));
     let base = format!("log/{}/{}", place.class_name, format::segment_name(place.first_seq));
@@ -253,11 +256,6 @@ fn take(
     let state = if place.is_sealed { State::Sealed } else { State::Growing };
     let Place { class_name, first_seq, .. } = place;
     Ok(Some(Log { class_name, first_seq, file: name, bytes, hash, stamp, state }))
-}
-
-fn frames(log: &LogFile, place: &Place, size: u64, stamp: Option<u64>) -> Result<Scanned, StoreError> {
-    let (from, first_seq) = (scan::FRAMES_FROM.min(size), place.first_seq);
-    scan::scan(log, scan::Expected { from, size, first_seq, stamp }, true, |_, _| None)
 }
 
 /// A name that neither the manifest nor the directory has.

@@ -7,6 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::{ToolError, files};
 use crate::model::{SeqNo, is_class_name};
+use crate::store::frame::LogId;
 use crate::store::medium::open_to_read;
 use crate::store::rewrite::SEALED;
 use crate::store::{StoreError, format};
@@ -55,6 +56,11 @@ impl Place {
         Ok(None)
     }
 
+    /// Which log it is, in the store with this id.
+    pub fn id(&self, store_id: u64) -> LogId {
+        LogId { store_id, first_seq: self.first_seq }
+    }
+
     /// As people name it.
     pub fn name(&self) -> String {
         format!("{}/{}", self.class_name, format::segment_name(self.first_seq))
@@ -66,17 +72,8 @@ impl Place {
     }
 }
 
-/// What `FORMAT` says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Format {
-    /// The version of everything in the directory.
-    pub version: u32,
-    /// The stamp of its frames; none before format 2.
-    pub stamp: Option<u64>,
-}
-
-/// What `FORMAT` says; an error if this is no store, or one that this release cannot read.
-pub fn check_store(dir: &Path) -> Result<Format, ToolError> {
+/// The store id that `FORMAT` names; an error if this is no store, or one that this release cannot read.
+pub fn check_store(dir: &Path) -> Result<u64, ToolError> {
     let wanted = "store of saltcellar";
     let not = |why: &str| ToolError::NotOne { path: dir.to_owned(), wanted, why: why.to_owned() };
     if !dir.is_dir() {
@@ -93,30 +90,16 @@ pub fn check_store(dir: &Path) -> Result<Format, ToolError> {
         }
         return Err(not("it has no file FORMAT"));
     };
-    let expected = format::FORMAT_VERSION;
-    match read_format(&text) {
-        Some(format)
-            if (1..=expected).contains(&format.version)
-                && (format.version == 1 || format.stamp.is_some()) =>
-        {
-            Ok(format)
-        }
-        Some(format) if format.version > expected => {
-            let (path, found) = (dir.to_owned(), format.version.to_string());
-            Err(StoreError::Version { path, found, expected }.into())
-        }
-        _ => {
+    match format::read_format(&text) {
+        Ok(store_id) => Ok(store_id),
+        Err(found) if found.contains("damaged") => {
             Err(not("its file FORMAT is damaged; `saltcellar store salvage` makes a store of what is there"))
         }
+        Err(found) => {
+            let expected = format::FORMAT_VERSION;
+            Err(StoreError::Version { path: dir.to_owned(), found, expected }.into())
+        }
     }
-}
-
-/// What the text of a file `FORMAT` says.
-pub fn read_format(text: &str) -> Option<Format> {
-    let mut lines = text.lines();
-    let version = lines.next()?.strip_prefix("saltcellar store, format ")?.parse().ok()?;
-    let stamp = lines.next().and_then(|line| line.strip_prefix("stamp "));
-    Some(Format { version, stamp: stamp.and_then(|digits| u64::from_str_radix(digits, 16).ok()) })
 }
 
 /// Who holds the lock of a state directory, in the words of `LOCK`; nobody if none.

@@ -18,7 +18,6 @@ pub mod rebuild;
 pub mod redact;
 pub mod restore;
 pub mod salvage;
-pub mod scan;
 pub mod seqs;
 pub mod tree;
 pub mod verify;

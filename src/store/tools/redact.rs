@@ -14,14 +14,15 @@ use std::path::{Path, PathBuf};
 
 use super::layout::{self, Place};
 use super::rebuild::remove;
-use super::scan::{self, Expected, FRAMES_FROM};
 use super::{ToolError, Watch, files};
-use crate::model::{Entry, SeqNo};
+use crate::model::Entry;
 use crate::store::block::BlockView;
 use crate::store::builder::{BlockBuilder, Packer};
 use crate::store::error::io_at;
-use crate::store::log::{LogFile, write_frame};
+use crate::store::frame::{ALIGN, FrameHeader, LogId, Position, place_frame, write_frame_at};
+use crate::store::log::{LogFile, cut_offset};
 use crate::store::medium::Disk;
+use crate::store::walk::{self, Bounds};
 use crate::store::{StoreError, format, rewrite};
 
 /// What to replace.
@@ -48,10 +49,10 @@ pub struct Report {
 
 /// Looks for what would be replaced, also beside a running daemon.
 pub fn look(dir: &Path, clean: &dyn Clean, watch: &mut dyn Watch) -> Result<Report, ToolError> {
-    let format = layout::check_store(dir)?;
+    let store_id = layout::check_store(dir)?;
     let mut report = Report::default();
     each_segment(dir, watch, |place| {
-        let found = search(place, format.stamp, clean)?;
+        let found = search(place, store_id, clean)?;
         report.add(place, &found);
         Ok(())
     })?;
@@ -66,19 +67,14 @@ pub fn redact(
     clean: &dyn Clean,
     watch: &mut dyn Watch,
 ) -> Result<Report, ToolError> {
-    let format = layout::check_store(dir)?;
-    let Some(stamp) = format.stamp else {
-        let why =
-            "it has format 1: start this release's daemon on it once, which brings it up to date".to_owned();
-        return Err(ToolError::NotOne { path: dir.to_owned(), wanted: "store that can be redacted", why });
-    };
+    let store_id = layout::check_store(dir)?;
     let _lock = format::Lock::take(dir, holder)?;
     for class_name in format::class_names(dir)? {
         rewrite::recover(&Disk, &format::class_dir(dir, &class_name))?;
     }
     let mut report = Report::default();
     each_segment(dir, watch, |place| {
-        let found = search(place, Some(stamp), clean)?;
+        let found = search(place, store_id, clean)?;
         report.add(place, &found);
         if found.entries > 0 || found.texts {
             let size = fs::metadata(place.log()).map_err(io_at("look at", &place.log()))?.len();
@@ -87,7 +83,7 @@ pub fn redact(
             for derived in [dir.join("state"), place.dir.join("index")] {
                 remove(&derived)?;
             }
-            rewrite_segment(place, stamp, clean)?;
+            rewrite_segment(place, place.id(store_id), clean)?;
         }
         Ok(())
     })?;
@@ -139,9 +135,9 @@ struct Found {
     damaged: bool,
 }
 
-fn search(place: &Place, stamp: Option<u64>, clean: &dyn Clean) -> Result<Found, StoreError> {
+fn search(place: &Place, store_id: u64, clean: &dyn Clean) -> Result<Found, StoreError> {
     let mut found = Found::default();
-    let damaged = pieces(&place.log(), place.first_seq, stamp, |piece| {
+    let damaged = pieces(&place.log(), place.id(store_id), |piece| {
         match piece {
             Piece::Frame(view, _) => found.entries += changes(view, clean)?.iter().flatten().count() as u64,
             Piece::Other(mut bytes) => found.texts |= clean.bytes(&mut bytes) > 0,
@@ -167,11 +163,10 @@ enum Piece<'a> {
 /// Hands out a log in parts; says whether some of it is damaged.
 fn pieces(
     path: &Path,
-    first_seq: SeqNo,
-    stamp: Option<u64>,
+    id: LogId,
     mut each: impl FnMut(Piece<'_>) -> Result<(), StoreError>,
 ) -> Result<bool, StoreError> {
-    let log = LogFile::bare(&Disk, path)?;
+    let log = LogFile::bare(&Disk, path, id)?;
     let size = log.size()?;
     let between = |from: u64, to: u64| -> Result<Vec<u8>, StoreError> {
         let mut bytes = vec![0; usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX)];
@@ -179,8 +174,7 @@ fn pieces(
         Ok(bytes)
     };
     let (mut at, mut failed) = (0, None);
-    let expected = Expected { from: FRAMES_FROM.min(size), size, first_seq, stamp };
-    let scanned = scan::scan(&log, expected, true, |meta, view| {
+    let scanned = walk::walk(&log, Bounds::of_log(size), true, |meta, view| {
         if failed.is_some() {
             return None;
         }
@@ -206,7 +200,7 @@ fn pieces(
     if end > at {
         each(Piece::Other(between(at, end)?))?;
     }
-    Ok(!scanned.damaged.is_empty() || scanned.tail.is_some())
+    Ok(!scanned.finished().damaged.is_empty() || end > at)
 }
 
 fn entry<'a>(view: &'a BlockView, at: usize, names: &'a (Vec<u8>, String)) -> Result<Entry<'a>, StoreError> {
@@ -238,7 +232,7 @@ fn changes(view: &BlockView, clean: &dyn Clean) -> Result<Vec<Option<Vec<u8>>>, 
 }
 
 /// Writes a segment anew, reads that through, and puts it in the place of the old one.
-fn rewrite_segment(place: &Place, stamp: u64, clean: &dyn Clean) -> Result<(), StoreError> {
+fn rewrite_segment(place: &Place, id: LogId, clean: &dyn Clean) -> Result<(), StoreError> {
     use std::io::Write as _;
     let new = place.dir.with_extension(rewrite::SEALING);
     remove(&new)?;
@@ -249,17 +243,31 @@ fn rewrite_segment(place: &Place, stamp: u64, clean: &dyn Clean) -> Result<(), S
     let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
     let mut packer = Packer::new().map_err(io_at("start zstd for", &path))?;
     let (mut builder, mut frame, mut entries) = (BlockBuilder::default(), Vec::new(), 0_u64);
-    pieces(&place.log(), place.first_seq, Some(stamp), |piece| {
-        let (view, bytes) = match piece {
+    // Where the piece was in the old log, and where it goes in the new one.
+    let (mut old_at, mut at) = (0_u64, 0_u64);
+    pieces(&place.log(), id, |piece| {
+        let (view, mut bytes) = match piece {
             Piece::Other(mut bytes) => {
+                // Fillers, and frames whose content is damaged.
+                for n in (0..bytes.len()).step_by(ALIGN) {
+                    let Some(part) = bytes.get_mut(n..) else { break };
+                    if FrameHeader::read(part, id, 0, old_at + n as u64).is_some() {
+                        place_frame(part, id, Position::in_new_log(at + n as u64));
+                    }
+                }
                 clean.bytes(&mut bytes);
+                old_at += bytes.len() as u64;
+                at += bytes.len() as u64;
                 return out.write_all(&bytes).map_err(io_at("write", &path));
             }
             Piece::Frame(view, bytes) => (view, bytes),
         };
         entries += view.len() as u64;
+        old_at += bytes.len() as u64;
         let changes = changes(view, clean)?;
         if changes.iter().all(Option::is_none) {
+            place_frame(&mut bytes, id, Position::in_new_log(at));
+            at += bytes.len() as u64;
             return out.write_all(&bytes).map_err(io_at("write", &path));
         }
         builder.clear();
@@ -271,7 +279,8 @@ fn rewrite_segment(place: &Place, stamp: u64, clean: &dyn Clean) -> Result<(), S
         }
         frame.clear();
         let packed = builder.finish(&mut packer).map_err(|error| failed(error.to_string()))?;
-        write_frame(&mut frame, &packed, view.rows().seq(0), builder.len(), stamp)?;
+        write_frame_at(&mut frame, &packed, builder.seqs(), builder.len(), (id, at))?;
+        at += frame.len() as u64;
         out.write_all(&frame).map_err(io_at("write", &path))
     })?;
     let file = out.into_inner().map_err(|error| io_at("write", &path)(error.into_error()))?;
@@ -284,14 +293,14 @@ fn rewrite_segment(place: &Place, stamp: u64, clean: &dyn Clean) -> Result<(), S
         files::sync_file(&copy)?;
     }
     files::sync_dir(&new)?;
-    check(&path, place, stamp, entries, clean)?;
+    check(&path, id, entries, clean)?;
     rewrite::swap(&Disk, &place.dir)
 }
 
 /// Is everything in the new log, and nothing left to replace?
-fn check(path: &Path, place: &Place, stamp: u64, entries: u64, clean: &dyn Clean) -> Result<(), StoreError> {
+fn check(path: &Path, id: LogId, entries: u64, clean: &dyn Clean) -> Result<(), StoreError> {
     let (mut found, mut left) = (0, 0);
-    pieces(path, place.first_seq, Some(stamp), |piece| {
+    pieces(path, id, |piece| {
         if let Piece::Frame(view, _) = piece {
             found += view.len() as u64;
             left += changes(view, clean)?.iter().flatten().count();
@@ -307,10 +316,7 @@ fn check(path: &Path, place: &Place, stamp: u64, entries: u64, clean: &dyn Clean
 
 /// What starts cut off the log of a segment.
 fn cut_off(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let is_cut = |path: &PathBuf| {
-        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("log.cut-"))
-    };
-    Ok(files::list(dir)?.into_iter().filter(is_cut).collect())
+    Ok(files::list(dir)?.into_iter().filter(|path| cut_offset(path).is_some()).collect())
 }
 
 /// Files of a state directory that may hold parts of entries and cannot be searched.

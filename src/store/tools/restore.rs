@@ -34,7 +34,7 @@ pub fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<Report, 
         };
         return Err(not(why));
     };
-    if manifest.store_format > format::FORMAT_VERSION {
+    if manifest.store_format != format::FORMAT_VERSION {
         let (found, expected) = (manifest.store_format.to_string(), format::FORMAT_VERSION);
         return Err(StoreError::Version { path: from.to_owned(), found, expected }.into());
     }

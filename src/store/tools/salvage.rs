@@ -1,14 +1,13 @@
 //! `salvage`: what can be read of a damaged directory becomes a new store.
 //!
-//! Every file is searched for frames, whatever its name; good ones are copied as they are, under the numbers they
-//! have. Of entries that are there twice, say in a segment and in what was to replace it, the first found counts. A
-//! block of which a part is known already, or whose numbers lie among those of another, is made anew.
+//! Every file is searched for frames, whatever its name; good ones are copied with their content and their numbers as
+//! they are. Of entries that are there twice, say in a segment and in what was to replace it, the first found counts.
+//! A block of which a part is known already, or whose numbers lie among those of another, is made anew.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::scan::{self, Stretch};
 use super::seqs::SeqSet;
 use super::{ToolError, Watch, files, layout};
 use crate::clock::Micros;
@@ -17,8 +16,10 @@ use crate::model::{Entry, SeqNo, is_class_name};
 use crate::store::block::BlockView;
 use crate::store::builder::{BlockBuilder, Packer};
 use crate::store::error::io_at;
-use crate::store::log::{BlockMeta, Header, LogFile, file_header, write_frame};
+use crate::store::frame::{LogId, Position, place_frame, write_frame};
+use crate::store::log::{BlockMeta, Header, LogFile, cut_offset, file_header};
 use crate::store::medium::Disk;
+use crate::store::walk::{self, Bounds, FRAMES_FROM, Stretch};
 use crate::store::{StoreError, format};
 
 /// What was lost of a file.
@@ -62,6 +63,7 @@ impl Report {
 /// A good frame.
 struct Found {
     file: usize,
+    id: LogId,
     meta: BlockMeta,
     /// Numbers of its entries that were found before, ascending.
     known: Vec<SeqNo>,
@@ -101,9 +103,17 @@ pub fn salvage(from: &Path, to: &Path, now: Micros, watch: &mut dyn Watch) -> Re
     }
     let total = sizes.iter().sum::<u64>();
     files::check_room(to, total)?;
-    let stamp = small(from, "FORMAT")?.and_then(|text| layout::read_format(&text)?.stamp);
+    let store_id = match small(from, "FORMAT")?.map(|text| format::read_format(&text)) {
+        Some(Ok(store_id)) => store_id,
+        Some(Err(found)) if !found.contains("damaged") => {
+            let (path, expected) = (from.to_owned(), format::FORMAT_VERSION);
+            return Err(StoreError::Version { path, found, expected }.into());
+        }
+        // Lost: the headers of the logs name it.
+        _ => named_most(&sources)?.unwrap_or_else(crate::model::secret_seed),
+    };
     let mut work =
-        Work { stamp, sources, seqs: SeqSet::default(), by_class: Vec::new(), report: Report::default() };
+        Work { store_id, sources, seqs: SeqSet::default(), by_class: Vec::new(), report: Report::default() };
     let mut done = 0;
     for (file, size) in sizes.iter().enumerate() {
         work.read(file, *size, (done, total * 2), watch)?;
@@ -113,13 +123,12 @@ pub fn salvage(from: &Path, to: &Path, now: Micros, watch: &mut dyn Watch) -> Re
     let mut by_class = std::mem::take(&mut work.by_class);
     by_class.sort_by(|a, b| a.0.cmp(&b.0));
     let mut made = total;
-    let stamp = work.stamp.unwrap_or_else(crate::model::secret_seed);
     for (class_name, found) in by_class {
         let entries =
-            work.write(Writer::new(to, &class_name, stamp, now)?, found, (&mut made, total * 2), watch)?;
+            work.write(Writer::new(to, &class_name, store_id, now)?, found, (&mut made, total * 2), watch)?;
         work.report.classes.push((class_name, entries));
     }
-    finish(from, to, work.seqs.last().unwrap_or_default(), stamp)?;
+    finish(from, to, work.seqs.last().unwrap_or_default(), store_id)?;
     files::belong(to)?;
     watch.step(total * 2, total * 2, "");
     Ok(work.report)
@@ -170,15 +179,34 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<Source>) -> Result<(), Store
             _ => (3, None),
         };
         let class = class.filter(|class| is_class_name(class)).map(|class| (*class).to_owned());
-        let first_seq =
-            inside.get(2).and_then(|name| format::segment_seq(name.split('.').next().unwrap_or_default()));
+        let first_seq = inside
+            .get(2)
+            .and_then(|name| format::segment_seq(name.split(['.', '-']).next().unwrap_or_default()));
         found.push(Source { rank, path, class, first_seq });
     }
     Ok(())
 }
 
+/// The store id that most headers of logs name.
+fn named_most(sources: &[Source]) -> Result<Option<u64>, StoreError> {
+    let mut counts = std::collections::BTreeMap::<u64, u64>::new();
+    for source in sources {
+        if let Some(header) = source.open(LogId { store_id: 0, first_seq: SeqNo::default() })?.header()? {
+            *counts.entry(header.id().store_id).or_default() += 1;
+        }
+    }
+    Ok(counts.into_iter().max_by_key(|(_, count)| *count).map(|(store_id, _)| store_id))
+}
+
+impl Source {
+    /// Opens it as a part of that log.
+    fn open(&self, id: LogId) -> Result<LogFile, StoreError> {
+        Ok(LogFile::bare(&Disk, &self.path, id)?.from_byte(cut_offset(&self.path).unwrap_or(0)))
+    }
+}
+
 struct Work {
-    stamp: Option<u64>,
+    store_id: u64,
     sources: Vec<Source>,
     seqs: SeqSet,
     by_class: Vec<(String, Vec<Found>)>,
@@ -195,38 +223,41 @@ impl Work {
     ) -> Result<(), StoreError> {
         let Some(source) = self.sources.get(file) else { return Ok(()) };
         let path = source.path.clone();
-        let log = LogFile::bare(&Disk, &path)?;
-        let header = log.header()?;
-        let first_seq = header.as_ref().map(Header::first_seq).or(source.first_seq).unwrap_or_default();
+        let unknown = LogId { store_id: self.store_id, first_seq: source.first_seq.unwrap_or_default() };
+        let header = source.open(unknown)?.header()?;
+        let id = header.as_ref().map_or(unknown, Header::id);
+        let log = source.open(LogId { store_id: self.store_id, ..id })?;
+        let first_seq = id.first_seq;
         let of_class = |other: &&Source| other.rank == 0 && other.class == source.class;
         let later = self.sources.iter().filter(of_class).filter_map(|other| other.first_seq);
         let next = later.filter(|seq| *seq > first_seq).min().filter(|_| source.rank == 0);
         let class = header.as_ref().and_then(|header| header.class_name()).filter(|name| is_class_name(name));
         let class = class.map(str::to_owned).or_else(|| source.class.clone());
         // What was cut off a log has no header, and a damaged one may be no header any more.
-        let from = if header.is_some() { scan::FRAMES_FROM } else { 0 };
+        let from = if header.is_some() { FRAMES_FROM } else { 0 };
         let name = path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
         let (mut found, mut doubles) = (Vec::new(), 0);
-        let (seqs, stamp) = (&mut self.seqs, self.stamp);
+        let (seqs, store_id) = (&mut self.seqs, self.store_id);
         let mut class_of_rows = None;
-        let mut scanned =
-            scan::scan(&log, scan::Expected { from, size, first_seq, stamp }, true, |meta, view| {
-                watch.step(at.0 + meta.end(), at.1, &name);
-                let rows = view.rows();
-                if let Err(what) = rows.body(0) {
-                    return Some(what);
-                }
-                class_of_rows.get_or_insert_with(|| if rows.jid(0).is_empty() { "events" } else { "jobs" });
-                let known: Vec<_> =
-                    (0..rows.len()).map(|at| rows.seq(at)).filter(|seq| !seqs.insert(*seq)).collect();
-                doubles += known.len() as u64;
-                if known.len() < rows.len() {
-                    found.push(Found { file, meta: *meta, known });
-                }
-                None
-            })?;
-        // Of a directory without FORMAT, the first log tells the stamp.
-        self.stamp = stamp.or(scanned.stamp.filter(|_| header.is_some()));
+        let mut scanned = walk::walk(&log, Bounds { from, size }, true, |meta, view| {
+            watch.step(at.0 + meta.end(), at.1, &name);
+            let rows = view.rows();
+            if let Err(what) = rows.body(0) {
+                return Some(what);
+            }
+            class_of_rows.get_or_insert_with(|| if rows.jid(0).is_empty() { "events" } else { "jobs" });
+            let known: Vec<_> =
+                (0..rows.len()).map(|at| rows.seq(at)).filter(|seq| !seqs.insert(*seq)).collect();
+            doubles += known.len() as u64;
+            if known.len() < rows.len() {
+                found.push(Found { file, id: log.id(), meta: *meta, known });
+            }
+            None
+        })?
+        .finished();
+        if let Some(stretch) = scanned.tail.iter_mut().find(|_| id.store_id != store_id) {
+            stretch.what = format!("it belongs to the store with id {:016x}", id.store_id);
+        }
         self.report.files += 1;
         self.report.doubles += doubles;
         let is_log = header.is_some() || scanned.frames > 0 || !scanned.damaged.is_empty();
@@ -240,7 +271,7 @@ impl Work {
         // The header is the first stretch of a file whose header is damaged: nothing of an entry.
         let stretches = scanned.damaged.into_iter().chain(scanned.tail);
         let is_header =
-            |stretch: &Stretch| header.is_none() && stretch.offset == 0 && stretch.bytes <= scan::FRAMES_FROM;
+            |stretch: &Stretch| header.is_none() && stretch.offset == 0 && stretch.bytes <= FRAMES_FROM;
         let lost = stretches.filter(|stretch| !is_header(stretch));
         self.report.losses.extend(lost.map(|stretch| Loss { path: path.clone(), stretch, entries: 0 }));
         let class = class.or(class_of_rows.map(str::to_owned)).unwrap_or_default();
@@ -293,14 +324,10 @@ impl Work {
             }
             watch.step((*done).min(total), total, &writer.class_name);
             if count == 1 && first.known.is_empty() {
-                let log = self.log(first)?;
-                let mut bytes = vec![0; first.meta.len as usize];
-                // The padding of the last frame of a file may be cut off.
-                let there =
-                    usize::try_from(log.size()?.saturating_sub(first.meta.offset)).unwrap_or(usize::MAX);
-                let len = bytes.len().min(there);
-                log.read(bytes.get_mut(..len).unwrap_or_default(), first.meta.offset)?;
-                writer.frame(&bytes, &first.meta)?;
+                let frame = self.log(first)?.frame(&first.meta)?;
+                let frame = frame
+                    .ok_or_else(|| StoreError::Failed("a frame changed while it was salvaged".to_owned()))?;
+                writer.put(frame, first.meta.first_seq, u64::from(first.meta.count))?;
             } else {
                 self.merge(group, &mut writer)?;
             }
@@ -330,8 +357,8 @@ impl Work {
     }
 
     fn log(&self, found: &Found) -> Result<LogFile, StoreError> {
-        let path = self.sources.get(found.file).map_or(Path::new(""), |source| source.path.as_path());
-        LogFile::bare(&Disk, path)
+        let source = self.sources.get(found.file).ok_or(StoreError::Broken("a frame of no file"))?;
+        source.open(found.id)
     }
 }
 
@@ -339,40 +366,35 @@ impl Work {
 struct Writer {
     to: PathBuf,
     class_name: String,
-    stamp: u64,
+    id: LogId,
     now: Micros,
     out: Option<(PathBuf, BufWriter<File>)>,
     bytes: u64,
     in_segment: u64,
     entries: u64,
     builder: BlockBuilder,
-    block_first: SeqNo,
     packer: Packer,
 }
 
 impl Writer {
-    fn new(to: &Path, class_name: &str, stamp: u64, now: Micros) -> Result<Self, StoreError> {
+    fn new(to: &Path, class_name: &str, store_id: u64, now: Micros) -> Result<Self, StoreError> {
         let packer = Packer::new().map_err(io_at("start zstd for", to))?;
         Ok(Self {
             to: to.to_owned(),
             class_name: class_name.to_owned(),
-            stamp,
+            id: LogId { store_id, first_seq: SeqNo::default() },
             now,
             out: None,
             bytes: 0,
             in_segment: 0,
             entries: 0,
             builder: BlockBuilder::default(),
-            block_first: SeqNo::default(),
             packer,
         })
     }
 
-    fn frame(&mut self, bytes: &[u8], meta: &BlockMeta) -> Result<(), StoreError> {
-        self.put(bytes, meta.first_seq, u64::from(meta.count))
-    }
-
-    fn put(&mut self, bytes: &[u8], first_seq: SeqNo, count: u64) -> Result<(), StoreError> {
+    /// Appends a frame.
+    fn put(&mut self, mut frame: Vec<u8>, first_seq: SeqNo, count: u64) -> Result<(), StoreError> {
         if self.bytes >= SEGMENT_BYTES || self.in_segment >= SEGMENT_ENTRIES_MAX {
             self.close()?;
         }
@@ -382,14 +404,16 @@ impl Writer {
             let path = dir.join("log");
             let file = File::create_new(&path).map_err(io_at("create", &path))?;
             let mut out = BufWriter::with_capacity(1 << 20, file);
-            let header = file_header(&self.class_name, first_seq, self.now);
+            self.id.first_seq = first_seq;
+            let header = file_header(&self.class_name, self.id, self.now);
             out.write_all(&header).map_err(io_at("write", &path))?;
             self.out = Some((path, out));
         }
+        place_frame(&mut frame, self.id, Position::in_new_log(FRAMES_FROM + self.bytes));
         if let Some((path, out)) = &mut self.out {
-            out.write_all(bytes).map_err(io_at("write", path))?;
+            out.write_all(&frame).map_err(io_at("write", path))?;
         }
-        self.bytes += bytes.len() as u64;
+        self.bytes += frame.len() as u64;
         self.in_segment += count;
         self.entries += count;
         Ok(())
@@ -417,9 +441,6 @@ impl Writer {
         if goes_back || self.builder.is_full_for(&entry) {
             self.flush_block()?;
         }
-        if self.builder.is_empty() {
-            self.block_first = seq;
-        }
         self.builder.push(seq, &entry)
     }
 
@@ -427,13 +448,13 @@ impl Writer {
         if self.builder.is_empty() {
             return Ok(());
         }
-        let (first_seq, count) = (self.block_first, self.builder.len());
+        let (seqs, count) = (self.builder.seqs(), self.builder.len());
         let mut frame = Vec::new();
         let packed = self.builder.finish(&mut self.packer)?;
-        write_frame(&mut frame, &packed, first_seq, count, self.stamp)?;
+        write_frame(&mut frame, &packed, seqs, count)?;
         drop(packed);
         self.builder.clear();
-        self.put(&frame, first_seq, count as u64)
+        self.put(frame, seqs.0, count as u64)
     }
 
     fn close(&mut self) -> Result<(), StoreError> {
@@ -454,7 +475,7 @@ impl Writer {
 }
 
 /// The small files; `FORMAT` last, for without it this is no store.
-fn finish(from: &Path, to: &Path, last: SeqNo, stamp: u64) -> Result<(), StoreError> {
+fn finish(from: &Path, to: &Path, last: SeqNo, store_id: u64) -> Result<(), StoreError> {
     let set_aside = files::text(&from.join("SEQUENCE"))?.and_then(|text| text.trim_end().parse::<u64>().ok());
     let next = set_aside.unwrap_or(0).max(last.next().0);
     files::write_small(&to.join("SEQUENCE"), &format!("{next}\n"))?;
@@ -463,6 +484,5 @@ fn finish(from: &Path, to: &Path, last: SeqNo, stamp: u64) -> Result<(), StoreEr
             files::write_small(&to.join(name), &text)?;
         }
     }
-    let words = format!("saltcellar store, format {}\nstamp {stamp:016x}\n", format::FORMAT_VERSION);
-    files::write_small(&to.join("FORMAT"), &words)
+    files::write_small(&to.join("FORMAT"), &format::format_text(store_id))
 }

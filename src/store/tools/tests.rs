@@ -121,7 +121,7 @@ fn flip(path: &Path, at: usize) {
 /// Offsets of the frames of a log.
 fn frames(path: &Path) -> Vec<usize> {
     let bytes = fs::read(path).unwrap();
-    (64..bytes.len()).step_by(16).filter(|at| bytes[*at..].starts_with(b"SCB1")).collect()
+    (80..bytes.len()).step_by(16).filter(|at| bytes[*at..].starts_with(b"SCB1")).collect()
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -179,7 +179,7 @@ fn every_kind_of_damage_to_a_log_is_found_with_file_offset_and_cost() {
     let cases: [Case<'_>; 7] = [
         ("a header", &|log| flip(log, 20), 0, 0, "header of the log is damaged"),
         ("a frame's header", &|log| flip(log, third + 9), third as u64, 1, "no frame can be read"),
-        ("a head", &|log| flip(log, third + 60), third as u64, 1, "no frame can be read"),
+        ("a head", &|log| flip(log, third + 60), third as u64, 1, "head does not match"),
         ("bodies", &|log| flip(log, at[3] - 20), third as u64, 1, "bodies do not match"),
         ("the first frame", &|log| flip(log, first), first as u64, 1, "no frame can be read"),
         ("the magic", &|log| flip(log, third), third as u64, 1, "no frame can be read"),
@@ -211,7 +211,7 @@ fn every_kind_of_damage_to_a_log_is_found_with_file_offset_and_cost() {
 }
 
 #[test]
-fn an_unfinished_write_is_no_damage_and_a_number_given_twice_is() {
+fn an_unfinished_write_and_a_copy_of_a_frame_are_no_damage_and_a_number_given_twice_is() {
     let (_dir, state) = a_store();
     let growing = layout::segments(&state).unwrap().into_iter().find(layout::Place::grows).unwrap().log();
     let bytes = fs::read(&growing).unwrap();
@@ -222,7 +222,18 @@ fn an_unfinished_write_is_no_damage_and_a_number_given_twice_is() {
     assert_eq!(report.notes[0].offset, Some(bytes.len() as u64));
     fs::write(&growing, [&bytes[..], &bytes[last..]].concat()).unwrap();
     let report = check(&state);
-    assert!(report.problems[0].what.contains("came before it"), "{report:#?}");
+    assert!(report.problems.is_empty() && report.entries == 199, "{report:#?}");
+    assert_eq!(report.notes[0].offset, Some(bytes.len() as u64));
+    // Valid where it lies, with the number of an entry of another class.
+    let text = fs::read_to_string(state.join("FORMAT")).unwrap();
+    let place =
+        layout::segments(&state).unwrap().into_iter().rfind(|place| place.class_name == "events").unwrap();
+    let id = place.id(format::read_format(&text).unwrap());
+    let growing = fs::read(place.log()).unwrap();
+    let frame = crate::store::tests::forged::frame_at(id, growing.len() as u64, 199, "twice");
+    fs::write(place.log(), [growing, frame].concat()).unwrap();
+    let report = check(&state);
+    assert!(report.problems[0].what.contains("number 199 is there twice"), "{report:#?}");
 }
 
 #[test]
@@ -371,10 +382,11 @@ fn salvage_reads_what_can_be_read_and_says_what_cannot() {
 
 /// Where frame `n` of a log whose frame `n` lost its magic began: behind the one before.
 fn at_of(path: &Path, n: usize) -> u64 {
-    let log = crate::store::log::LogFile::bare(&medium::Disk, path).unwrap();
-    let before = frames(path)[n - 1] as u64;
-    let frame = log.frame_at(before, log.size().unwrap(), true).unwrap().unwrap();
-    before + frame.len as u64
+    let bytes = fs::read(path).unwrap();
+    let before = frames(path)[n - 1];
+    let len =
+        |at: usize| u32::from_le_bytes(bytes[before + at..][..4].try_into().unwrap()).next_multiple_of(16);
+    before as u64 + 48 + u64::from(len(8) + len(12))
 }
 
 /// Every file and its content.

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use super::compare::{self, Difference};
 use super::layout::{self, Place};
-use super::scan::{self, Scanned, Stretch};
 use super::seqs::SeqSet;
 use super::{ToolError, Watch, files};
 use crate::limits::VERIFY_PROBLEMS_MAX;
@@ -17,10 +16,12 @@ use crate::model::SeqNo;
 use crate::store::block::BlockView;
 use crate::store::error::io_at;
 use crate::store::format::{self, FORMAT_VERSION};
+use crate::store::frame::LogId;
 use crate::store::index::Facts;
 use crate::store::log::{BlockMeta, LogFile};
 use crate::store::medium::{Disk, Medium};
 use crate::store::segment::{Index, Segment};
+use crate::store::walk::{self, Bounds, Stretch, Walked};
 use crate::store::{Class, StoreError};
 
 /// Something that is not as it should be.
@@ -105,8 +106,7 @@ pub struct Options {
 
 /// Checks a store. An error means that it could not be checked, not that it is damaged.
 pub fn verify(dir: &Path, options: Options, watch: &mut dyn Watch) -> Result<Report, ToolError> {
-    let format = layout::check_store(dir)?;
-    let stamp = format.stamp;
+    let store_id = layout::check_store(dir)?;
     let holder = layout::holder(dir)?;
     let places = layout::segments(dir)?;
     let mut total = 0;
@@ -114,15 +114,15 @@ pub fn verify(dir: &Path, options: Options, watch: &mut dyn Watch) -> Result<Rep
     for mut place in places {
         // Opened at once, and at their size now: retention and sealing may go on meanwhile.
         let Some(file) = place.open_log()? else { continue };
-        let log = LogFile::of(&place.log(), Box::new(file));
-        let size = if place.is_sealed { log.size()? } else { scan::end(&log, place.first_seq, stamp)? };
+        let log = LogFile::of(&place.log(), Box::new(file), place.id(store_id));
+        let size = if place.is_sealed { log.size()? } else { walk::end(&log)? };
         total += size;
         // A store of many segments would need as many open files; finished ones can be opened again.
         let log = (!place.is_sealed).then_some(log);
         opened.push((place, log, size));
     }
     let mut report = Report {
-        format: format.version,
+        format: FORMAT_VERSION,
         holder,
         segments: 0,
         frames: 0,
@@ -141,7 +141,7 @@ pub fn verify(dir: &Path, options: Options, watch: &mut dyn Watch) -> Result<Rep
         report.damage(about(&place.log(), "the log of a segment is not there", means));
     }
     let mut check =
-        Check { options, stamp, seqs: SeqSet::default(), last_seq: SeqNo::default(), done: 0, total };
+        Check { options, store_id, seqs: SeqSet::default(), last_seq: SeqNo::default(), done: 0, total };
     let mut class_name = String::new();
     let mut scans = Vec::new();
     let mut names: Vec<_> =
@@ -155,19 +155,20 @@ pub fn verify(dir: &Path, options: Options, watch: &mut dyn Watch) -> Result<Rep
             class_name.clone_from(&place.class_name);
             check.last_seq = SeqNo::default();
         }
-        let Some((log, size)) = reopened(&mut place, log, size)? else { continue };
+        let Some((log, size)) = reopened(&mut place, store_id, log, size)? else { continue };
         let scanned = check.segment((&place, next), &log, size, &mut report, watch)?;
         scans.push((place, scanned));
     }
     count_gaps(&mut report.problems, &check.seqs);
     sequence(dir, check.seqs.last(), &mut report)?;
-    report.indexes = indexes(dir, options, &scans, &mut report, watch)?;
+    report.indexes = indexes((dir, store_id), options, &scans, &mut report, watch)?;
     Ok(report)
 }
 
 /// A log that was not kept open; none if retention has dropped the segment since.
 fn reopened(
     place: &mut Place,
+    store_id: u64,
     log: Option<LogFile>,
     size: u64,
 ) -> Result<Option<(LogFile, u64)>, StoreError> {
@@ -175,14 +176,14 @@ fn reopened(
         return Ok(Some((log, size)));
     }
     let Some(file) = place.open_log()? else { return Ok(None) };
-    let log = LogFile::of(&place.log(), Box::new(file));
+    let log = LogFile::of(&place.log(), Box::new(file), place.id(store_id));
     let size = log.size()?;
     Ok(Some((log, size)))
 }
 
 struct Check {
     options: Options,
-    stamp: Option<u64>,
+    store_id: u64,
     seqs: SeqSet,
     /// The last number of the class so far.
     last_seq: SeqNo,
@@ -198,14 +199,12 @@ impl Check {
         size: u64,
         report: &mut Report,
         watch: &mut dyn Watch,
-    ) -> Result<Scanned, ToolError> {
+    ) -> Result<Walked, ToolError> {
         let name = place.name();
-        header(place, log, report)?;
+        header(place, log, place.id(self.store_id), report)?;
         let (mut last_seq, before) = (self.last_seq, self.done);
         let (seqs, total, quick) = (&mut self.seqs, self.total, self.options.quick);
-        let (from, first_seq, stamp) = (scan::FRAMES_FROM, place.first_seq, self.stamp);
-        let expected = scan::Expected { from, size, first_seq, stamp };
-        let mut scanned = scan::scan(log, expected, !quick, |meta, view| {
+        let mut scanned = walk::walk(log, Bounds::of_log(size), !quick, |meta, view| {
             watch.step(before + meta.end(), total, &name);
             let fault = block(meta, view, quick, &mut last_seq, place.first_seq, seqs);
             last_seq = last_seq.max(meta.last_seq);
@@ -214,6 +213,12 @@ impl Check {
         self.last_seq = last_seq;
         self.done += size;
         watch.step(self.done, self.total, &name);
+        if !place.grows() {
+            scanned = scanned.finished();
+        }
+        for unfinished in std::mem::take(&mut scanned.unfinished) {
+            Self::tail(place, log.path(), &unfinished, report);
+        }
         for stretch in std::mem::take(&mut scanned.damaged) {
             report.damage(lost(log.path(), &stretch));
         }
@@ -233,8 +238,8 @@ impl Check {
             return report.damage(lost(path, tail));
         }
         if report.holder.is_none() {
-            let what = format!("an unfinished write of {} bytes at the end", tail.bytes);
-            let means = "it was never answered as stored; the next start cuts it off and keeps a copy";
+            let what = format!("an unfinished write of {} bytes", tail.bytes);
+            let means = "it was never answered as stored; the next start removes it and keeps a copy";
             report.notes.push(Problem {
                 offset: Some(tail.offset),
                 bytes: Some(tail.bytes),
@@ -245,7 +250,7 @@ impl Check {
 }
 
 /// The header of a log: what the daemon says of it at start, and more.
-fn header(place: &Place, log: &LogFile, report: &mut Report) -> Result<(), ToolError> {
+fn header(place: &Place, log: &LogFile, id: LogId, report: &mut Report) -> Result<(), ToolError> {
     let path = log.path();
     let at_0 = |what: &str, means: &str| Problem { offset: Some(0), bytes: None, ..about(path, what, means) };
     let Some(header) = log.header()? else {
@@ -253,14 +258,9 @@ fn header(place: &Place, log: &LogFile, report: &mut Report) -> Result<(), ToolE
         report.damage(at_0("the header of the log is damaged", means));
         return Ok(());
     };
-    if header.version() > FORMAT_VERSION {
-        let (path, found) = (path.to_owned(), header.version().to_string());
-        return Err(StoreError::Version { path, found, expected: FORMAT_VERSION }.into());
-    }
-    if !header.names_class(&place.class_name) || header.first_seq() != place.first_seq {
-        let said = format!("{}/{}", header.class_name().unwrap_or("?"), header.first_seq().0);
+    if let Some(what) = header.contradicts(&place.class_name, id) {
         let means = "a directory was renamed or copied; the daemon refuses to start on it. Name it as it was";
-        report.damage(at_0(&format!("the header says that this is segment {said}"), means));
+        report.damage(at_0(&what, means));
     }
     Ok(())
 }
@@ -355,9 +355,9 @@ fn sequence(dir: &Path, last: Option<SeqNo>, report: &mut Report) -> Result<(), 
 }
 
 fn indexes(
-    dir: &Path,
+    (dir, store_id): (&Path, u64),
     options: Options,
-    scans: &[(Place, Scanned)],
+    scans: &[(Place, Walked)],
     report: &mut Report,
     watch: &mut dyn Watch,
 ) -> Result<Indexes, ToolError> {
@@ -384,7 +384,7 @@ fn indexes(
         let means = "costs no entry: the daemon makes it again from the log when it notices, \
                      `saltcellar store rebuild` does now";
         let path = place.dir.join("index");
-        let known = match compare(dir, place) {
+        let known = match compare(dir, store_id, place) {
             Ok((known, None)) => Some(known),
             Ok((_, Some(what))) | Err(StoreError::Index { what, .. }) => {
                 report.damage(about(&path, what, means));
@@ -450,13 +450,13 @@ fn catalogue(
 
 /// The first difference between a sealed index and the log beside it, and what the index knows. A copy is opened: sled
 /// writes into what it opens.
-fn compare(dir: &Path, place: &Place) -> Result<(Facts, Option<String>), StoreError> {
+fn compare(dir: &Path, store_id: u64, place: &Place) -> Result<(Facts, Option<String>), StoreError> {
     let scratch = Scratch::new()?;
     let copy = scratch.0.join("index");
     copy_dir(&place.dir.join("index"), &copy)?;
     let name: Arc<str> = place.class_name.as_str().into();
     let medium: Arc<dyn Medium> = Arc::new(Disk);
-    let segment = Segment::open(&medium, dir, (Class::JOBS, name), place.first_seq, Index::Closed)?;
+    let segment = Segment::open(&medium, dir, (Class::JOBS, name), place.id(store_id), Index::Closed)?;
     let (expected, _) = segment.walk()?;
     compare::difference(&copy, &expected)
 }

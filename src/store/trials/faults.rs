@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use super::super::tests::batch_of;
 use super::model::WHATS;
 use super::*;
+use crate::store::frame::LogId;
 use crate::store::log::LogFile;
 use crate::store::medium::Disk;
 use crate::store::medium::faults::Fault;
@@ -181,21 +182,73 @@ fn after_a_failed_sync_a_log_is_never_written_again() {
     let beacons = |count: usize| vec![vec![Shape { what: 0, job: 0, minion: 1, size: 50 }; count]];
     assert!(house.put(&beacons(5)).is_empty());
     let [first] = &house.logs("events")[..] else { panic!("one log") };
-    let end = || LogFile::bare(&Disk, first).unwrap().walk(|_, _| {}).unwrap();
-    let synced = end().end;
+    let id = LogId { store_id: house.rig().store.0.store_id, first_seq: SeqNo(house.segments("events")[0]) };
+    let end = || {
+        let log = LogFile::bare(&Disk, first, id).unwrap();
+        walk::walk(&log, walk::Bounds::of_log(log.size().unwrap()), true, |_, _| None).unwrap().end
+    };
+    let synced = end();
     house.plan.add(Fault::once(Act::Sync, Errno::IO));
     let refused = house.put(&beacons(5));
     assert_eq!(refused.len(), 5);
     assert!(house.put(&beacons(5)).is_empty(), "the next one goes into a log of its own");
     let logs = house.logs("events");
     assert_eq!((logs.len(), &logs[0]), (2, first));
-    assert_eq!((end().end, fs::metadata(first).unwrap().len()), (synced, synced));
+    assert_eq!((end(), fs::metadata(first).unwrap().len()), (synced, synced));
     house.check();
     // What the failed sync lost is gone; nothing that was answered was in there.
     house.cut(Left::Nothing, 0);
     house.open();
     house.check();
     house.recovers(&refused);
+}
+
+#[test]
+fn after_a_failed_sync_and_a_kill_a_retry_was_a_duplicate_of_what_was_never_on_disk() {
+    let beacons = |count: usize| vec![vec![Shape { what: 0, job: 0, minion: 1, size: 50 }; count]];
+    for newest in [true, false] {
+        let mut house = House::new(ROOMY);
+        assert!(house.put(&beacons(5)).is_empty());
+        house.plan.add(Fault::once(Act::Sync, Errno::IO));
+        if newest {
+            // The write, and the sync that fails; then the process is killed.
+            house.disk.let_power_go_after(2);
+        } else {
+            // It goes on with another segment, for the one with the failed sync cannot be cut.
+            house.plan.add(Fault {
+                within: house.logs("events")[0].display().to_string(),
+                ..Fault::lasting(Act::SetLen, Errno::IO)
+            });
+        }
+        let refused = house.put(&beacons(5));
+        assert_eq!(refused.len(), 5);
+        if !newest {
+            assert!(house.put(&beacons(5)).is_empty());
+            house.disk.let_power_go_after(0);
+        }
+        house.close();
+        house.disk.let_power_stay();
+        house.plan.heal();
+        house.open();
+        assert!(house.put_again(&refused).is_empty());
+        house.cut(Left::Nothing, 0);
+        house.open();
+        house.check();
+        house.recovers(&[]);
+    }
+}
+
+#[test]
+fn what_was_answered_before_it_was_synced_was_left_in_memory_when_its_sync_failed() {
+    let written = Durability::Written { within: Duration::from_secs(3600) };
+    let mut house = House::new(Limits { durability: written, ..ROOMY });
+    assert!(house.put(&mixture(3, 8)).is_empty());
+    house.plan.add(Fault { within: "/log/events/".to_owned(), ..Fault::once(Act::Sync, Errno::IO) });
+    house.close();
+    house.cut(Left::Nothing, 0);
+    house.open();
+    house.check();
+    house.recovers(&[]);
 }
 
 #[test]

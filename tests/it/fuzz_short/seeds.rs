@@ -127,52 +127,59 @@ pub(super) fn signed_batch() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// The blocks in the logs of the stores of both formats: the version, and head and bodies as the target wants them.
+/// The blocks in the logs of a recorded store: head and bodies as the target wants them.
 pub(super) fn block() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
-    for version in ["store-1", "store-2"] {
-        for class in ["events", "jobs"] {
-            for segment in fs::read_dir(data_dir().join(version).join("log").join(class)).unwrap() {
-                let log = fs::read(segment.unwrap().path().join("log")).unwrap();
-                blocks_of(&log, &mut seeds);
-            }
+    for class in ["events", "jobs"] {
+        for segment in fs::read_dir(data_dir().join("store-3/log").join(class)).unwrap() {
+            let log = fs::read(segment.unwrap().path().join("log")).unwrap();
+            blocks_of(&log, &mut seeds);
         }
     }
-    assert!(
-        seeds.iter().any(|seed| seed[0] == 0) && seeds.iter().any(|seed| seed[0] == 1),
-        "of both versions"
-    );
     seeds
 }
 
 fn blocks_of(log: &[u8], seeds: &mut Vec<Vec<u8>>) {
     let word = |at: usize| log.get(at..at + 4).map(|b| u32::from_le_bytes(b.try_into().unwrap()) as usize);
-    let mut at = 64;
+    let mut at = 80;
     while log.get(at..at + 4) == Some(b"SCB1") {
         let head_len = word(at + 8).unwrap();
-        if log[at + 4] == 1 {
-            seeds.push(behind(0, &log[at + 32..at + 32 + head_len]));
-            at = (at + 32 + head_len).next_multiple_of(16);
-        } else {
-            let bodies_at = (at + 48 + head_len).next_multiple_of(16);
-            let bodies = &log[bodies_at..bodies_at + word(at + 28).unwrap()];
-            seeds.push(version_2(&log[at + 48..at + 48 + head_len], bodies));
-            at = (bodies_at + bodies.len()).next_multiple_of(16);
-        }
+        let bodies_at = (at + 48 + head_len).next_multiple_of(16);
+        let bodies = &log[bodies_at..bodies_at + word(at + 12).unwrap()];
+        let len = u32::try_from(head_len).unwrap().to_le_bytes();
+        seeds.push([&len[..], &log[at + 48..at + 48 + head_len], bodies].concat());
+        at = (bodies_at + bodies.len()).next_multiple_of(16);
     }
 }
 
-fn version_2(head: &[u8], bodies: &[u8]) -> Vec<u8> {
-    [&[1][..], &u32::try_from(head.len()).unwrap().to_le_bytes(), head, bodies].concat()
+/// Logs of a few frames with each kind of hostile body, whole, with a damaged first header, and with more damage.
+pub(super) fn log() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for hostile in 0..7 {
+        let frames = [[hostile, 0, 0, 0], [0, 0, 0, 0], [hostile, 1, 1, 3]].concat();
+        let damages: [&[[u8; 4]]; 5] = [
+            &[],
+            &[[0x90, 5, 0, 3]],
+            &[[0x90, 5, 0, 3], [0x06, 0, 8, 0]],
+            &[[0x04, 5, 0, 9], [0x02, 0x40, 4, 9]],
+            &[[0x90, 5, 0, 3], [0x07, 0, 0, 200]],
+        ];
+        seeds.extend(damages.iter().map(|damage| behind(1, &[&frames[..], &damage.concat()].concat())));
+    }
+    seeds
 }
 
 /// A page of each kind that the encoders write, and a manifest.
 pub(super) fn pages() -> Vec<Vec<u8>> {
-    let views: Vec<_> = block().iter().filter(|seed| seed[0] == 1).map(|seed| view(&seed[1..])).collect();
+    let views: Vec<_> = block().iter().map(|seed| view(seed)).collect();
     let mut blocks = Blocks::default();
     let (mut shapes, mut keys, mut offset) = (Shapes::default(), Vec::new(), 64);
     for view in &views {
-        let meta = BlockMeta::of(view, offset, 4096, 1000);
+        let (rows, (at_min, at_max)) = (view.rows(), view.rows().times());
+        let (first_seq, last_seq) = (rows.seq(0), rows.seq(view.len() - 1));
+        let count = u32::try_from(view.len()).unwrap();
+        let meta =
+            BlockMeta { offset, len: 4096, head_len: 1000, count, first_seq, last_seq, at_min, at_max };
         offset = meta.end();
         blocks.push(meta, shapes.bits(&view.rows().shapes()));
         keys.extend((0..view.len()).filter_map(|i| view.rows().jid_key(i)));
@@ -233,7 +240,7 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
         seeds.push(records);
     }
     let log = "log jobs 7 log/jobs/7-0 64 05 64 -3 9 growing";
-    let text = "saltcellar backup, format 1\nstore format 2\nmade 1 by saltcellar 0.1.0\nsequence 12";
+    let text = "saltcellar backup, format 1\nstore format 3\nmade 1 by saltcellar 0.1.0\nsequence 12";
     seeds.push(format!("{text}\n{log}\nsmall HOLDS HOLDS-1 1 02\nend 6 0\n").into_bytes());
     seeds
 }

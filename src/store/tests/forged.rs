@@ -1,0 +1,262 @@
+//! Bodies that hold frames: of other stores, of this store, of other versions. They are bytes and nothing else.
+
+use std::os::unix::fs::FileExt;
+
+use super::super::frame::{self, LogId};
+use super::super::tools::backup::{self, backup};
+use super::super::tools::rebuild::rebuild;
+use super::super::tools::salvage::salvage;
+use super::super::tools::verify::{self, verify};
+use super::super::walk::{self, Bounds};
+use super::super::{builder, log};
+use super::*;
+
+/// A frame with one event, valid at one place of one log.
+pub(in crate::store) fn frame_at(id: LogId, offset: u64, seq: u64, tag: &str) -> Vec<u8> {
+    let mut builder = builder::BlockBuilder::default();
+    builder.push(SeqNo(seq), &event_entry(tag.as_bytes(), b"\x80", Source::Bus, Micros(0))).unwrap();
+    let mut packer = builder::Packer::new().unwrap();
+    let (mut frame, packed) = (Vec::new(), builder.finish(&mut packer).unwrap());
+    frame::write_frame_at(&mut frame, &packed, (SeqNo(seq), SeqNo(seq)), 1, (id, offset)).unwrap();
+    frame
+}
+
+/// One of a store with another id.
+fn foreign_frame(seq: u64, tag: &str) -> Vec<u8> {
+    frame_at(LogId { store_id: 77, first_seq: SeqNo(1) }, 512, seq, tag)
+}
+
+/// A frame of another version with checksums that hold.
+fn with_version(mut frame: Vec<u8>, version: u8, id: LogId, offset: u64) -> Vec<u8> {
+    frame[4] = version;
+    frame::place_frame(&mut frame, id, frame::Position::in_new_log(offset));
+    frame
+}
+
+fn of_unknown_version(seq: u64, tag: &str) -> Vec<u8> {
+    let id = LogId { store_id: 77, first_seq: SeqNo(1) };
+    with_version(frame_at(id, 512, seq, tag), 9, id, 512)
+}
+
+/// Noise, so that a body lies in the log as it is.
+fn noise(bytes: usize) -> Vec<u8> {
+    let word = |n: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).to_le_bytes();
+    (0..bytes as u64 / 8).flat_map(word).collect()
+}
+
+fn carrier(tag: &str, frames: &[Vec<u8>]) -> Batch {
+    let body = [frames.concat(), noise(65_536)].concat();
+    Batch::of(&event_entry(tag.as_bytes(), &body, Source::Bus, Micros(0)))
+}
+
+fn plain(n: u64) -> Batch {
+    Batch::of(&event_entry(format!("plain/{n}").as_bytes(), b"\x80", Source::Bus, Micros(0)))
+}
+
+fn tags(rig: &Rig) -> Vec<String> {
+    rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect()
+}
+
+/// The events of a store: a carrier of frames, then plain ones up to `entries`.
+fn store_with_carrier(dir: &Path, frames: &[Vec<u8>], entries: u64) -> PathBuf {
+    let rig = Rig::open(dir, Limits::default());
+    rig.put(carrier("carrier", frames)).unwrap();
+    (1..entries).for_each(|n| rig.put(plain(n)).unwrap());
+    rig.close();
+    files_named(dir, "log").remove(0)
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+fn first_frame(path: &Path) -> usize {
+    memchr::memmem::find(&fs::read(path).unwrap(), b"SCB1").unwrap()
+}
+
+fn plain_tags(numbers: std::ops::Range<u64>) -> Vec<String> {
+    numbers.map(|n| format!("plain/{n}")).collect()
+}
+
+#[test]
+fn a_rotten_header_of_the_first_frame_let_a_forged_return_replace_100_acknowledged_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = store_with_carrier(dir.path(), &[foreign_frame(900, "forged")], 101);
+    flip(&log, first_frame(&log) + 9);
+    let rig = Rig::open(dir.path(), Limits::default());
+    assert_eq!(tags(&rig), plain_tags(1..101));
+    assert_eq!(rig.metrics.frames_damaged.get(), 1);
+    rig.close();
+}
+
+#[test]
+fn a_torn_first_commit_let_a_forged_sequence_number_be_taken_for_the_last_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = store_with_carrier(dir.path(), &[foreign_frame(u64::MAX - 1, "forged")], 1);
+    flip(&log, first_frame(&log) + 9);
+    let rig = Rig::open(dir.path(), Limits::default());
+    (1..10).for_each(|n| rig.put(plain(n)).unwrap());
+    assert_eq!(tags(&rig), plain_tags(1..10));
+    rig.close();
+    let rig = Rig::open(dir.path(), Limits::default());
+    assert_eq!(tags(&rig), plain_tags(1..10));
+    rig.close();
+}
+
+#[test]
+fn a_frame_of_an_unknown_version_in_a_torn_body_refused_every_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = store_with_carrier(dir.path(), &[of_unknown_version(900, "forged")], 1);
+    let len = fs::metadata(&log).unwrap().len();
+    fs::OpenOptions::new().write(true).open(&log).unwrap().set_len(len - 512).unwrap();
+    rebuild(&options(dir.path(), Limits::default()), None, &mut ()).unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    assert_eq!(tags(&rig), Vec::<String>::new());
+    rig.put(plain(1)).unwrap();
+    assert_eq!(tags(&rig), plain_tags(1..2));
+    rig.close();
+}
+
+#[test]
+fn salvage_took_forged_frames_and_dropped_genuine_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let (state, new) = (dir.path().join("state"), dir.path().join("new"));
+    let log = store_with_carrier(&state, &[foreign_frame(900, "forged")], 20);
+    flip(&log, first_frame(&log) + 9);
+    for with_format in [true, false] {
+        if !with_format {
+            fs::remove_file(state.join("FORMAT")).unwrap();
+        }
+        let report = salvage(&state, &new, Micros(7), &mut ()).unwrap();
+        assert_eq!(report.entries(), 19, "{report:#?}");
+        let rig = Rig::open(&new, Limits::default());
+        assert_eq!(tags(&rig), plain_tags(1..20));
+        rig.close();
+        fs::remove_dir_all(&new).unwrap();
+    }
+}
+
+#[test]
+fn verify_and_backup_took_forged_frames_behind_one_of_an_unknown_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let (state, to) = (dir.path().join("state"), dir.path().join("backup"));
+    let forged = [of_unknown_version(900, "forged"), foreign_frame(901, "forged")];
+    let log = store_with_carrier(&state, &forged, 20);
+    flip(&log, first_frame(&log) + 9);
+    let report = verify(&state, verify::Options::default(), &mut ()).unwrap();
+    assert_eq!((report.entries, report.problems.len()), (19, 1), "{report:#?}");
+    let report = backup(&state, &to, backup::Options::default(), Micros(9), &mut ()).unwrap();
+    assert_eq!(report.damaged.len(), 1, "{report:#?}");
+    assert_eq!(report.bytes, fs::metadata(&log).unwrap().len());
+}
+
+/// Counts the bytes that are read.
+#[derive(Debug)]
+struct Counting {
+    file: fs::File,
+    read: Arc<AtomicU64>,
+}
+
+impl medium::MediumFile for Counting {
+    fn write_all_at(&self, _: &[u8], _: u64) -> std::io::Result<()> {
+        panic!("a walk writes nothing")
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.read.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        FileExt::read_exact_at(&self.file, buffer, offset)
+    }
+
+    fn sync_data(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn sync_all(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn set_len(&self, _: u64) -> std::io::Result<()> {
+        panic!("a walk cuts nothing")
+    }
+
+    fn size(&self) -> std::io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+}
+
+/// A log of three frames, the first of which has these bodies and a damaged header.
+fn log_with_damaged_bodies(path: &Path, bodies: &[u8]) -> u64 {
+    let id = LogId { store_id: 77, first_seq: SeqNo(1) };
+    let mut bytes = log::file_header("events", id, Micros(0)).to_vec();
+    let mut builder = builder::BlockBuilder::default();
+    let mut packer = builder::Packer::new().unwrap();
+    for seq in 1..4 {
+        builder.clear();
+        builder.push(SeqNo(seq), &event_entry(b"x", b"\x80", Source::Bus, Micros(0))).unwrap();
+        let mut packed = builder.finish(&mut packer).unwrap();
+        if seq == 1 {
+            packed.bodies = bodies;
+        }
+        let place = (id, bytes.len() as u64);
+        frame::write_frame_at(&mut bytes, &packed, (SeqNo(seq), SeqNo(seq)), 1, place).unwrap();
+    }
+    bytes[log::FILE_HEADER_LEN + 9] ^= 1;
+    fs::write(path, &bytes).unwrap();
+    bytes.len() as u64
+}
+
+/// Walks over such a log; how many bytes were read.
+fn walk_damaged(path: &Path) -> u64 {
+    let id = LogId { store_id: 77, first_seq: SeqNo(1) };
+    let read = Arc::new(AtomicU64::new(0));
+    let file = Counting { file: fs::File::open(path).unwrap(), read: read.clone() };
+    let log = log::LogFile::of(path, Box::new(file), id);
+    let mut found = 0;
+    let each = |_: &log::BlockMeta, _: &block::BlockView| {
+        found += 1;
+        None
+    };
+    let walked = walk::walk(&log, Bounds::of_log(log.size().unwrap()), true, each).unwrap().finished();
+    assert_eq!((found, walked.damaged.len()), (2, 1));
+    read.load(Ordering::Relaxed)
+}
+
+/// Bytes that look like the beginning of a frame wherever one could begin; each claims 64 KiB of head.
+fn magics(bytes: usize) -> Vec<u8> {
+    [&b"SCB1\x03\0\x01\0\0\0\x01\0"[..], &[0; 4]].concat().repeat(bytes / 16)
+}
+
+#[test]
+fn recovery_read_a_damaged_body_once_more_for_every_magic_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let size = log_with_damaged_bodies(&path, &magics(256 * 1024));
+    let read = walk_damaged(&path);
+    assert!(read < 2 * size, "{read} of {size} bytes");
+}
+
+#[test]
+#[ignore = "a measurement; in a release build: cargo test --release --lib full_of_magics -- --ignored --nocapture"]
+fn recovery_of_a_log_full_of_magics() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let seconds = |bodies: &[u8]| {
+        let size = log_with_damaged_bodies(&path, bodies);
+        let mut seconds: Vec<f64> = (0..7)
+            .map(|_| {
+                let begin = std::time::Instant::now();
+                walk_damaged(&path);
+                begin.elapsed().as_secs_f64()
+            })
+            .collect();
+        seconds.sort_by(f64::total_cmp);
+        (size, seconds[3])
+    };
+    // A damaged frame as long as bodies may be; the time is in proportion to that.
+    let bytes = frame::PAYLOAD_BYTES_MAX / 16 * 16;
+    let ((size, with), (_, without)) = (seconds(&magics(bytes)), seconds(&noise(bytes)));
+    let ratio = with / without;
+    eprintln!("{size} bytes: {with:.3} s full of magics, {without:.3} s without, ratio {ratio:.2}");
+}

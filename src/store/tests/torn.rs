@@ -1,0 +1,130 @@
+//! Writes that were not finished: what a start makes of them, and what `verify` says before and after.
+
+use super::super::tools::verify::{self, verify};
+use super::*;
+
+fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let word =
+        |n: u64| (n + seed * 1_000_003).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).to_le_bytes();
+    (1..=bytes as u64 / 8).flat_map(word).collect()
+}
+
+/// Entries that each fill a block, in one commit.
+fn large_batch(tags: &[&str]) -> Batch {
+    let mut batch = Batch::default();
+    for (seed, tag) in (1..).zip(tags) {
+        let body = noise(seed, crate::limits::BLOCK_RAW_BYTES);
+        batch.push(&event_entry(tag.as_bytes(), &body, Source::Bus, Micros(0)), None);
+    }
+    batch
+}
+
+fn tags(rig: &Rig) -> Vec<String> {
+    rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect()
+}
+
+fn small(tag: &str) -> Batch {
+    Batch::of(&event_entry(tag.as_bytes(), b"\x80", Source::Bus, Micros(0)))
+}
+
+/// Where the frames of a log begin.
+fn frames(path: &Path) -> Vec<usize> {
+    memchr::memmem::find_iter(&fs::read(path).unwrap(), b"SCB1").collect()
+}
+
+fn zero(path: &Path, from: usize, bytes: usize) {
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&vec![0; bytes], from as u64).unwrap();
+}
+
+fn check(dir: &Path) -> verify::Report {
+    verify(dir, verify::Options::default(), &mut ()).unwrap()
+}
+
+/// A store with these commits, not open any more, and the log of its events.
+fn store_of(dir: &Path, commits: Vec<Batch>) -> PathBuf {
+    let rig = Rig::open(dir, Limits::default());
+    commits.into_iter().for_each(|batch| rig.put(batch).unwrap());
+    rig.close();
+    files_named(dir, "log").remove(0)
+}
+
+#[test]
+fn a_torn_tail_whose_head_was_whole_was_reported_as_loss() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = store_of(dir.path(), vec![small("first"), large_batch(&["torn"])]);
+    let len = usize::try_from(fs::metadata(&log).unwrap().len()).unwrap();
+    zero(&log, len - 4096, 4096);
+    let report = check(dir.path());
+    assert!(report.problems.is_empty(), "{report:#?}");
+    assert_eq!(report.notes.len(), 1, "{report:#?}");
+    let rig = Rig::open(dir.path(), Limits::default());
+    assert_eq!(tags(&rig), ["first"]);
+    assert_eq!(rig.metrics.frames_damaged.get(), 0);
+    rig.close();
+}
+
+#[test]
+fn a_commit_torn_in_its_first_frame_counted_as_damage_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = store_of(dir.path(), vec![small("first"), large_batch(&["torn", "second", "third"])]);
+    let at = frames(&log);
+    assert_eq!(at.len(), 4, "a frame for each");
+    // The header and more, or only the bodies.
+    let whole = fs::read(&log).unwrap();
+    for (from, bytes) in [(at[1] / 512 * 512 + 512, 512), (at[1], 600), (at[1], at[2] - at[1])] {
+        fs::write(&log, &whole).unwrap();
+        zero(&log, from, bytes);
+        let report = check(dir.path());
+        assert!(report.problems.is_empty(), "{report:#?}");
+        assert_eq!(report.notes.len(), 1, "{report:#?}");
+        for start in 0..2 {
+            let rig = Rig::open(dir.path(), Limits::default());
+            assert_eq!(tags(&rig), ["first", "second", "third"]);
+            assert_eq!(rig.metrics.frames_damaged.get(), 0);
+            assert_eq!(rig.metrics.tail_bytes_cut.get() > 0, start == 0, "start {start}");
+            rig.close();
+            let report = check(dir.path());
+            assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:#?}");
+        }
+        let copy = fs::read(log.with_file_name(format!("log.cut-{}", at[1]))).unwrap();
+        assert_eq!(copy.len(), at[2] - at[1]);
+    }
+    let rig = Rig::open(dir.path(), Limits::default());
+    rig.put(small("last")).unwrap();
+    rig.close();
+    let rig = Rig::open(dir.path(), Limits::default());
+    assert_eq!(tags(&rig), ["first", "second", "third", "last"]);
+    rig.close();
+}
+
+#[test]
+fn damage_before_a_later_commit_is_no_unfinished_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let commits = vec![small("first"), large_batch(&["rotten", "second"]), small("last")];
+    let log = store_of(dir.path(), commits);
+    zero(&log, frames(&log)[1], 600);
+    assert_eq!(check(dir.path()).problems.len(), 1);
+    let rig = Rig::open(dir.path(), Limits::default());
+    assert_eq!(tags(&rig), ["first", "second", "last"]);
+    assert_eq!((rig.metrics.frames_damaged.get(), rig.metrics.tail_bytes_cut.get()), (1, 0));
+    rig.close();
+    assert_eq!(check(dir.path()).problems.len(), 1);
+}
+
+#[test]
+fn what_was_cut_off_vanished_when_the_segment_was_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    (0..3).for_each(|n| rig.put(batch_of([n * 3])).unwrap());
+    rig.close();
+    let log = files_named(dir.path(), "log").remove(0);
+    let len = fs::metadata(&log).unwrap().len();
+    fs::OpenOptions::new().write(true).open(&log).unwrap().write_all_at(b"half a frame", len).unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    (3..100).for_each(|n| rig.put(batch_of([n * 3])).unwrap());
+    let metrics = rig.metrics.clone();
+    rig.close();
+    assert!(log.with_file_name("index").is_dir() && metrics.segments_rewritten.get() > 0, "it was merged");
+    assert_eq!(fs::read(log.with_file_name(format!("log.cut-{len}"))).unwrap(), b"half a frame");
+}
