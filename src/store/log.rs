@@ -204,7 +204,7 @@ impl LogFile {
     }
 
     /// The same file, which holds only the part of the log from its byte `base` on.
-    pub(super) fn from_byte(self, base: u64) -> Self {
+    pub(super) fn with_base(self, base: u64) -> Self {
         Self { base, ..self }
     }
 

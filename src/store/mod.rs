@@ -353,11 +353,10 @@ impl Store {
                     continue;
                 }
                 recovery::settle(&segment, &walked, Some(first_seq) == newest, &options.metrics)?;
-                if Some(first_seq) == newest {
-                    if segment::memory_sums(&segment.index()).is_none_or(|sums| sums.entries == 0) {
-                        // Nothing to seal, and a configuration that names the class again goes on with it.
-                        continue;
-                    }
+                let is_empty = segment::memory_sums(&segment.index()).is_none_or(|sums| sums.entries == 0);
+                if Some(first_seq) == newest && is_empty {
+                    // Nothing to seal, and a configuration that names the class again goes on with it.
+                    continue;
                 }
                 // Not all segments are known yet, so nothing that is known of last jobs is given up.
                 if let Err(error) = seal::seal(&shared, &segment, |_| true) {

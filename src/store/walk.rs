@@ -71,6 +71,7 @@ pub struct Walked {
 
 impl Walked {
     /// Of a log that does not grow: what was not finished there was finished once, and is damage.
+    #[must_use]
     pub fn finished(mut self) -> Self {
         self.damaged.append(&mut self.unfinished);
         self.damaged.sort_by_key(|stretch| stretch.offset);
@@ -132,12 +133,12 @@ pub fn walk(
             state.walked.unknown_version.get_or_insert((header.offset, header.version));
             state.refuse(
                 &header,
-                format!("a frame of version {}, this release reads {FRAME_VERSION}", header.version),
+                &format!("a frame of version {}, this release reads {FRAME_VERSION}", header.version),
             );
             continue;
         }
         if header.last_seq == SeqNo(u64::MAX) {
-            state.refuse(&header, "no number can follow that of its last entry".to_owned());
+            state.refuse(&header, "no number can follow that of its last entry");
             continue;
         }
         match log.content(&header, bounds.size, bodies)? {
@@ -146,7 +147,7 @@ pub fn walk(
                 let fault = each(&meta, &view);
                 state.take(&header, fault);
             }
-            Content::Unreadable(what) => state.refuse(&header, what),
+            Content::Unreadable(what) => state.refuse(&header, &what),
             Content::Damaged(what) => {
                 // Not skipped by its length: leftovers of a failed write may begin in the middle of it.
                 at = header.offset + ALIGN as u64;
@@ -213,11 +214,11 @@ impl State {
     }
 
     /// A valid frame that is not handed out. It stays where it is.
-    fn refuse(&mut self, header: &FrameHeader, what: String) {
+    fn refuse(&mut self, header: &FrameHeader, what: &str) {
         self.pass_gap(header.offset, None);
         let end = header.end().min(padded(self.size));
         let entries = Some((header.first_seq, header.last_seq, u64::from(header.count)));
-        let stretch = Stretch { entries, refused: true, ..self.stretch(header.offset, end, &what) };
+        let stretch = Stretch { entries, refused: true, ..self.stretch(header.offset, end, what) };
         self.walked.damaged.push(stretch);
         self.walked.end = end;
     }
@@ -226,7 +227,7 @@ impl State {
     fn take(&mut self, header: &FrameHeader, fault: Option<String>) {
         self.pass_gap(header.offset, Some(header.first_seq));
         if let Some(what) = fault {
-            self.refuse(header, what);
+            self.refuse(header, &what);
         } else {
             self.walked.frames += 1;
             self.walked.entries += u64::from(header.count);

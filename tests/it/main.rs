@@ -93,9 +93,6 @@ mod policy;
 /// Import and export: Salt's own job cache, pgjsonb, JSON lines.
 mod moving;
 
-/// Stores written by earlier releases, and how they are made.
-mod old_stores;
-
 /// What rendered SLS files mean, against what Salt made of them.
 mod sls;
 /// Jinja against what Salt rendered.

@@ -186,23 +186,24 @@ impl medium::MediumFile for Counting {
     }
 }
 
-/// A log of three frames, the first of which has these bodies and a damaged header.
-fn log_with_damaged_bodies(path: &Path, bodies: &[u8]) -> u64 {
+/// A log that begins with so many frames with these bodies and damaged headers; two good ones follow.
+fn log_with_damaged_bodies(path: &Path, damaged: u64, bodies: &[u8]) -> u64 {
     let id = LogId { store_id: 77, first_seq: SeqNo(1) };
     let mut bytes = log::file_header("events", id, Micros(0)).to_vec();
     let mut builder = builder::BlockBuilder::default();
     let mut packer = builder::Packer::new().unwrap();
-    for seq in 1..4 {
+    for seq in 1..damaged + 3 {
         builder.clear();
         builder.push(SeqNo(seq), &event_entry(b"x", b"\x80", Source::Bus, Micros(0))).unwrap();
         let mut packed = builder.finish(&mut packer).unwrap();
-        if seq == 1 {
+        if seq <= damaged {
             packed.bodies = bodies;
         }
         let place = (id, bytes.len() as u64);
+        let begin = bytes.len();
         frame::write_frame_at(&mut bytes, &packed, (SeqNo(seq), SeqNo(seq)), 1, place).unwrap();
+        bytes[begin + 9] ^= u8::from(seq <= damaged);
     }
-    bytes[log::FILE_HEADER_LEN + 9] ^= 1;
     fs::write(path, &bytes).unwrap();
     bytes.len() as u64
 }
@@ -232,7 +233,7 @@ fn magics(bytes: usize) -> Vec<u8> {
 fn recovery_read_a_damaged_body_once_more_for_every_magic_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
-    let size = log_with_damaged_bodies(&path, &magics(256 * 1024));
+    let size = log_with_damaged_bodies(&path, 1, &magics(256 * 1024));
     let read = walk_damaged(&path);
     assert!(read < 2 * size, "{read} of {size} bytes");
 }
@@ -243,7 +244,7 @@ fn recovery_of_a_log_full_of_magics() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     let seconds = |bodies: &[u8]| {
-        let size = log_with_damaged_bodies(&path, bodies);
+        let size = log_with_damaged_bodies(&path, 4, bodies);
         let mut seconds: Vec<f64> = (0..7)
             .map(|_| {
                 let begin = std::time::Instant::now();
@@ -254,8 +255,7 @@ fn recovery_of_a_log_full_of_magics() {
         seconds.sort_by(f64::total_cmp);
         (size, seconds[3])
     };
-    // A damaged frame as long as bodies may be; the time is in proportion to that.
-    let bytes = frame::PAYLOAD_BYTES_MAX / 16 * 16;
+    let bytes = 64 << 20;
     let ((size, with), (_, without)) = (seconds(&magics(bytes)), seconds(&noise(bytes)));
     let ratio = with / without;
     eprintln!("{size} bytes: {with:.3} s full of magics, {without:.3} s without, ratio {ratio:.2}");

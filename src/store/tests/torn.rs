@@ -44,7 +44,9 @@ fn check(dir: &Path) -> verify::Report {
 /// A store with these commits, not open any more, and the log of its events.
 fn store_of(dir: &Path, commits: Vec<Batch>) -> PathBuf {
     let rig = Rig::open(dir, Limits::default());
-    commits.into_iter().for_each(|batch| rig.put(batch).unwrap());
+    for batch in commits {
+        rig.put(batch).unwrap();
+    }
     rig.close();
     files_named(dir, "log").remove(0)
 }

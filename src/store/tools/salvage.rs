@@ -201,7 +201,7 @@ fn named_most(sources: &[Source]) -> Result<Option<u64>, StoreError> {
 impl Source {
     /// Opens it as a part of that log.
     fn open(&self, id: LogId) -> Result<LogFile, StoreError> {
-        Ok(LogFile::bare(&Disk, &self.path, id)?.from_byte(cut_offset(&self.path).unwrap_or(0)))
+        Ok(LogFile::bare(&Disk, &self.path, id)?.with_base(cut_offset(&self.path).unwrap_or(0)))
     }
 }
 

@@ -224,6 +224,7 @@ fn an_unfinished_write_and_a_copy_of_a_frame_are_no_damage_and_a_number_given_tw
     let report = check(&state);
     assert!(report.problems.is_empty() && report.entries == 199, "{report:#?}");
     assert_eq!(report.notes[0].offset, Some(bytes.len() as u64));
+    fs::write(&growing, &bytes).unwrap();
     // Valid where it lies, with the number of an entry of another class.
     let text = fs::read_to_string(state.join("FORMAT")).unwrap();
     let place =

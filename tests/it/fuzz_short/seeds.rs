@@ -11,6 +11,7 @@ use saltcellar::clock::Micros;
 use saltcellar::ingest::spill::file::DiskQueue;
 use saltcellar::model::{Batch, Entry, Kind, SeqNo, Source};
 use saltcellar::store::block::BlockView;
+use saltcellar::store::builder::{BlockBuilder, Packer};
 use saltcellar::store::index::job::{Encoder, Record};
 use saltcellar::store::index::page::PageWriter;
 use saltcellar::store::index::{Blocks, Facts, LatestRow, Shapes, Sums, latest, minion};
@@ -18,7 +19,7 @@ use saltcellar::store::log::BlockMeta;
 use saltcellar::store::medium::Disk;
 use saltcellar::wire::call::request_frame;
 use saltcellar::wire::frame::{Framing, body, fired};
-use saltcellar::wire::salt_event::{read_event, split};
+use saltcellar::wire::salt_event::{event_entry, read_event, split};
 use saltcellar::wire::signed::Envelope;
 use saltcellar::wire::zmtp;
 
@@ -127,29 +128,21 @@ pub(super) fn signed_batch() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// The blocks in the logs of a recorded store: head and bodies as the target wants them.
+/// Blocks of recorded events: head and bodies as the target wants them.
 pub(super) fn block() -> Vec<Vec<u8>> {
-    let mut seeds = Vec::new();
-    for class in ["events", "jobs"] {
-        for segment in fs::read_dir(data_dir().join("store-3/log").join(class)).unwrap() {
-            let log = fs::read(segment.unwrap().path().join("log")).unwrap();
-            blocks_of(&log, &mut seeds);
+    let (bodies, mut packer) = (bodies(), Packer::new().unwrap());
+    let events: Vec<_> = bodies.iter().filter_map(|body| split(body)).collect();
+    let pack = |(n, events): (usize, &[(&[u8], &[u8])])| {
+        let mut builder = BlockBuilder::default();
+        for (seq, (tag, data)) in (n as u64 * 100..).zip(events) {
+            let at = Micros(1_763_700_237_000_000 + i64::try_from(seq).unwrap());
+            builder.push(SeqNo(seq + 1), &event_entry(tag, data, Source::Bus, at)).unwrap();
         }
-    }
-    seeds
-}
-
-fn blocks_of(log: &[u8], seeds: &mut Vec<Vec<u8>>) {
-    let word = |at: usize| log.get(at..at + 4).map(|b| u32::from_le_bytes(b.try_into().unwrap()) as usize);
-    let mut at = 80;
-    while log.get(at..at + 4) == Some(b"SCB1") {
-        let head_len = word(at + 8).unwrap();
-        let bodies_at = (at + 48 + head_len).next_multiple_of(16);
-        let bodies = &log[bodies_at..bodies_at + word(at + 12).unwrap()];
-        let len = u32::try_from(head_len).unwrap().to_le_bytes();
-        seeds.push([&len[..], &log[at + 48..at + 48 + head_len], bodies].concat());
-        at = (bodies_at + bodies.len()).next_multiple_of(16);
-    }
+        let packed = builder.finish(&mut packer).unwrap();
+        let len = u32::try_from(packed.head.len()).unwrap().to_le_bytes();
+        [&len[..], packed.head.as_slice(), packed.bodies].concat()
+    };
+    events.chunks(9).enumerate().map(pack).collect()
 }
 
 /// Logs of a few frames with each kind of hostile body, whole, with a damaged first header, and with more damage.
