@@ -37,9 +37,7 @@ use crate::ingest::fire::Firer;
 use crate::ingest::gate::Gate;
 use crate::ingest::master_keys::MasterKeys;
 use crate::ingest::spill::{Fittings, hand_over_leftovers};
-use crate::limits::{
-    BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_PATIENCE, JOBS_READ_AT_ONCE, SEGMENT_ENTRIES_MAX,
-};
+use crate::limits::{BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_PATIENCE, JOBS_READ_AT_ONCE};
 use crate::metrics::Metrics;
 use crate::model::{JidKey, Kind};
 use crate::shutdown::Drain;
@@ -296,7 +294,7 @@ pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
         limits: Limits {
             durability: store.durability,
             segment_bytes_max: store.segment_bytes_max,
-            segment_entries_max: SEGMENT_ENTRIES_MAX,
+            ..Limits::DEFAULT
         },
         classes: Classes::new(&store.classes),
         free: FreeSpace { low: store.free_bytes_low.bytes(), min: store.free_bytes_min.bytes() },

@@ -19,13 +19,12 @@
 //!
 //! # Bounds
 //!
-//! Two generations of [`DEDUPE_WINDOW`] fingerprints each. What comes later than that many others is stored
+//! Two generations of [`DEDUPE_WINDOW`](crate::limits::DEDUPE_WINDOW) fingerprints each. What comes later than that many others is stored
 //! again; readers of a job still fold equal returns.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
-use crate::limits::DEDUPE_WINDOW;
 use crate::model::{self, FastMap, Flags, Kind, Prints, SeqNo, Source, chained};
 
 type Map<V> = FastMap<u64, V>;
@@ -35,16 +34,17 @@ type Map<V> = FastMap<u64, V>;
 struct Generations<V> {
     young: Map<V>,
     old: Map<V>,
+    window: usize,
 }
 
 impl<V: Copy + Default> Generations<V> {
-    fn new() -> Self {
-        Self { young: Map::default(), old: Map::default() }
+    fn new(window: usize) -> Self {
+        Self { young: Map::default(), old: Map::default(), window }
     }
 
     /// The place of a key, and whether it was there before. What only the older generation knew is carried over.
     fn place(&mut self, key: u64) -> (&mut V, bool) {
-        if self.young.len() >= DEDUPE_WINDOW {
+        if self.young.len() >= self.window {
             // The tables change places, so that none has to grow again.
             std::mem::swap(&mut self.young, &mut self.old);
             self.young.clear();
@@ -129,18 +129,12 @@ enum Undo {
     Answer(u64, Option<First>),
 }
 
-impl Default for Dedupe {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Dedupe {
-    /// Remembers nothing yet.
-    pub fn new() -> Self {
+    /// An empty memory of two generations of up to `window` fingerprints each.
+    pub fn new(window: usize) -> Self {
         Self {
-            seen: Generations::new(),
-            answers: Generations::new(),
+            seen: Generations::new(window),
+            answers: Generations::new(window),
             undo: VecDeque::new(),
             open: 0,
             note_heard: false,
@@ -272,8 +266,13 @@ impl Dedupe {
 mod tests {
     use super::*;
     use crate::clock::Micros;
+    use crate::limits::DEDUPE_WINDOW;
     use crate::model::Entry;
     use crate::wire::{msgpack, salt_event::prints_of};
+
+    fn memory() -> Dedupe {
+        Dedupe::new(DEDUPE_WINDOW)
+    }
 
     fn judge(dedupe: &mut Dedupe, entry: &Entry<'_>) -> Verdict {
         dedupe.judge(entry, prints_of(entry))
@@ -315,7 +314,7 @@ mod tests {
             // Stored again as what confirms it, which is no event.
             ([Source::SpooledEventReturn, Source::SpooledReturner, Source::EventReturn], Verdict::Confirms),
         ] {
-            let mut dedupe = Dedupe::new();
+            let mut dedupe = memory();
             let verdicts = doors.map(|door| judge(&mut dedupe, &entry(door, true, &body)));
             assert_eq!(verdicts, [Verdict::New, second, known], "{doors:?}");
         }
@@ -324,7 +323,7 @@ mod tests {
     #[test]
     fn a_spool_may_repeat_itself_as_often_as_it_likes() {
         let body = body(1, true);
-        let mut dedupe = Dedupe::new();
+        let mut dedupe = memory();
         let mut judge = |at| {
             judge(&mut dedupe, &Entry { at: Micros(at), ..entry(Source::SpooledEventReturn, true, &body) })
         };
@@ -335,7 +334,7 @@ mod tests {
     #[test]
     fn equal_events_of_one_door_are_all_kept() {
         let body = body(1, true);
-        let mut dedupe = Dedupe::new();
+        let mut dedupe = memory();
         let verdicts =
             [Source::Bus, Source::Bus, Source::EventReturn, Source::EventReturn, Source::EventReturn]
                 .map(|door| judge(&mut dedupe, &entry(door, true, &body)));
@@ -345,18 +344,18 @@ mod tests {
     #[test]
     fn a_bare_return_confirms_its_event_once_and_the_event_is_kept_in_any_order() {
         let (event, bare) = (body(1, true), body(1, false));
-        let mut dedupe = Dedupe::new();
+        let mut dedupe = memory();
         assert_eq!(judge(&mut dedupe, &entry(Source::Bus, true, &event)), Verdict::New);
         assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &bare)), Verdict::Confirms);
         assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &bare)), Verdict::Known);
-        let mut dedupe = Dedupe::new();
+        let mut dedupe = memory();
         assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &bare)), Verdict::New);
         assert_eq!(judge(&mut dedupe, &entry(Source::Bus, true, &event)), Verdict::New);
     }
 
     #[test]
     fn another_answer_of_the_same_minion_is_kept_as_history() {
-        let mut dedupe = Dedupe::new();
+        let mut dedupe = memory();
         assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &body(1, false))), Verdict::New);
         assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &body(2, false))), Verdict::Differs);
     }
@@ -364,7 +363,7 @@ mod tests {
     #[test]
     fn a_returner_call_stands_against_a_forged_or_trimmed_event() {
         let (forged, real, later) = (body(66, true), body(1, true), body(2, true));
-        let mut dedupe = Dedupe::new();
+        let mut dedupe = memory();
         let mut judge = |door, body| judge(&mut dedupe, &entry(door, true, body));
         assert_eq!(judge(Source::Bus, &forged), Verdict::New);
         assert_eq!(judge(Source::Bus, &real), Verdict::Differs);
@@ -377,7 +376,7 @@ mod tests {
     #[test]
     fn a_return_seen_on_the_bus_first_was_never_recorded_as_confirmed() {
         let body = body(1, true);
-        let mut dedupe = Dedupe::new();
+        let mut dedupe = memory();
         let verdicts = [Source::Bus, Source::EventReturn, Source::Returner, Source::SpooledReturner]
             .map(|source| judge(&mut dedupe, &entry(source, true, &body)));
         assert_eq!(verdicts, [Verdict::New, Verdict::Known, Verdict::Confirms, Verdict::Known]);
@@ -385,7 +384,7 @@ mod tests {
 
     #[test]
     fn of_registers_and_end_times_every_word_is_kept() {
-        let mut dedupe = Dedupe::new();
+        let mut dedupe = memory();
         for (door, n) in [(Source::SpooledReturner, 1), (Source::Returner, 2), (Source::Returner, 1)] {
             let body = body(n, false);
             let entry = Entry { kind: Kind::Register, tag: b"", ..entry(door, false, &body) };
@@ -396,7 +395,7 @@ mod tests {
     #[test]
     fn what_could_not_be_stored_is_new_again() {
         let body = body(1, true);
-        let mut dedupe = Dedupe::new();
+        let mut dedupe = memory();
         judge(&mut dedupe, &entry(Source::Bus, true, &body));
         dedupe.depends_on(0, SeqNo(1));
         dedupe.forget(&[SeqNo(0)]);
@@ -413,7 +412,7 @@ mod tests {
             let web1 = entry(Source::Bus, true, body);
             if class == 0 { web1 } else { Entry { tag: b"salt/job/1/ret/web2", minion: "web2", ..web1 } }
         }
-        let mut dedupe = Dedupe::new();
+        let mut dedupe = memory();
         for n in 1..=4 {
             let body = body(n, true);
             // Two classes, one of them slower.
@@ -435,7 +434,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut dedupe = Dedupe::new();
+        let mut dedupe = memory();
         for n in 0..3 * i64::try_from(DEDUPE_WINDOW).unwrap() {
             judge(&mut dedupe, &entry(Source::Bus, true, &body(n, true)));
             dedupe.keep_all();

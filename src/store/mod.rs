@@ -66,13 +66,15 @@ use medium::Medium;
 
 use crate::channel::bounded;
 use crate::clock::{Clock, Micros};
-use crate::limits::{DEDUPE_WINDOW, INTAKE_BATCHES, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
+use crate::limits::{
+    DEDUPE_WINDOW, INTAKE_BATCHES, NUMBERS_AHEAD, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX,
+};
 use crate::metrics::Metrics;
 use crate::model::{Durability, Entry, SeqNo};
 use crate::wire::salt_event::prints_of;
 use index::Facts;
 
-/// When a segment is finished, and an entry answered.
+/// When a segment is finished, and an entry answered; what is remembered and reserved.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// When an entry is answered.
@@ -81,15 +83,26 @@ pub struct Limits {
     pub segment_bytes_max: u64,
     /// Entries in it.
     pub segment_entries_max: u64,
+    /// Fingerprints in one generation of the duplicate memory.
+    pub dedupe_window: usize,
+    /// Sequence numbers reserved at once.
+    pub numbers_ahead: u64,
+}
+
+impl Limits {
+    /// Those of a daemon without a configuration.
+    pub const DEFAULT: Self = Self {
+        durability: Durability::Durable,
+        segment_bytes_max: SEGMENT_BYTES,
+        segment_entries_max: SEGMENT_ENTRIES_MAX,
+        dedupe_window: DEDUPE_WINDOW,
+        numbers_ahead: NUMBERS_AHEAD,
+    };
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            durability: Durability::Durable,
-            segment_bytes_max: SEGMENT_BYTES,
-            segment_entries_max: SEGMENT_ENTRIES_MAX,
-        }
+        Self::DEFAULT
     }
 }
 
@@ -350,12 +363,12 @@ impl Store {
             });
             active.push(opened.transpose()?);
         }
-        let numbers = numbers::Numbers::open(medium, dir, next_seq)?;
+        let numbers = numbers::Numbers::open(medium, dir, next_seq, options.limits.numbers_ahead)?;
         shared.set_durable(numbers.next());
-        let mut dedupe = dedupe::Dedupe::new();
+        let mut dedupe = dedupe::Dedupe::new(options.limits.dedupe_window);
         let mut classifier = class::Classifier::new(&shared.classes);
         for class in shared.classes.all() {
-            remember(&shared, class, &mut dedupe, &mut classifier)?;
+            remember(&shared, class, options.limits.dedupe_window, &mut dedupe, &mut classifier)?;
         }
         let packer = builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
         let (works_tx, works) = bounded("intake", INTAKE_BATCHES);
@@ -490,10 +503,10 @@ fn keep_and_count_tail(segment: &segment::Segment, end: u64, size: u64, metrics:
 fn remember(
     shared: &Shared,
     class: Class,
+    mut wanted: usize,
     dedupe: &mut dedupe::Dedupe,
     classifier: &mut class::Classifier,
 ) -> Result<(), StoreError> {
-    let mut wanted = DEDUPE_WINDOW;
     let mut newest = Vec::new();
     for segment in shared.segments(class).into_iter().rev() {
         if wanted == 0 {

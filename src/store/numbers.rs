@@ -1,8 +1,8 @@
 //! Sequence numbers: each is given out once, whatever happens.
 //!
 //! A number may have been seen and its entry lost all the same: a power cut took what was answered before it was
-//! synced, somebody deleted a file. So numbers are set aside on disk before they are given out, [`NUMBERS_AHEAD`] at a
-//! time, and a start after a crash goes on behind those.
+//! synced, somebody deleted a file. So numbers are set aside on disk before they are given out, many at a
+//! time ([`NUMBERS_AHEAD`](crate::limits::NUMBERS_AHEAD)), and a start after a crash goes on behind those.
 //!
 //! # On disk
 //!
@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use super::error::{StoreError, io_at};
 use super::medium::Medium;
-use crate::limits::NUMBERS_AHEAD;
 use crate::model::SeqNo;
 
 /// The numbers that are left to give out.
@@ -26,17 +25,24 @@ pub struct Numbers {
     next: SeqNo,
     /// Set aside on disk up to here.
     end: SeqNo,
+    /// How many are set aside at once.
+    ahead: u64,
 }
 
 impl Numbers {
     /// Goes on behind `used`, the number after the last one in the log, and behind what the file says.
-    pub fn open(medium: &Arc<dyn Medium>, state_dir: &Path, used: SeqNo) -> Result<Self, StoreError> {
+    pub fn open(
+        medium: &Arc<dyn Medium>,
+        state_dir: &Path,
+        used: SeqNo,
+        ahead: u64,
+    ) -> Result<Self, StoreError> {
         let path = state_dir.join("SEQUENCE");
         let number = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.trim_end().parse().ok().map(SeqNo);
         let next = match std::fs::read(&path) {
             Ok(bytes) => number(&bytes).map_or_else(
                 || {
-                    let next = SeqNo(used.0.saturating_add(NUMBERS_AHEAD));
+                    let next = SeqNo(used.0.saturating_add(ahead));
                     tracing::error!(
                         path = %path.display(), going_on_at = next.0,
                         "expected one number in this file; those that may have been given out are passed over"
@@ -48,7 +54,7 @@ impl Numbers {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => used,
             Err(why) => return Err(io_at("read", &path)(why)),
         };
-        Ok(Self { medium: medium.clone(), path, next, end: next })
+        Ok(Self { medium: medium.clone(), path, next, end: next, ahead })
     }
 
     /// The number that the next entry gets.
@@ -60,7 +66,7 @@ impl Numbers {
     pub fn reserve(&mut self, count: usize) -> Result<(), StoreError> {
         let exhausted = StoreError::Broken("sequence numbers are exhausted");
         let wanted = self.next.0.checked_add(count as u64);
-        let Some((wanted, ahead)) = wanted.and_then(|n| Some((n, n.checked_add(NUMBERS_AHEAD)?))) else {
+        let Some((wanted, ahead)) = wanted.and_then(|n| Some((n, n.checked_add(self.ahead)?))) else {
             return Err(exhausted);
         };
         if wanted > self.end.0 {
@@ -103,17 +109,17 @@ mod tests {
     fn no_number_is_given_out_twice() {
         let dir = tempfile::tempdir().unwrap();
         let open =
-            |used| Numbers::open(&(Arc::new(Disk) as Arc<dyn Medium>), dir.path(), SeqNo(used)).unwrap();
+            |used| Numbers::open(&(Arc::new(Disk) as Arc<dyn Medium>), dir.path(), SeqNo(used), 100).unwrap();
         let mut numbers = open(5);
         numbers.reserve(2).unwrap();
         assert_eq!([numbers.take(), numbers.take()], [SeqNo(5), SeqNo(6)]);
         // A crash: the log may have kept nothing of it.
         let after = open(1).next();
-        assert_eq!(after, SeqNo(7 + NUMBERS_AHEAD));
+        assert_eq!(after, SeqNo(107));
         numbers.give_back();
         assert_eq!(open(1).next(), SeqNo(7));
         assert_eq!(open(9).next(), SeqNo(9));
         std::fs::write(dir.path().join("SEQUENCE"), "many\n").unwrap();
-        assert_eq!(open(9).next(), SeqNo(9 + NUMBERS_AHEAD));
+        assert_eq!(open(9).next(), SeqNo(109));
     }
 }

@@ -40,8 +40,12 @@ pub(super) fn options(dir: &Path, limits: Limits) -> Options {
 /// Tests run on whatever disk there is.
 const NO_GUARD: FreeSpace = FreeSpace { low: Some(0), min: Some(0) };
 
-pub(super) const SMALL: Limits =
-    Limits { durability: Durability::Durable, segment_bytes_max: 4096, segment_entries_max: 1_000_000 };
+pub(super) const SMALL: Limits = Limits {
+    durability: Durability::Durable,
+    segment_bytes_max: 4096,
+    segment_entries_max: 1_000_000,
+    ..Limits::DEFAULT
+};
 
 impl Rig {
     pub(super) fn open(dir: &Path, limits: Limits) -> Self {

@@ -15,9 +15,10 @@
 //! sync=EIO@1+                every sync of a file fails with EIO
 //! write=EIO@2/512            the second write fails after 512 bytes
 //! create=EIO@1+:log/jobs     every file that is made and has `log/jobs` in its path
+//! read=EIO@1+:spill          every read of a file with `spill` in its path fails
 //! ```
 //!
-//! The acts are those of [`Act`]: `create`, `write`, `sync`, `set_len`, `make_dir`, `sync_dir`, `rename`, `remove`.
+//! The acts are those of [`Act`]: `create`, `read`, `write`, `sync`, `set_len`, `make_dir`, `sync_dir`, `rename`, `remove`.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -52,11 +53,13 @@ pub enum Act {
     Rename,
     /// Removing.
     Remove,
+    /// Reading from one.
+    Read,
 }
 
 impl Act {
     /// All of them, with their words in a plan.
-    pub const ALL: [(Act, &'static str); 8] = [
+    pub const ALL: [(Act, &'static str); 9] = [
         (Act::Create, "create"),
         (Act::Write, "write"),
         (Act::Sync, "sync"),
@@ -65,6 +68,7 @@ impl Act {
         (Act::SyncDir, "sync_dir"),
         (Act::Rename, "rename"),
         (Act::Remove, "remove"),
+        (Act::Read, "read"),
     ];
 }
 
@@ -124,6 +128,9 @@ struct Now {
     /// Each with the number of acts it has seen.
     faults: Vec<(Fault, u64)>,
     sync_delay: Duration,
+    rename_delay: Duration,
+    /// Bytes of files that cannot be read, by a part of the path.
+    bad_sectors: Vec<(String, std::ops::Range<u64>)>,
     space: Option<Space>,
     room: Option<u64>,
     file: Option<(PathBuf, Option<Version>)>,
@@ -165,6 +172,27 @@ impl Plan {
         self.now().sync_delay = by;
     }
 
+    /// Makes every rename take so much longer: others then see what is there between two of them.
+    pub fn delay_renames(&self, by: Duration) {
+        self.now().rename_delay = by;
+    }
+
+    /// Lets every read of these bytes fail with EIO, in files that have `within` in their path.
+    pub fn spoil(&self, within: &str, bytes: std::ops::Range<u64>) {
+        self.now().bad_sectors.push((within.to_owned(), bytes));
+    }
+
+    /// Asked before every read of `len` bytes.
+    pub fn check_read(&self, path: &Path, offset: u64, len: usize) -> io::Result<()> {
+        self.check(Act::Read, path, 0).map_err(|failure| failure.why)?;
+        let path = path.to_string_lossy();
+        let meets = |bad: &std::ops::Range<u64>| bad.start < offset + len as u64 && offset < bad.end;
+        match self.now().bad_sectors.iter().any(|(within, bad)| path.contains(within) && meets(bad)) {
+            true => Err(Errno::IO.into()),
+            false => Ok(()),
+        }
+    }
+
     /// Says how much may still be written; `None` is no bound.
     pub fn leave_room(&self, bytes: Option<u64>) {
         self.now().room = bytes;
@@ -181,6 +209,8 @@ impl Plan {
         now.faults.clear();
         now.room = None;
         now.space = None;
+        now.bad_sectors.clear();
+        now.rename_delay = Duration::ZERO;
     }
 
     /// How often something was done, or tried.
@@ -195,9 +225,14 @@ impl Plan {
         }
         let (failure, delay) = {
             let mut now = self.now();
-            (now.judge(act, path, bytes), now.sync_delay)
+            let delay = match act {
+                Act::Sync => now.sync_delay,
+                Act::Rename => now.rename_delay,
+                _ => Duration::ZERO,
+            };
+            (now.judge(act, path, bytes), delay)
         };
-        if act == Act::Sync && !delay.is_zero() {
+        if !delay.is_zero() {
             std::thread::sleep(delay);
         }
         failure
@@ -388,6 +423,7 @@ impl MediumFile for FaultyFile {
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.check(Act::Read)?;
         self.file.read_exact_at(buffer, offset)
     }
 
@@ -466,7 +502,7 @@ mod tests {
 
     #[test]
     fn a_word_that_makes_no_sense_is_named() {
-        for word in ["write", "write=EBUSY", "write=EIO@x", "read=EIO", "sync_delay_ms=slow", "space=7"] {
+        for word in ["write", "write=EBUSY", "write=EIO@x", "append=EIO", "sync_delay_ms=slow", "space=7"] {
             assert_eq!(Plan::read(&format!("room=7 {word}")).unwrap_err(), word);
         }
     }

@@ -5,6 +5,15 @@
 //! its last sync and what was made, renamed and removed since. [`PowerCut::cut`] makes a directory out of what is
 //! synced and of any part of the rest: single writes, single 512-byte sectors of them, single names, sizes.
 //!
+//! Each directory is synced by itself, as POSIX has it: of a name that moves from one directory to another, either half may be
+//! left. Within one directory a rename is done or not.
+//!
+//! A process that dies ([`PowerCut::let_power_go_after`], then [`PowerCut::restore`]) leaves everything in the kernel's memory: the
+//! next one reads what is not on disk, and a later cut takes it.
+//!
+//! Space is counted as a file system does it ([`PowerCut::leave_blocks`]): blocks of files and directories, also those of files
+//! that are removed and still open.
+//!
 //! After a sync that failed, what it should have made durable is gone for good, as with a kernel that drops the pages:
 //! a later sync that succeeds does not bring it back.
 //!
@@ -13,7 +22,7 @@
 
 mod left;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
@@ -34,28 +43,65 @@ enum Node {
     Dir {
         now: BTreeMap<OsString, Id>,
         synced: BTreeMap<OsString, Id>,
+        /// Is it removed?
+        gone: bool,
     },
     File {
         synced: Vec<u8>,
         unsynced: Vec<Write>,
         /// Was in memory when a sync failed, and is there no more.
         lost: Vec<Write>,
+        space: FileSpace,
     },
 }
+
+/// What a file takes of the disk.
+#[derive(Debug, Default)]
+struct FileSpace {
+    /// The numbers of its blocks that are allocated.
+    blocks: BTreeSet<u64>,
+    /// How many have it open.
+    open: usize,
+    /// Is it removed? Its blocks are free once nobody has it open.
+    gone: bool,
+}
+
+impl FileSpace {
+    fn of_bytes(len: usize) -> Self {
+        Self { blocks: (0..(len as u64).div_ceil(BLOCK)).collect(), ..Self::default() }
+    }
+}
+
+/// Bytes of a block of the disk, and names of a directory that fit into one.
+const BLOCK: u64 = 4096;
+const NAMES_OF_A_BLOCK: usize = 16;
 
 /// A change of names that is not synced.
 #[derive(Debug, Clone)]
 enum Change {
-    Put { dir: Id, name: OsString, node: Id },
-    Remove { dir: Id, name: OsString, node: Id },
-    Move { from: (Id, OsString), to: (Id, OsString), node: Id },
+    Put {
+        dir: Id,
+        name: OsString,
+        node: Id,
+    },
+    Remove {
+        dir: Id,
+        name: OsString,
+        node: Id,
+    },
+    /// Within a directory.
+    Move {
+        dir: Id,
+        from: OsString,
+        to: OsString,
+        node: Id,
+    },
 }
 
 impl Change {
     fn touches(&self, id: Id) -> bool {
         match self {
-            Change::Put { dir, .. } | Change::Remove { dir, .. } => *dir == id,
-            Change::Move { from, to, .. } => from.0 == id || to.0 == id,
+            Change::Put { dir, .. } | Change::Remove { dir, .. } | Change::Move { dir, .. } => *dir == id,
         }
     }
 }
@@ -69,6 +115,8 @@ struct World {
     changes: Vec<Change>,
     /// Acts that still succeed; then the power is gone.
     acts_left: Option<u64>,
+    /// Blocks that there are; `None` is no bound.
+    blocks_max: Option<u64>,
     /// Such syncs say that all is well and do nothing.
     lie: Option<Act>,
 }
@@ -88,6 +136,7 @@ impl PowerCut {
             nodes: Vec::new(),
             changes: Vec::new(),
             acts_left: None,
+            blocks_max: None,
             lie: None,
         };
         world.adopt(root);
@@ -108,6 +157,32 @@ impl PowerCut {
     /// Has the power gone?
     pub(in crate::store) fn is_dark(&self) -> bool {
         self.world().acts_left == Some(0)
+    }
+
+    /// The process that the power was taken from has ended, and the next one begins: the kernel lived on.
+    pub(in crate::store) fn restore(&self) {
+        self.world().acts_left = None;
+    }
+
+    /// Takes a file as it is in the real directory, as if all of it were on disk.
+    pub(in crate::store) fn adopt_file(&self, path: &Path) {
+        let mut world = self.world();
+        if let Some(id) = world.find(path)
+            && let Node::File { synced, unsynced, lost, .. } = &mut world.nodes[id]
+        {
+            (*synced, *unsynced, *lost) = (fs::read(path).unwrap(), Vec::new(), Vec::new());
+        }
+    }
+
+    /// Leaves so many blocks free; `None` is no bound.
+    pub(in crate::store) fn leave_blocks(&self, free: Option<u64>) {
+        let mut world = self.world();
+        world.blocks_max = free.map(|free| world.blocks_used() + free);
+    }
+
+    /// Blocks that are in use.
+    pub(in crate::store) fn blocks_used(&self) -> u64 {
+        self.world().blocks_used()
     }
 
     /// Makes `to` what the next start finds.
@@ -159,16 +234,17 @@ impl World {
         let id = self.nodes.len();
         if path.is_file() {
             let synced = fs::read(path).unwrap();
-            self.nodes.push(Node::File { synced, unsynced: Vec::new(), lost: Vec::new() });
+            let space = FileSpace::of_bytes(synced.len());
+            self.nodes.push(Node::File { synced, unsynced: Vec::new(), lost: Vec::new(), space });
             return id;
         }
-        self.nodes.push(Node::Dir { now: Names::new(), synced: Names::new() });
+        self.nodes.push(Node::Dir { now: Names::new(), synced: Names::new(), gone: false });
         let mut items: Vec<_> = fs::read_dir(path).unwrap().map(|item| item.unwrap().file_name()).collect();
         items.retain(|name| id == 0 || !is_sled(name));
         items.sort();
         for name in items {
             let child = self.adopt(&path.join(&name));
-            if let Node::Dir { now, synced } = &mut self.nodes[id] {
+            if let Node::Dir { now, synced, .. } = &mut self.nodes[id] {
                 now.insert(name.clone(), child);
                 synced.insert(name, child);
             }
@@ -210,8 +286,74 @@ impl World {
         let Some(node) = self.find(from) else { return };
         let (Some(from), Some(to)) = (self.place(from), self.place(to)) else { return };
         self.now(from.0).remove(&from.1);
-        self.now(to.0).insert(to.1.clone(), node);
-        self.changes.push(Change::Move { from, to, node });
+        if let Some(replaced) = self.now(to.0).insert(to.1.clone(), node).filter(|id| *id != node) {
+            self.unlink(replaced);
+        }
+        if from.0 == to.0 {
+            self.changes.push(Change::Move { dir: from.0, from: from.1, to: to.1, node });
+            return;
+        }
+        self.changes.push(Change::Put { dir: to.0, name: to.1, node });
+        self.changes.push(Change::Remove { dir: from.0, name: from.1, node });
+    }
+
+    fn unlink(&mut self, id: Id) {
+        match &mut self.nodes[id] {
+            Node::Dir { gone, .. } => *gone = true,
+            Node::File { space, .. } => space.gone = true,
+        }
+    }
+
+    /// Blocks in use, names included.
+    fn blocks_used(&self) -> u64 {
+        let used = |node: &Node| match node {
+            Node::Dir { gone: true, .. } => 0,
+            Node::Dir { now, .. } => 1 + (now.len() / NAMES_OF_A_BLOCK) as u64,
+            Node::File { space, .. } if space.gone && space.open == 0 => 0,
+            Node::File { space, .. } => space.blocks.len() as u64,
+        };
+        self.nodes.iter().map(used).sum()
+    }
+
+    /// Blocks that are free.
+    fn blocks_free(&self) -> u64 {
+        self.blocks_max.map_or(u64::MAX, |most| most.saturating_sub(self.blocks_used()))
+    }
+
+    /// Is there room for one more name in the directory of a path, and for so many blocks?
+    fn has_room(&self, path: &Path, blocks: u64) -> io::Result<()> {
+        let names = match path.parent().and_then(|dir| self.find(dir)).map(|dir| &self.nodes[dir]) {
+            Some(Node::Dir { now, .. }) if !now.contains_key(path.file_name().unwrap_or_default()) => {
+                now.len() + 1
+            }
+            _ => 1,
+        };
+        let wanted = blocks + u64::from(names % NAMES_OF_A_BLOCK == 0);
+        if wanted > self.blocks_free() { Err(rustix::io::Errno::NOSPC.into()) } else { Ok(()) }
+    }
+
+    /// Allocates blocks for a write; how many bytes of it fit.
+    fn allocate(&mut self, id: Option<Id>, offset: u64, len: usize) -> usize {
+        let mut free = self.blocks_free();
+        let Some(Node::File { space, .. }) = id.map(|id| &mut self.nodes[id]) else { return len };
+        let end = offset + len as u64;
+        for block in offset / BLOCK..end.div_ceil(BLOCK) {
+            if !space.blocks.contains(&block) {
+                if free == 0 {
+                    return usize::try_from((block * BLOCK).saturating_sub(offset)).unwrap().min(len);
+                }
+                free -= 1;
+                space.blocks.insert(block);
+            }
+        }
+        len
+    }
+
+    fn space_of(&mut self, id: Option<Id>) -> Option<&mut FileSpace> {
+        match id.map(|id| &mut self.nodes[id]) {
+            Some(Node::File { space, .. }) => Some(space),
+            _ => None,
+        }
     }
 
     fn remove(&mut self, path: &Path) {
@@ -223,6 +365,7 @@ impl World {
             }
         }
         self.now(dir).remove(&name);
+        self.unlink(node);
         self.changes.push(Change::Remove { dir, name, node });
     }
 
@@ -236,9 +379,9 @@ impl World {
             match change {
                 Change::Put { dir, name, node } => drop(self.synced(dir).insert(name, node)),
                 Change::Remove { dir, name, .. } => drop(self.synced(dir).remove(&name)),
-                Change::Move { from, to, node } => {
-                    self.synced(from.0).remove(&from.1);
-                    self.synced(to.0).insert(to.1, node);
+                Change::Move { dir, from, to, node } => {
+                    self.synced(dir).remove(&from);
+                    self.synced(dir).insert(to, node);
                 }
             }
         }
@@ -261,7 +404,9 @@ impl World {
         if self.lie == Some(Act::Sync) {
             return;
         }
-        let Some(Node::File { synced, unsynced, lost }) = id.map(|id| &mut self.nodes[id]) else { return };
+        let Some(Node::File { synced, unsynced, lost, .. }) = id.map(|id| &mut self.nodes[id]) else {
+            return;
+        };
         if !good {
             lost.append(unsynced);
             return;
@@ -295,10 +440,10 @@ impl World {
                         names[*dir].remove(name);
                     }
                 }
-                Change::Move { from, to, node } => {
-                    if names[from.0].get(&from.1) == Some(node) {
-                        names[from.0].remove(&from.1);
-                        names[to.0].insert(to.1.clone(), *node);
+                Change::Move { dir, from, to, node } => {
+                    if names[*dir].get(from) == Some(node) {
+                        names[*dir].remove(from);
+                        names[*dir].insert(to.clone(), *node);
                     }
                 }
             }
@@ -314,7 +459,7 @@ impl World {
                     fs::create_dir(&place).unwrap();
                     self.write_dir(*node, &place, names, left, dice);
                 }
-                Node::File { synced, unsynced, lost } => {
+                Node::File { synced, unsynced, lost, .. } => {
                     fs::write(&place, content_left(synced, &[&lost[..], unsynced].concat(), left, dice))
                         .unwrap();
                 }
@@ -347,16 +492,21 @@ impl World {
 impl Medium for PowerCut {
     fn create(&self, path: &Path) -> io::Result<Box<dyn MediumFile>> {
         let mut world = self.act(Act::Create, path)?;
-        let file = Disk.create(path)?;
         let known = world.find(path);
+        if known.is_none() {
+            world.has_room(path, 0)?;
+        }
+        let file = Disk.create(path)?;
         let id = match known {
             Some(_) => known,
             None => {
-                world.put(path, Node::File { synced: Vec::new(), unsynced: Vec::new(), lost: Vec::new() })
+                let (synced, space) = (Vec::new(), FileSpace::default());
+                world.put(path, Node::File { synced, unsynced: Vec::new(), lost: Vec::new(), space })
             }
         };
         if known.is_some() {
             world.write(id, Write::Size(0));
+            world.space_of(id).into_iter().for_each(|space| space.blocks.clear());
         }
         drop(world);
         Ok(self.file(path, id, file))
@@ -374,8 +524,9 @@ impl Medium for PowerCut {
 
     fn make_dir(&self, path: &Path) -> io::Result<()> {
         let mut world = self.act(Act::MakeDir, path)?;
+        world.has_room(path, 1)?;
         Disk.make_dir(path)?;
-        world.put(path, Node::Dir { now: Names::new(), synced: Names::new() });
+        world.put(path, Node::Dir { now: Names::new(), synced: Names::new(), gone: false });
         Ok(())
     }
 
@@ -389,6 +540,7 @@ impl Medium for PowerCut {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut world = self.act(Act::Rename, to)?;
+        world.has_room(to, 0)?;
         Disk.rename(from, to)?;
         world.rename(from, to);
         Ok(())
@@ -409,12 +561,17 @@ impl Medium for PowerCut {
     }
 
     fn space(&self, path: &Path) -> io::Result<Space> {
-        self.plan.space().map_or_else(|| Disk.space(path), Ok)
+        let world = self.world();
+        match world.blocks_max {
+            Some(most) => Ok(Space { available: world.blocks_free() * BLOCK, total: most * BLOCK }),
+            None => self.plan.space().map_or_else(|| Disk.space(path), Ok),
+        }
     }
 }
 
 impl PowerCut {
     fn file(&self, path: &Path, id: Option<Id>, real: Box<dyn MediumFile>) -> Box<dyn MediumFile> {
+        self.world().space_of(id).into_iter().for_each(|space| space.open += 1);
         Box::new(CuttableFile { disk: self.clone(), path: path.to_owned(), id, real })
     }
 }
@@ -425,6 +582,12 @@ struct CuttableFile {
     path: PathBuf,
     id: Option<Id>,
     real: Box<dyn MediumFile>,
+}
+
+impl Drop for CuttableFile {
+    fn drop(&mut self) {
+        self.disk.world().space_of(self.id).into_iter().for_each(|space| space.open -= 1);
+    }
 }
 
 impl CuttableFile {
@@ -442,15 +605,22 @@ impl MediumFile for CuttableFile {
         let planned = self.disk.plan.check(Act::Write, &self.path, bytes.len());
         let mut world = self.disk.world().spend()?;
         let part = planned.as_ref().map_or_else(|failure| &bytes[..failure.part], |()| bytes);
+        let fits = world.allocate(self.id, offset, part.len());
+        let is_full = fits < part.len();
+        let part = &part[..fits];
         self.real.write_all_at(part, offset)?;
         if !part.is_empty() {
             let offset = usize::try_from(offset).unwrap();
             world.write(self.id, Write::Bytes { offset, bytes: part.to_vec() });
         }
+        if is_full {
+            return Err(rustix::io::Errno::NOSPC.into());
+        }
         planned.map_err(|failure| failure.why)
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.disk.plan.check_read(&self.path, offset, buffer.len())?;
         self.real.read_exact_at(buffer, offset)
     }
 
@@ -466,6 +636,8 @@ impl MediumFile for CuttableFile {
         let mut world = self.disk.act(Act::SetLen, &self.path)?;
         self.real.set_len(len)?;
         world.write(self.id, Write::Size(usize::try_from(len).unwrap()));
+        let blocks = len.div_ceil(BLOCK);
+        world.space_of(self.id).into_iter().for_each(|space| space.blocks.retain(|block| *block < blocks));
         Ok(())
     }
 

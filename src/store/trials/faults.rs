@@ -12,8 +12,12 @@ use crate::store::log::LogFile;
 use crate::store::medium::Disk;
 use crate::store::medium::faults::Fault;
 
-const ROOMY: Limits =
-    Limits { durability: Durability::Durable, segment_bytes_max: 1 << 20, segment_entries_max: 1_000_000 };
+const ROOMY: Limits = Limits {
+    durability: Durability::Durable,
+    segment_bytes_max: 1 << 20,
+    segment_entries_max: 1_000_000,
+    ..Limits::DEFAULT
+};
 
 /// Something of every kind, in batches of `size`, none of it large.
 fn mixture(batches: usize, size: usize) -> Vec<Vec<Shape>> {
@@ -32,7 +36,7 @@ impl House {
 
     /// The logs of a class, the oldest first.
     fn logs(&self, class: &str) -> Vec<PathBuf> {
-        let items = fs::read_dir(self.root().join("cellar/log").join(class)).unwrap();
+        let items = fs::read_dir(self.cellar().join("log").join(class)).unwrap();
         let mut logs: Vec<_> = items.map(|item| item.unwrap().path().join("log")).collect();
         logs.retain(|log| log.is_file());
         logs.sort();
@@ -92,7 +96,8 @@ fn a_disk_that_fills_up_and_dies_loses_nothing_that_was_answered() {
 
 #[test]
 fn whatever_act_fails_is_told_and_the_store_goes_on() {
-    for (act, _) in Act::ALL {
+    // Reading fails elsewhere: it stops no writer.
+    for (act, _) in Act::ALL.into_iter().filter(|(act, _)| *act != Act::Read) {
         for (errno, from) in [(Errno::NOSPC, 1), (Errno::IO, 1), (Errno::IO, 2)] {
             let mut house = House::new(TINY);
             house.plan.add(Fault { from, ..Fault::lasting(act, errno) });

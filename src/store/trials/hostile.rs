@@ -1,0 +1,148 @@
+//! Bodies made to be taken for frames of a log: valid ones of this store, of others, of another version, and magics.
+
+use std::path::{Path, PathBuf};
+
+use crate::clock::Micros;
+use crate::model::{SeqNo, Source};
+use crate::store::builder::{BlockBuilder, Packer};
+use crate::store::log::{LogFile, write_frame};
+use crate::store::medium::Disk;
+use crate::store::medium::power_cut::Dice;
+use crate::wire::msgpack::Writer;
+use crate::wire::salt_event::event_entry;
+
+/// Kinds of hostile bodies.
+pub(super) const KINDS: u8 = 6;
+/// A frame of another store.
+const FOREIGN: u8 = 0;
+/// One with a number near the end of all.
+const LAST_NUMBERS: u8 = 1;
+/// A frame of another version.
+pub(super) const UNKNOWN_VERSION: u8 = 2;
+/// A copy of a frame of this store.
+const COPY: u8 = 3;
+/// One that begins at no multiple of 16.
+const COPY_SHIFTED: u8 = 4;
+
+/// Bytes of a hostile body. Blocks that gain less than 1/64 by compression are stored as they are, and a frame compresses a little.
+pub(super) const LEN: usize = 40_000;
+
+/// Where a frame of a log lies, and the numbers of its entries.
+#[derive(Debug, Clone)]
+pub(super) struct FrameAt {
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) seqs: Vec<SeqNo>,
+}
+
+/// The frames of a log up to the first damage.
+pub(super) fn frames(path: &Path) -> Vec<FrameAt> {
+    let mut found: Vec<FrameAt> = Vec::new();
+    let log = LogFile::bare(&Disk, path).unwrap();
+    let mut end = 64;
+    let walked = log.walk(|meta, view| {
+        if meta.offset == end {
+            end = meta.end();
+            let seqs = (0..view.len()).map(|at| view.rows().seq(at)).collect();
+            found.push(FrameAt { offset: meta.offset, len: u64::from(meta.len), seqs });
+        }
+    });
+    // What comes behind damage is not of interest here, whatever it is.
+    drop(walked);
+    found
+}
+
+/// All logs of a store.
+pub(super) fn logs(cellar: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for class in std::fs::read_dir(cellar.join("log")).into_iter().flatten() {
+        for segment in std::fs::read_dir(class.unwrap().path()).unwrap() {
+            let log = segment.unwrap().path().join("log");
+            if log.is_file() {
+                found.push(log);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// A frame with an entry that nobody sent.
+fn forged(stamp: u64, seq: u64, n: usize) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.map(2).str("forged").uint(n as u64).str("fun").str("test.echo");
+    let body = w.into_bytes();
+    let mut builder = BlockBuilder::default();
+    builder.push(SeqNo(seq), &event_entry(b"salt/forged", &body, Source::Bus, Micros(1))).unwrap();
+    let mut packer = Packer::new().unwrap();
+    let packed = builder.finish(&mut packer).unwrap();
+    let mut frame = Vec::new();
+    write_frame(&mut frame, &packed, SeqNo(seq), 1, stamp).unwrap();
+    frame
+}
+
+/// The frame as another version has it, with a checksum that holds.
+fn of_another_version(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[4] = 9;
+    let head_len = u32::from_le_bytes(frame[8..12].try_into().unwrap()) as usize;
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&frame[..12]);
+    crc.update(&frame[16..48 + head_len]);
+    let crc = crc.finalize().to_le_bytes();
+    frame[12..16].copy_from_slice(&crc);
+    frame
+}
+
+/// The bytes of such a body, which will begin at `begin` of what is stored.
+pub(super) fn blob(kind: u8, begin: usize, next_seq: u64, cellar: &Path, dice: &mut Dice) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..LEN).map(|_| u8::try_from(dice.below(256)).unwrap()).collect();
+    if kind >= COPY_SHIFTED + 1 {
+        // Lengths that are plausible: each costs whoever believes them a read.
+        for at in (0..LEN - 16).step_by(16) {
+            let at = at + (16 - begin % 16) % 16;
+            bytes.get_mut(at..at + 4).unwrap_or_default().copy_from_slice(b"SCB1");
+            bytes.get_mut(at + 10..at + 12).unwrap_or_default().fill(0);
+        }
+        return bytes;
+    }
+    let shift = if kind == COPY_SHIFTED { dice.below(16) } else { 0 };
+    let mut at = 512 + dice.below(64) * 16;
+    for n in 0..3 {
+        let seq = next_seq + 1 + dice.below(3) as u64;
+        let stamp = 0x0bad_0bad_0bad_0bad;
+        let frame = match kind {
+            FOREIGN => forged(stamp, seq, n),
+            LAST_NUMBERS => forged(stamp, u64::MAX - 2 - n as u64, n),
+            UNKNOWN_VERSION => of_another_version(forged(stamp, seq, n)),
+            COPY | COPY_SHIFTED => copy(cellar, dice).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let place = at + (16 - (begin + at) % 16) % 16 + shift;
+        if let Some(room) = bytes.get_mut(place..place + frame.len()) {
+            room.copy_from_slice(&frame);
+        }
+        at = place + frame.len() + 1024;
+    }
+    bytes
+}
+
+/// Some frame of this store, if there is one that is small.
+fn copy(cellar: &Path, dice: &mut Dice) -> Option<Vec<u8>> {
+    let logs = logs(cellar);
+    let path = logs.get(dice.below(logs.len()))?;
+    let small: Vec<_> = frames(path).into_iter().filter(|frame| frame.len < 3000).collect();
+    let frame = small.get(dice.below(small.len()))?;
+    let bytes = std::fs::read(path).unwrap();
+    let (from, to) =
+        (usize::try_from(frame.offset).unwrap(), usize::try_from(frame.offset + frame.len).unwrap());
+    Some(bytes[from..to].to_vec())
+}
+
+/// Flips a bit of a file.
+pub(super) fn flip(path: &Path, at: u64, dice: &mut Dice) {
+    let mut bytes = std::fs::read(path).unwrap();
+    if let Some(byte) = bytes.get_mut(usize::try_from(at).unwrap()) {
+        *byte ^= 1 << dice.below(8);
+    }
+    std::fs::write(path, bytes).unwrap();
+}
