@@ -14,7 +14,7 @@
 #[cfg(any(test, debug_assertions))]
 pub mod faults;
 #[cfg(test)]
-pub(super) mod power_cut;
+pub(crate) mod power_cut;
 
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -51,6 +51,13 @@ pub trait Medium: Debug + Send + Sync {
 
     /// Gives a file or a directory another name, in place of a file of that name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Lets two files or directories exchange their names at once. [`io::ErrorKind::Unsupported`] or `EINVAL` where the kernel or
+    /// the file system cannot.
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        let _ = (one, other);
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Removes a file.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
@@ -153,6 +160,11 @@ impl Medium for Disk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
+    }
+
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        let (cwd, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
+        Ok(rustix::fs::renameat_with(cwd, one, cwd, other, flags)?)
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {

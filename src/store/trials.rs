@@ -1,7 +1,7 @@
 //! The store on a disk that fails, fills up, and loses power: nothing that was answered may be lost by it.
 
 mod faults;
-mod findings;
+pub(crate) mod findings;
 mod hostile;
 mod model;
 mod operations;

@@ -22,6 +22,8 @@ mod mover;
 pub mod redact;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trials;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

@@ -11,7 +11,7 @@ use crate::store::medium::Disk;
 use crate::store::{Classes, FreeSpace, Limits, Opened, Options, Store};
 use crate::wire::salt_event::read_event;
 
-fn event(n: u64, bytes: usize) -> Batch {
+pub(super) fn event(n: u64, bytes: usize) -> Batch {
     let mut batch = Batch::default();
     let tag = format!("test/{n}");
     let mut w = crate::wire::msgpack::Writer::new();
@@ -49,7 +49,7 @@ fn open(dir: &Path) -> (DiskQueue, super::file::Found) {
     DiskQueue::open(Arc::new(Disk), dir).unwrap()
 }
 
-fn files(dir: &Path) -> Vec<std::path::PathBuf> {
+pub(super) fn files(dir: &Path) -> Vec<std::path::PathBuf> {
     let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|item| item.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|ending| ending == "spill" || ending == "read"));
     files.sort();

@@ -382,6 +382,11 @@ impl Medium for Faults {
         self.medium.rename(from, to)
     }
 
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        self.check(Act::Rename, other)?;
+        self.medium.exchange(one, other)
+    }
+
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.check(Act::Remove, path)?;
         self.medium.remove_file(path)

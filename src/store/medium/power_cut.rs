@@ -29,7 +29,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(in crate::store) use left::{Dice, Left};
+pub(crate) use left::{Dice, Left};
 use left::{Write, apply, content_left, copy_sled};
 
 use super::faults::{Act, Plan};
@@ -89,6 +89,12 @@ enum Change {
         name: OsString,
         node: Id,
     },
+    /// Two names of a directory change places.
+    Exchange {
+        dir: Id,
+        one: (OsString, Id),
+        other: (OsString, Id),
+    },
     /// Within a directory.
     Move {
         dir: Id,
@@ -101,7 +107,10 @@ enum Change {
 impl Change {
     fn touches(&self, id: Id) -> bool {
         match self {
-            Change::Put { dir, .. } | Change::Remove { dir, .. } | Change::Move { dir, .. } => *dir == id,
+            Change::Put { dir, .. }
+            | Change::Remove { dir, .. }
+            | Change::Exchange { dir, .. }
+            | Change::Move { dir, .. } => *dir == id,
         }
     }
 }
@@ -297,6 +306,18 @@ impl World {
         self.changes.push(Change::Remove { dir: from.0, name: from.1, node });
     }
 
+    /// Lets two names of one directory change places.
+    fn exchange(&mut self, one: &Path, other: &Path) -> Option<()> {
+        let ((dir, one), (same, other)) = (self.place(one)?, self.place(other)?);
+        assert_eq!(dir, same, "names of one directory");
+        let names = self.now(dir);
+        let (first, second) = (*names.get(&one)?, *names.get(&other)?);
+        names.insert(one.clone(), second);
+        names.insert(other.clone(), first);
+        self.changes.push(Change::Exchange { dir, one: (one, first), other: (other, second) });
+        Some(())
+    }
+
     fn unlink(&mut self, id: Id) {
         match &mut self.nodes[id] {
             Node::Dir { gone, .. } => *gone = true,
@@ -379,6 +400,10 @@ impl World {
             match change {
                 Change::Put { dir, name, node } => drop(self.synced(dir).insert(name, node)),
                 Change::Remove { dir, name, .. } => drop(self.synced(dir).remove(&name)),
+                Change::Exchange { dir, one, other } => {
+                    self.synced(dir).insert(one.0, other.1);
+                    self.synced(dir).insert(other.0, one.1);
+                }
                 Change::Move { dir, from, to, node } => {
                     self.synced(dir).remove(&from);
                     self.synced(dir).insert(to, node);
@@ -438,6 +463,13 @@ impl World {
                 Change::Remove { dir, name, node } => {
                     if names[*dir].get(name) == Some(node) {
                         names[*dir].remove(name);
+                    }
+                }
+                Change::Exchange { dir, one, other } => {
+                    if names[*dir].get(&one.0) == Some(&one.1) && names[*dir].get(&other.0) == Some(&other.1)
+                    {
+                        names[*dir].insert(one.0.clone(), other.1);
+                        names[*dir].insert(other.0.clone(), one.1);
                     }
                 }
                 Change::Move { dir, from, to, node } => {
@@ -543,6 +575,13 @@ impl Medium for PowerCut {
         world.has_room(to, 0)?;
         Disk.rename(from, to)?;
         world.rename(from, to);
+        Ok(())
+    }
+
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        let mut world = self.act(Act::Rename, other)?;
+        Disk.exchange(one, other)?;
+        world.exchange(one, other);
         Ok(())
     }
 
@@ -725,6 +764,84 @@ mod tests {
         assert_eq!(bench.found("FORMAT", Left::Some), both.into());
         bench.disk.sync_dir(&bench.path("")).unwrap();
         assert_eq!(bench.found("FORMAT", Left::Some), [Some(b"new".to_vec())].into());
+    }
+
+    #[test]
+    fn names_that_change_places_do_so_at_once() {
+        let mut bench = Bench::new();
+        bench.disk.write_whole(&bench.path("one"), b"1").unwrap();
+        bench.disk.write_whole(&bench.path("other"), b"2").unwrap();
+        bench.disk.exchange(&bench.path("one"), &bench.path("other")).unwrap();
+        assert_eq!(bench.found("one", Left::Some), [Some(b"1".to_vec()), Some(b"2".to_vec())].into());
+        bench.disk.sync_dir(&bench.path("")).unwrap();
+        assert_eq!(bench.found("one", Left::Some), [Some(b"2".to_vec())].into());
+        assert_eq!(bench.found("other", Left::Some), [Some(b"1".to_vec())].into());
+    }
+
+    #[test]
+    fn each_directory_is_synced_by_itself() {
+        for (synced, left, place) in [("from", None, None), ("to", Some(b"x".to_vec()), Some(b"x".to_vec()))]
+        {
+            let mut bench = Bench::new();
+            for dir in ["from", "to"] {
+                bench.disk.make_dir(&bench.path(dir)).unwrap();
+            }
+            bench.disk.write_whole(&bench.path("from/a"), b"x").unwrap();
+            bench.disk.sync_dir(&bench.path("")).unwrap();
+            bench.disk.rename(&bench.path("from/a"), &bench.path("to/a")).unwrap();
+            bench.disk.sync_dir(&bench.path(synced)).unwrap();
+            assert_eq!(bench.found("from/a", Left::Nothing), [left].into(), "{synced} is synced");
+            assert_eq!(bench.found("to/a", Left::Nothing), [place].into(), "{synced} is synced");
+        }
+    }
+
+    #[test]
+    fn a_process_that_dies_leaves_what_is_not_synced_to_the_next() {
+        let mut bench = Bench::new();
+        bench.disk.write_whole(&bench.path("log"), b"old").unwrap();
+        let file = bench.disk.open_to_write(&bench.path("log")).unwrap();
+        file.write_all_at(b"new", 0).unwrap();
+        bench.disk.let_power_go_after(0);
+        file.sync_data().unwrap_err();
+        bench.disk.restore();
+        assert_eq!(fs::read(bench.path("log")).unwrap(), b"new");
+        assert_eq!(bench.found("log", Left::Nothing), [Some(b"old".to_vec())].into());
+        bench.disk.open_to_write(&bench.path("log")).unwrap().sync_data().unwrap();
+        assert_eq!(bench.found("log", Left::Nothing), [Some(b"new".to_vec())].into());
+    }
+
+    #[test]
+    fn space_is_that_of_blocks_and_a_removed_file_keeps_its_own_while_it_is_open() {
+        let bench = Bench::new();
+        let disk = &bench.disk;
+        let file = disk.create(&bench.path("log")).unwrap();
+        file.write_all_at(&[1; 5000], 0).unwrap();
+        let used = disk.blocks_used();
+        disk.leave_blocks(Some(1));
+        let why = file.write_all_at(&[2; 9000], 5000).unwrap_err();
+        assert_eq!((why.kind(), file.size().unwrap()), (io::ErrorKind::StorageFull, 3 * 4096));
+        assert_eq!(disk.space(&bench.path("log")).unwrap().available, 0);
+        disk.make_dir(&bench.path("dir")).unwrap_err();
+        file.write_all_at(&[3; 100], 0).unwrap();
+        disk.remove_file(&bench.path("log")).unwrap();
+        disk.make_dir(&bench.path("dir")).unwrap_err();
+        drop(file);
+        assert_eq!(disk.blocks_used(), used - 2);
+        disk.make_dir(&bench.path("dir")).unwrap();
+    }
+
+    #[test]
+    fn a_bad_sector_cannot_be_read_until_it_is_mended() {
+        let bench = Bench::new();
+        let file = bench.disk.create(&bench.path("log")).unwrap();
+        file.write_all_at(&[1; 2000], 0).unwrap();
+        bench.plan.spoil("log", 512..1024);
+        let mut bytes = [0; 100];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        let why = file.read_exact_at(&mut bytes, 450).unwrap_err();
+        assert_eq!(why.raw_os_error(), Some(Errno::IO.raw_os_error()));
+        bench.plan.heal();
+        file.read_exact_at(&mut bytes, 450).unwrap();
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! Findings of the trials that are not mended yet: what would find them is left out of a trial.
 //!
 //! `FINDINGS=all` leaves out nothing; `FINDINGS=ClockJump,Equal` lets these two be found. When the list is empty, this file
-//! and its one caller ([`super::random`]) can go.
+//! and its callers ([`super::random`], `ingest::spill::trials`) can go.
 
 use super::operations::{Fate, Op};
 use super::random::Setup;
 
 /// What the trials find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Finding {
+pub(crate) enum Finding {
     /// Bytes of a body that look like a frame are taken for one behind damage.
     ForgedFrame,
     /// A frame of another version in a body keeps every start from succeeding.
@@ -29,6 +29,10 @@ pub(super) enum Finding {
     BackupWindow,
     /// `verify` takes an unfinished write for a loss.
     VerifyTail,
+    /// A read error makes the spill remove a file.
+    SpillReadError,
+    /// A flipped bit costs the spill all that lies behind it.
+    SpillDamage,
 }
 
 /// Those that are not mended yet.
@@ -43,9 +47,12 @@ const KNOWN: &[Finding] = &[
     Finding::BadSector,
     Finding::BackupWindow,
     Finding::VerifyTail,
+    Finding::SpillReadError,
+    Finding::SpillDamage,
 ];
 
-fn is_left_out(finding: Finding) -> bool {
+/// Is it left out?
+pub(crate) fn is_left_out(finding: Finding) -> bool {
     let wanted = std::env::var("FINDINGS").unwrap_or_default();
     let is_wanted = wanted == "all" || wanted.split(',').any(|name| name == format!("{finding:?}"));
     KNOWN.contains(&finding) && !is_wanted

@@ -78,6 +78,8 @@ pub(super) struct Model {
     attempts: u64,
     /// Item by sequence number, as of every look so far.
     found: BTreeMap<u64, usize>,
+    /// The numbers that were there at the last look.
+    readable: BTreeSet<u64>,
     /// Everything before this was readable.
     durable: SeqNo,
     /// Jobs that are held.
@@ -210,7 +212,7 @@ impl Item {
 
     /// What was answered of it may be gone.
     fn excuse(&mut self) {
-        self.excused = true;
+        (self.excused, self.settled) = (true, false);
         self.attempts.iter_mut().for_each(|attempt| attempt.acknowledged = false);
     }
 
@@ -371,6 +373,11 @@ impl Model {
         }
     }
 
+    /// Were all of these numbers there at the last look, as far as they ever were?
+    pub(super) fn has_read(&self, seqs: &[SeqNo]) -> bool {
+        seqs.iter().all(|seq| self.readable.contains(&seq.0) || !self.found.contains_key(&seq.0))
+    }
+
     /// Has anything that was stored been damaged?
     pub(super) fn is_damaged(&self) -> bool {
         self.damaged
@@ -491,6 +498,7 @@ impl Model {
             all.extend(of_job.into_iter().map(|e| (e.seq.0, e)));
         }
         self.check_entries(&all, false);
+        self.readable = all.keys().copied().collect();
         let beacons = EventFilter { tag: Some(Glob::new("salt/beacon/web1/*")), ..EventFilter::default() };
         let expected = events.iter().filter(|e| e.tag.starts_with(b"salt/beacon/web1/")).count();
         assert_eq!(everything(&beacons).len(), expected, "the beacons of web1");

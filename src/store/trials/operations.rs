@@ -157,7 +157,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Salvage),
         1 => (batches(), acts()).prop_map(|(batches, acts)| Op::Verify(batches, acts)),
     ];
-    prop_oneof![20 => as_ever, 8 => broken, 2 => rest]
+    prop_oneof![20 => as_ever, 10 => broken, 5 => rest]
 }
 
 impl House {
@@ -202,8 +202,14 @@ impl House {
             }
             Op::Fault(batches, fault) => {
                 self.plan.add(fault.clone());
-                self.put(batches);
+                let refused = self.put(batches);
                 self.check();
+                let metrics = &self.rig().metrics;
+                let counted = metrics.entries_failed.get() + metrics.entries_refused_disk_full.get();
+                assert!(
+                    refused.is_empty() || counted > 0,
+                    "{refused:?} were refused, and nothing was counted"
+                );
                 self.plan.heal();
             }
             Op::FaultAndCut(batches, fault, seed) => {
@@ -307,10 +313,20 @@ impl House {
                     let frame = at.and_then(|at| frames.get(at)).cloned().expect("a frame");
                     // In its header, or its head.
                     self.damage(log, &frame.seqs, frame.offset + dice.below(200) as u64, dice);
+                    return self.open_damaged(&frame.seqs);
                 }
                 self.open();
             }
         }
+    }
+
+    /// A start after damage: what it took is counted.
+    fn open_damaged(&mut self, seqs: &[crate::model::SeqNo]) {
+        self.open();
+        self.check();
+        let metrics = &self.rig().metrics;
+        let counted = metrics.frames_damaged.get() + metrics.tail_bytes_cut.get();
+        assert!(self.model.has_read(seqs) || counted > 0, "{seqs:?} are lost, and nothing was counted");
     }
 
     fn rot(&mut self, dice: &mut Dice) {
@@ -327,6 +343,7 @@ impl House {
                 Some(FrameAt { offset, len, seqs }) => {
                     let at = offset + dice.below(usize::try_from(*len).unwrap()) as u64;
                     self.damage(log, seqs, at, dice);
+                    return self.open_damaged(seqs);
                 }
                 None => self.damage(log, &[], dice.below(64) as u64, dice),
             }
@@ -405,8 +422,17 @@ impl House {
     fn back_up(&mut self, batches: &[Vec<Shape>], delete: bool, racing: bool) {
         self.check();
         if racing {
+            // A listing is to fall between the two renames that put a sealed segment in its place.
             self.plan.delay_renames(Duration::from_millis(2));
+            assert!(self.put(batches).is_empty(), "nothing was wrong");
         }
+        for _ in 0..if racing { 3 } else { 1 } {
+            self.back_up_once(batches, delete);
+        }
+        self.plan.heal();
+    }
+
+    fn back_up_once(&mut self, batches: &[Vec<Shape>], delete: bool) {
         let to_send: Vec<_> = batches.iter().map(|shapes| self.model.batch(shapes, self.classes)).collect();
         // What is answered before the backup begins is in it.
         let known = self.model.clone();
@@ -414,7 +440,6 @@ impl House {
         let options = backup::Options { delete, link: false };
         backup(&self.cellar(), &self.backup(), options, Micros(1), &mut ()).unwrap();
         assert!(self.wait(sent).is_empty(), "nothing was wrong");
-        self.plan.heal();
         let copy = self.dir.path().join("restored");
         restore(&self.backup(), &copy, &mut ()).unwrap();
         self.check_copy(&copy, &known);
