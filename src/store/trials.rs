@@ -1,4 +1,8 @@
 //! The store on a disk that fails, fills up, and loses power: nothing that was answered may be lost by it.
+//!
+//! [`random`] runs sequences of [`operations`] on a store over a simulated disk ([`PowerCut`]) and compares it with a [`model`] after
+//! each of them. The model knows for each entry how often it must be readable at least and at most: what was answered is there, once;
+//! what nobody sent is not served; a number never means another entry; what is missing was excused, and counted.
 
 mod faults;
 pub(crate) mod findings;

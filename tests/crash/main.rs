@@ -4,6 +4,9 @@
 //! The ordinary test run kills the real program about fifteen times; `CRASHES=500 make crash` is the long
 //! form. `CRASH_SEED=n` repeats what was sent and when it was killed, as far as the kernel lets it.
 //!
+//! The configuration changes every few kills: both durabilities, and classes that come and go. Senders replay what was not answered,
+//! as the extension does from its spool.
+//!
 //! A SIGKILL leaves the page cache alone: what a power cut takes is shown by the store's own
 //! trials, `src/store/trials/`.
 

@@ -1,16 +1,19 @@
 //! Findings of the trials that are not mended yet: what would find them is left out of a trial.
 //!
-//! `FINDINGS=all` leaves out nothing; `FINDINGS=ClockJump,Equal` lets these two be found. When the list is empty, this file
+//! `FINDINGS=all` leaves out nothing; `FINDINGS=ClockJump,FullDisk` lets these two be found. When the list is empty, this file
 //! and its callers ([`super::random`], `ingest::spill::trials`) can go.
 
-use super::operations::{Fate, Op};
+use super::hostile::{FOREIGN, LAST_NUMBERS, UNKNOWN_VERSION};
+use super::operations::Op;
 use super::random::Setup;
 
 /// What the trials find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// Bytes of a body that look like a frame are taken for one behind damage.
-    ForgedFrame,
+    /// A copy of a frame of this store in a body is taken for a frame behind damage.
+    CopiedFrame,
+    /// A frame of another store is, where damage comes before the first good frame.
+    ForeignFrame,
     /// A frame of another version in a body keeps every start from succeeding.
     UnknownVersion,
     /// Pages that a failed sync left in the kernel's memory are trusted by the next process.
@@ -37,7 +40,8 @@ pub(crate) enum Finding {
 
 /// Those that are not mended yet.
 const KNOWN: &[Finding] = &[
-    Finding::ForgedFrame,
+    Finding::CopiedFrame,
+    Finding::ForeignFrame,
     Finding::UnknownVersion,
     Finding::UnsyncedTail,
     Finding::Refill,
@@ -61,9 +65,9 @@ pub(crate) fn is_left_out(finding: Finding) -> bool {
 /// What a trial cannot do without finding this.
 fn needed_for(op: &Op) -> Option<Finding> {
     Some(match op {
-        Op::Hostile { kind: super::hostile::UNKNOWN_VERSION, .. } => Finding::UnknownVersion,
-        Op::Hostile { fate, .. } if *fate != Fate::Stored => Finding::ForgedFrame,
-        Op::Hostile { .. } => Finding::ForgedFrame,
+        Op::Hostile { kind: UNKNOWN_VERSION, .. } => Finding::UnknownVersion,
+        Op::Hostile { kind: FOREIGN | LAST_NUMBERS, .. } => Finding::ForeignFrame,
+        Op::Hostile { .. } => Finding::CopiedFrame,
         Op::FaultAndKill(..) => Finding::UnsyncedTail,
         Op::Equal(..) => Finding::EqualEvents,
         Op::Clock(_) => Finding::ClockJump,

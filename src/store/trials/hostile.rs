@@ -14,9 +14,9 @@ use crate::wire::salt_event::event_entry;
 /// Kinds of hostile bodies.
 pub(super) const KINDS: u8 = 6;
 /// A frame of another store.
-const FOREIGN: u8 = 0;
+pub(super) const FOREIGN: u8 = 0;
 /// One with a number near the end of all.
-const LAST_NUMBERS: u8 = 1;
+pub(super) const LAST_NUMBERS: u8 = 1;
 /// A frame of another version.
 pub(super) const UNKNOWN_VERSION: u8 = 2;
 /// A copy of a frame of this store.

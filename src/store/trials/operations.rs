@@ -130,7 +130,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::HandOver),
         1 => Just(Op::Reopen),
         1 => (0..3_u8).prop_map(Op::Reconfigure),
-        1 => (1..8_u8).prop_map(Op::ReopenAndReplay),
+        1 => (1..6_u8).prop_map(Op::ReopenAndReplay),
         2 => (batches(), acts()).prop_map(|(batches, acts)| Op::Kill(batches, acts)),
         3 => (batches(), acts(), any::<u64>()).prop_map(|(batches, acts, seed)| Op::Cut(batches, acts, seed)),
         1 => any::<u16>().prop_map(Op::Hold),
@@ -466,7 +466,9 @@ impl House {
 
     fn verify(&mut self) {
         let report = verify(&self.cellar(), verify::Options::default(), &mut ()).unwrap();
-        assert!(self.model.is_damaged() || report.problems.is_empty(), "{:?}", report.problems);
+        // With durability `written` a power cut may take the middle of a log.
+        let may_be_damaged = self.model.is_damaged() || self.is_written();
+        assert!(may_be_damaged || report.problems.is_empty(), "{:?}", report.problems);
         assert_eq!(report.format, format::FORMAT_VERSION);
     }
 }

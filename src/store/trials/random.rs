@@ -42,7 +42,7 @@ impl Setup {
             limits.numbers_ahead = 7;
         }
         if self.small_window {
-            limits.dedupe_window = 48;
+            limits.dedupe_window = 16;
         }
         limits
     }
