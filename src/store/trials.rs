@@ -113,7 +113,7 @@ impl House {
     fn try_open(&mut self) -> Result<(), StoreError> {
         let medium = Arc::new(self.disk.clone());
         let (clock, classes) = (self.clock.clone(), classes(self.classes));
-        let options = Options { medium, clock, classes, ..options(&self.cellar(), self.limits) };
+        let options = Options { clock, medium, classes, ..options(&self.cellar(), self.limits) };
         self.rig = Some(Rig::open(&options)?);
         // What a start has read is on disk from then on.
         self.model.settle();

@@ -170,14 +170,12 @@ fn what_went_into_the_spill_comes_out_whatever_happens_to_its_files() {
 fn trial(seed: u64) {
     let mut dice = Dice::new(seed);
     let mut spill = Spill::new();
-    for _ in 0..1 + dice.below(12) {
+    for _ in 0..=dice.below(12) {
         let what = dice.below(8);
         match what {
             0..=2 => spill.put(dice.below(40) as u64),
             3 => spill.take(dice.below(3)),
-            4 | 5 => {
-                spill.start();
-            }
+            4 | 5 => spill.start(),
             6 if !is_left_out(Finding::SpillReadError) => spill.read_error(&mut dice),
             7 if !is_left_out(Finding::SpillDamage) => {
                 spill.settle();

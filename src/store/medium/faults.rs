@@ -187,10 +187,10 @@ impl Plan {
         self.check(Act::Read, path, 0).map_err(|failure| failure.why)?;
         let path = path.to_string_lossy();
         let meets = |bad: &std::ops::Range<u64>| bad.start < offset + len as u64 && offset < bad.end;
-        match self.now().bad_sectors.iter().any(|(within, bad)| path.contains(within) && meets(bad)) {
-            true => Err(Errno::IO.into()),
-            false => Ok(()),
+        if self.now().bad_sectors.iter().any(|(within, bad)| path.contains(within) && meets(bad)) {
+            return Err(Errno::IO.into());
         }
+        Ok(())
     }
 
     /// Says how much may still be written; `None` is no bound.

@@ -529,13 +529,10 @@ impl Medium for PowerCut {
             world.has_room(path, 0)?;
         }
         let file = Disk.create(path)?;
-        let id = match known {
-            Some(_) => known,
-            None => {
-                let (synced, space) = (Vec::new(), FileSpace::default());
-                world.put(path, Node::File { synced, unsynced: Vec::new(), lost: Vec::new(), space })
-            }
-        };
+        let id = known.or_else(|| {
+            let (synced, space) = (Vec::new(), FileSpace::default());
+            world.put(path, Node::File { synced, unsynced: Vec::new(), lost: Vec::new(), space })
+        });
         if known.is_some() {
             world.write(id, Write::Size(0));
             world.space_of(id).into_iter().for_each(|space| space.blocks.clear());

@@ -83,6 +83,6 @@ fn needed_for(op: &Op) -> Option<Finding> {
 pub(super) fn spare(setup: &mut Setup, ops: &mut Vec<Op>) {
     ops.retain(|op| needed_for(op).is_none_or(|finding| !is_left_out(finding)));
     if is_left_out(Finding::Refill) {
-        setup.small_window = false;
+        setup.dedupe_window = crate::limits::DEDUPE_WINDOW;
     }
 }

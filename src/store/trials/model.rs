@@ -46,10 +46,7 @@ pub(super) struct Item {
     minion: String,
     on_bus: bool,
     body: Vec<u8>,
-    /// Has retention let go of it? A power cut may bring it back.
-    dropped: bool,
-    /// May it be missing, although it was readable: damaged, or not synced when the power went?
-    excused: bool,
+    loss: Loss,
     /// Is what was answered surely on disk?
     settled: bool,
     /// How many of it there are if each sending is an event of its own: as many as the door showed that showed most.
@@ -57,6 +54,16 @@ pub(super) struct Item {
     /// How often it may be stored again, because it came later than the duplicate memory reaches.
     extra: usize,
     attempts: Vec<Attempt>,
+}
+
+/// May an item be missing that was readable?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    No,
+    /// It was damaged, or not synced when the power went.
+    Excused,
+    /// Retention has dropped it. A power cut may bring it back.
+    Dropped,
 }
 
 /// One sending.
@@ -174,8 +181,7 @@ impl Item {
             minion: String::new(),
             on_bus: true,
             body: Vec::new(),
-            dropped: false,
-            excused: false,
+            loss: Loss::No,
             settled: false,
             equal: 0,
             extra: 0,
@@ -193,7 +199,7 @@ impl Item {
             w.str("return").bin(blob);
             w.into_bytes()
         };
-        let begin = body(&[0; hostile::LEN]).len() - hostile::LEN;
+        let begin = body(&vec![0; hostile::LEN]).len() - hostile::LEN;
         item.body = body(&blob(begin));
         item
     }
@@ -212,7 +218,10 @@ impl Item {
 
     /// What was answered of it may be gone.
     fn excuse(&mut self) {
-        (self.excused, self.settled) = (true, false);
+        if self.loss == Loss::No {
+            self.loss = Loss::Excused;
+        }
+        self.settled = false;
         self.attempts.iter_mut().for_each(|attempt| attempt.acknowledged = false);
     }
 
@@ -250,7 +259,7 @@ impl Item {
 
     /// How often it may be in the store, at least and at most.
     fn copies(&self) -> (usize, usize) {
-        if self.dropped {
+        if self.loss == Loss::Dropped {
             return (0, self.attempts.len());
         }
         if self.is_word() {
@@ -419,7 +428,7 @@ impl Model {
 
     /// Items of which no sending was answered.
     pub(super) fn open(&self) -> Vec<usize> {
-        let is_open = |item: &Item| item.acknowledged() == 0 && !item.excused && item.equal == 0;
+        let is_open = |item: &Item| item.acknowledged() == 0 && item.loss != Loss::Excused && item.equal == 0;
         (0..self.items.len()).filter(|n| is_open(&self.items[*n])).collect()
     }
 
@@ -452,7 +461,9 @@ impl Model {
                 assert!(!self.held.contains(&item.jid), "{n} went, and its job {} is held", item.jid);
             }
             // Which sending of it is stored only the store knows, if the classes changed meanwhile.
-            item.dropped |= item.attempts.iter().any(is_in);
+            if item.attempts.iter().any(is_in) {
+                item.loss = Loss::Dropped;
+            }
         }
     }
 
@@ -505,7 +516,7 @@ impl Model {
         if self.damaged {
             return;
         }
-        let dropped = |seq| self.found.get(&seq).is_some_and(|n| self.items[*n].dropped);
+        let dropped = |seq| self.found.get(&seq).is_some_and(|n| self.items[*n].loss == Loss::Dropped);
         check_lists(store, &all, dropped);
         self.check_register(store);
     }
@@ -538,10 +549,8 @@ impl Model {
         if is_copy {
             return;
         }
-        let gone = self
-            .found
-            .iter()
-            .find(|(seq, n)| !all.contains_key(seq) && !self.items[**n].dropped && !self.items[**n].excused);
+        let gone =
+            self.found.iter().find(|(seq, n)| !all.contains_key(seq) && self.items[**n].loss == Loss::No);
         assert!(gone.is_none(), "number and item {gone:?} were readable and are gone");
     }
 

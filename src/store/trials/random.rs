@@ -14,6 +14,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use super::findings;
 use super::operations::{Op, op};
 use super::{Durability, House, Limits, TINY};
+use crate::limits::{DEDUPE_WINDOW, NUMBERS_AHEAD};
 use crate::store::medium::faults::Act;
 
 /// How the store of a trial is set up.
@@ -24,8 +25,8 @@ pub(super) struct Setup {
     /// Segments are larger than what a trial writes.
     pub(super) roomy: bool,
     /// Sequence numbers and fingerprints are used up within a trial.
-    pub(super) small_numbers: bool,
-    pub(super) small_window: bool,
+    pub(super) numbers_ahead: u64,
+    pub(super) dedupe_window: usize,
 }
 
 impl Setup {
@@ -38,13 +39,8 @@ impl Setup {
         if self.roomy {
             (limits.segment_bytes_max, limits.segment_entries_max) = (1 << 20, 1_000_000);
         }
-        if self.small_numbers {
-            limits.numbers_ahead = 7;
-        }
-        if self.small_window {
-            limits.dedupe_window = 16;
-        }
-        limits
+        let Self { numbers_ahead, dedupe_window, .. } = self;
+        Limits { numbers_ahead, dedupe_window, ..limits }
     }
 }
 
@@ -55,12 +51,14 @@ struct Trial {
 }
 
 fn trial() -> impl Strategy<Value = Trial> {
-    let setup = (prop::bool::weighted(0.25), any::<bool>(), any::<bool>(), any::<bool>());
-    let setup = setup.prop_map(|(written, roomy, small_numbers, small_window)| Setup {
+    let numbers = prop_oneof![Just(NUMBERS_AHEAD), Just(7)];
+    let window = prop_oneof![Just(DEDUPE_WINDOW), Just(16)];
+    let setup = (prop::bool::weighted(0.25), any::<bool>(), numbers, window);
+    let setup = setup.prop_map(|(written, roomy, numbers_ahead, dedupe_window)| Setup {
         written,
         roomy,
-        small_numbers,
-        small_window,
+        numbers_ahead,
+        dedupe_window,
     });
     (setup, prop::collection::vec(op(), 1..14)).prop_map(|(mut setup, mut ops)| {
         findings::spare(&mut setup, &mut ops);
@@ -141,7 +139,7 @@ fn whatever_happens_what_was_answered_is_there_once() {
     std::thread::scope(|scope| {
         (0..threads).for_each(|_| drop(scope.spawn(work)));
     });
-    for (seed, words) in failed.into_inner().unwrap() {
+    if let Some((seed, words)) = failed.into_inner().unwrap().pop() {
         let (trial, words_of_it) = smaller(seed, words.clone());
         panic!(
             "TRIAL_SEED={seed}: {words}\nsmaller: {words_of_it}\n{:?}\n{:#?}",
