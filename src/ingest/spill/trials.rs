@@ -157,7 +157,7 @@ fn setting(name: &str) -> Option<u64> {
 fn what_went_into_the_spill_comes_out_whatever_happens_to_its_files() {
     let seed = setting("TRIAL_SEED");
     let from = seed.unwrap_or_else(|| crate::model::secret_seed() >> 16);
-    let count = if seed.is_some() { 1 } else { setting("TRIALS").unwrap_or(100) };
+    let count = setting("TRIALS").unwrap_or(if seed.is_some() { 1 } else { 100 });
     for seed in from..from + count {
         let trial = || trial(seed);
         if let Err(panic) = std::panic::catch_unwind(trial) {

@@ -110,6 +110,14 @@ fn fault() -> impl Strategy<Value = Fault> {
     })
 }
 
+fn read_fault() -> impl Strategy<Value = Fault> {
+    (1..40_u64, any::<bool>()).prop_map(|(from, lasting)| Fault {
+        from,
+        lasting,
+        ..Fault::once(Act::Read, Errno::IO)
+    })
+}
+
 fn sync_fault() -> impl Strategy<Value = Fault> {
     (1..3_u64).prop_map(|from| Fault { from, ..Fault::once(Act::Sync, Errno::IO) })
 }
@@ -142,7 +150,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         1 => (batches(), fault(), any::<u64>()).prop_map(|(b, fault, seed)| Op::FaultAndCut(b, fault, seed)),
         1 => (batches(), sync_fault(), acts(), any::<u64>())
             .prop_map(|(b, fault, acts, seed)| Op::FaultAndKill(b, fault, acts, seed)),
-        1 => fault().prop_map(Op::FaultAtStart),
+        1 => prop_oneof![fault(), read_fault()].prop_map(Op::FaultAtStart),
         1 => any::<u64>().prop_map(Op::Rot),
         1 => any::<u64>().prop_map(Op::BadSector),
         1 => (batches(), 0..6_u8).prop_map(|(batches, blocks)| Op::FullDisk(batches, blocks)),
@@ -250,6 +258,8 @@ impl House {
                 self.close();
                 self.plan.add(fault.clone());
                 match self.try_open() {
+                    // What cannot be read now is no loss.
+                    Ok(()) if fault.act == Act::Read => {}
                     Ok(()) => self.check(),
                     Err(StoreError::Io { .. }) => {}
                     Err(error) => panic!("{error}"),

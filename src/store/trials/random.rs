@@ -40,7 +40,7 @@ impl Setup {
             (limits.segment_bytes_max, limits.segment_entries_max) = (1 << 20, 1_000_000);
         }
         let Self { numbers_ahead, dedupe_window, .. } = self;
-        Limits { numbers_ahead, dedupe_window, ..limits }
+        Limits { dedupe_window, numbers_ahead, ..limits }
     }
 }
 
