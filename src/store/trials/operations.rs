@@ -81,7 +81,7 @@ pub(super) enum Op {
     },
     /// What can be saved becomes a store.
     Salvage,
-    /// The process dies while these are sent, and its directory is verified.
+    /// The power goes while these are sent, and the directory is verified before the next start.
     Verify(Vec<Vec<Shape>>, u8),
 }
 
@@ -281,7 +281,7 @@ impl House {
             Op::Salvage => self.save(),
             Op::Verify(batches, acts) => {
                 self.put_until(batches, *acts);
-                self.kill();
+                self.cut(Left::Some, u64::from(*acts) + batches.len() as u64);
                 self.verify();
                 self.open();
             }
