@@ -4,6 +4,7 @@
 //! each of them. The model knows for each entry how often it must be readable at least and at most: what was answered is there, once;
 //! what nobody sent is not served; a number never means another entry; what is missing was excused, and counted.
 
+mod checks;
 mod faults;
 pub(crate) mod findings;
 mod hostile;

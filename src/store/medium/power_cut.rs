@@ -21,8 +21,9 @@
 //! they are, or kept with damage: nothing may rely on them.
 
 mod left;
+mod space;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
@@ -31,6 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use left::{Dice, Left};
 use left::{Write, apply, content_left, copy_sled};
+use space::{BLOCK, FileSpace};
 
 use super::faults::{Act, Plan};
 use super::{Disk, Medium, MediumFile, Space};
@@ -54,27 +56,6 @@ enum Node {
         space: FileSpace,
     },
 }
-
-/// What a file takes of the disk.
-#[derive(Debug, Default)]
-struct FileSpace {
-    /// The numbers of its blocks that are allocated.
-    blocks: BTreeSet<u64>,
-    /// How many have it open.
-    open: usize,
-    /// Is it removed? Its blocks are free once nobody has it open.
-    gone: bool,
-}
-
-impl FileSpace {
-    fn of_bytes(len: usize) -> Self {
-        Self { blocks: (0..(len as u64).div_ceil(BLOCK)).collect(), ..Self::default() }
-    }
-}
-
-/// Bytes of a block of the disk, and names of a directory that fit into one.
-const BLOCK: u64 = 4096;
-const NAMES_OF_A_BLOCK: usize = 16;
 
 /// A change of names that is not synced.
 #[derive(Debug, Clone)]
@@ -181,17 +162,6 @@ impl PowerCut {
         {
             (*synced, *unsynced, *lost) = (fs::read(path).unwrap(), Vec::new(), Vec::new());
         }
-    }
-
-    /// Leaves so many blocks free; `None` is no bound.
-    pub(in crate::store) fn leave_blocks(&self, free: Option<u64>) {
-        let mut world = self.world();
-        world.blocks_max = free.map(|free| world.blocks_used() + free);
-    }
-
-    /// Blocks that are in use.
-    pub(in crate::store) fn blocks_used(&self) -> u64 {
-        self.world().blocks_used()
     }
 
     /// Makes `to` what the next start finds.
@@ -316,65 +286,6 @@ impl World {
         names.insert(other.clone(), first);
         self.changes.push(Change::Exchange { dir, one: (one, first), other: (other, second) });
         Some(())
-    }
-
-    fn unlink(&mut self, id: Id) {
-        match &mut self.nodes[id] {
-            Node::Dir { gone, .. } => *gone = true,
-            Node::File { space, .. } => space.gone = true,
-        }
-    }
-
-    /// Blocks in use, names included.
-    fn blocks_used(&self) -> u64 {
-        let used = |node: &Node| match node {
-            Node::Dir { gone: true, .. } => 0,
-            Node::Dir { now, .. } => 1 + (now.len() / NAMES_OF_A_BLOCK) as u64,
-            Node::File { space, .. } if space.gone && space.open == 0 => 0,
-            Node::File { space, .. } => space.blocks.len() as u64,
-        };
-        self.nodes.iter().map(used).sum()
-    }
-
-    /// Blocks that are free.
-    fn blocks_free(&self) -> u64 {
-        self.blocks_max.map_or(u64::MAX, |most| most.saturating_sub(self.blocks_used()))
-    }
-
-    /// Is there room for one more name in the directory of a path, and for so many blocks?
-    fn has_room(&self, path: &Path, blocks: u64) -> io::Result<()> {
-        let names = match path.parent().and_then(|dir| self.find(dir)).map(|dir| &self.nodes[dir]) {
-            Some(Node::Dir { now, .. }) if !now.contains_key(path.file_name().unwrap_or_default()) => {
-                now.len() + 1
-            }
-            _ => 1,
-        };
-        let wanted = blocks + u64::from(names % NAMES_OF_A_BLOCK == 0);
-        if wanted > self.blocks_free() { Err(rustix::io::Errno::NOSPC.into()) } else { Ok(()) }
-    }
-
-    /// Allocates blocks for a write; how many bytes of it fit.
-    fn allocate(&mut self, id: Option<Id>, offset: u64, len: usize) -> usize {
-        let mut free = self.blocks_free();
-        let Some(Node::File { space, .. }) = id.map(|id| &mut self.nodes[id]) else { return len };
-        let end = offset + len as u64;
-        for block in offset / BLOCK..end.div_ceil(BLOCK) {
-            if !space.blocks.contains(&block) {
-                if free == 0 {
-                    return usize::try_from((block * BLOCK).saturating_sub(offset)).unwrap().min(len);
-                }
-                free -= 1;
-                space.blocks.insert(block);
-            }
-        }
-        len
-    }
-
-    fn space_of(&mut self, id: Option<Id>) -> Option<&mut FileSpace> {
-        match id.map(|id| &mut self.nodes[id]) {
-            Some(Node::File { space, .. }) => Some(space),
-            _ => None,
-        }
     }
 
     fn remove(&mut self, path: &Path) {
