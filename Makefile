@@ -95,8 +95,8 @@ bench: ## ingest, query, returner and doors measured, beside the physical yardst
 	@$(TARGET)/release/saltcellar bench returner
 	@$(TARGET)/release/saltcellar bench doors
 
-crash: ## kill -9 under load, CRASHES times, damage to every kind of file, TRIALS power cuts (CRASH_SEED=n repeats a run)
-	@TRIALS=$${TRIALS:-5000} $(CARGO) test --release --lib trials
+crash: ## TRIALS random trials of the store and of the spill on a simulated disk, CRASHES kill -9 under load, damage to every kind of file (TRIAL_SEED=n, CRASH_SEED=n repeat one)
+	@TRIALS=$${TRIALS:-10000} $(CARGO) test --release --lib trials
 	@CRASHES=$${CRASHES:-200} $(CARGO) test --release --test crash -- --nocapture --test-threads=1
 
 bench-bus: ## what archiving its events costs a real master: Salt's own EventReturn and saltcellar on one bus

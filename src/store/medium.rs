@@ -14,7 +14,7 @@
 #[cfg(any(test, debug_assertions))]
 pub mod faults;
 #[cfg(test)]
-pub(super) mod power_cut;
+pub(crate) mod power_cut;
 
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions, TryLockError};

@@ -496,4 +496,4 @@ mod retention_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod trials;
+pub(crate) mod trials;

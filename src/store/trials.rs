@@ -1,7 +1,15 @@
 //! The store on a disk that fails, fills up, and loses power: nothing that was answered may be lost by it.
+//!
+//! [`random`] runs sequences of [`operations`] on a store over a simulated disk ([`PowerCut`]) and compares it with a [`model`] after
+//! each of them. The model knows for each entry how often it must be readable at least and at most: what was answered is there, once;
+//! what nobody sent is not served; a number never means another entry; what is missing was excused, and counted.
 
+mod checks;
 mod faults;
+pub(crate) mod findings;
+mod hostile;
 mod model;
+mod operations;
 mod random;
 
 use std::fs;
@@ -12,7 +20,8 @@ use model::{Model, Shape};
 
 use super::tests::options;
 use super::*;
-use crate::model::{Age, Batch, Keep};
+use crate::clock::Micros;
+use crate::model::{Age, Batch, ClassRule, ClassRules, Glob, Keep};
 use crate::store::medium::faults::{Act, Plan};
 use crate::store::medium::power_cut::{Dice, Left, PowerCut};
 use crate::store::retention::{Fate, PruneWish};
@@ -25,6 +34,20 @@ const TINY: Limits = Limits {
     ..Limits::DEFAULT
 };
 
+/// The classes of configuration `which`: those that are always there, and others for some tags.
+fn classes(which: u8) -> Classes {
+    let keep = Keep { age: Age::Forever, bytes: None, entries: None };
+    let class = |name: &str, tag: &str| {
+        let rules = vec![ClassRule { fun: None, tag: Some(Glob::new(tag)) }];
+        ClassRules { name: name.to_owned(), rules, keep }
+    };
+    match which {
+        0 => Classes::default(),
+        1 => Classes::new(&[class("beacons", "salt/beacon/*")]),
+        _ => Classes::new(&[class("auth", "salt/auth/*"), class("returns", "salt/job/*/ret/*")]),
+    }
+}
+
 /// A store, its disk, and what must be in it.
 struct House {
     dir: tempfile::TempDir,
@@ -34,6 +57,9 @@ struct House {
     plan: Arc<Plan>,
     lie: Option<Act>,
     limits: Limits,
+    /// Which classes it has.
+    classes: u8,
+    clock: Clock,
     rig: Option<Rig>,
     model: Model,
     /// Counted by those that are closed.
@@ -73,8 +99,11 @@ impl House {
         let (root, plan) = (dir.path().join("0"), Arc::new(Plan::default()));
         fs::create_dir(&root).unwrap();
         let disk = PowerCut::new(&root, plan.clone()).lying(lie);
-        let (rig, model) = (None, Model::default());
-        let mut house = Self { dir, disks: 0, disk, plan, lie, limits, rig, model, frames_damaged: 0 };
+        let (rig, model) = (None, Model::new(limits.dedupe_window));
+        let clock = Clock::hand_wound(Micros(1_000_000));
+        let (disks, classes, frames_damaged) = (0, 0, 0);
+        let mut house =
+            Self { dir, disks, disk, plan, lie, limits, classes, clock, rig, model, frames_damaged };
         house.open();
         house
     }
@@ -85,9 +114,20 @@ impl House {
 
     fn try_open(&mut self) -> Result<(), StoreError> {
         let medium = Arc::new(self.disk.clone());
-        let options = Options { medium, ..options(&self.root().join("cellar"), self.limits) };
+        let (clock, classes) = (self.clock.clone(), classes(self.classes));
+        let options = Options { clock, medium, classes, ..options(&self.cellar(), self.limits) };
         self.rig = Some(Rig::open(&options)?);
+        // What a start has read is on disk from then on.
+        self.model.settle();
         Ok(())
+    }
+
+    fn cellar(&self) -> PathBuf {
+        self.root().join("cellar")
+    }
+
+    fn is_written(&self) -> bool {
+        matches!(self.limits.durability, Durability::Written { .. })
     }
 
     fn open(&mut self) {
@@ -101,7 +141,10 @@ impl House {
     fn close(&mut self) {
         if let Some(rig) = self.rig.take() {
             self.frames_damaged += rig.metrics.frames_damaged.get();
+            let metrics = rig.metrics.clone();
             rig.close();
+            // Pages of a failed sync are in the kernel's memory and may never be on disk.
+            self.model.sync_failed |= metrics.late_syncs_failed.get() > 0;
         }
     }
 
@@ -111,10 +154,27 @@ impl House {
         self.open();
     }
 
+    /// The process dies, if it is not dead yet. The kernel lives on, with all that is not on disk.
+    fn kill(&mut self) {
+        self.disk.let_power_go_after(0);
+        self.close();
+        self.disk.restore();
+    }
+
     /// The power goes, if it is not gone yet, and comes back.
     fn cut(&mut self, left: Left, seed: u64) {
         self.disk.let_power_go_after(0);
         self.close();
+        if self.is_written() && left != Left::All {
+            self.model.lose_unsynced();
+        }
+        self.new_disk(left, seed);
+    }
+
+    /// Makes a disk out of what is left of this one, all of it synced.
+    fn new_disk(&mut self, left: Left, seed: u64) {
+        // What a backup has of it may be of another history.
+        let _ = fs::remove_dir_all(self.backup());
         self.disks += 1;
         let root = self.root();
         fs::create_dir(&root).unwrap();
@@ -127,7 +187,7 @@ impl House {
     /// answered with an error or not at all come back.
     fn put(&mut self, batches: &[Vec<Shape>]) -> Vec<usize> {
         let sent = batches.iter().map(|shapes| {
-            let (numbers, batch) = self.model.batch(shapes);
+            let (numbers, batch) = self.model.batch(shapes, self.classes);
             self.send(numbers, batch)
         });
         let sent: Vec<_> = sent.collect();
@@ -136,7 +196,7 @@ impl House {
 
     /// Sends items once more by other doors.
     fn put_again(&mut self, numbers: &[usize]) -> Vec<usize> {
-        let batch = self.model.again(numbers);
+        let batch = self.model.again(numbers, self.classes);
         let sent = self.send(numbers.to_vec(), batch);
         self.wait(vec![sent])
     }
@@ -161,23 +221,28 @@ impl House {
     }
 
     /// Lets retention leave so many entries in a class.
-    fn prune(&mut self, events: bool, entries: u64) {
-        let class = if events { "events" } else { "jobs" };
+    fn prune(&mut self, class: &'static str, entries: u64) -> Vec<Fate> {
+        if self.rig().store.0.classes.find(class).is_none() {
+            return Vec::new();
+        }
         let firsts: Vec<_> = self.segments(class);
+        let mut fates = Vec::new();
         let keep = Some(Keep { age: Age::Forever, bytes: None, entries: Some(entries) });
         let wish = PruneWish { class: Some(class.to_owned()), keep, dry_run: false };
         for going in self.rig().store.prune(&wish).unwrap() {
             if going.fate == Fate::Gone {
                 let from = going.segment.0;
                 let to = firsts.iter().copied().find(|first| *first > from).unwrap_or(u64::MAX);
-                self.model.drop_segment(events, from..to);
+                self.model.drop_segment(class, from..to);
             }
+            fates.push(going.fate);
         }
+        fates
     }
 
     /// The first numbers of the segments of a class, ascending.
     fn segments(&self, class: &str) -> Vec<u64> {
-        let Ok(items) = fs::read_dir(self.root().join("cellar/log").join(class)) else { return Vec::new() };
+        let Ok(items) = fs::read_dir(self.cellar().join("log").join(class)) else { return Vec::new() };
         let mut firsts: Vec<u64> =
             items.filter_map(|item| item.unwrap().file_name().to_str()?.parse().ok()).collect();
         firsts.sort_unstable();

@@ -19,8 +19,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 static TIMES_FROM: LazyLock<u64> =
     LazyLock::new(|| u64::try_from(Clock::real().now().0 - 3_600_000_000).unwrap_or(0));
 
-/// Small segments, so that sealing happens while the daemon is killed.
-const CONFIG: &str = "store:\n  segment_bytes_max: 1MiB\n";
+/// Small segments, so that sealing happens while the daemon is killed. One after the other: what is answered before it is synced
+/// outlives a killed process too, and classes may come and go.
+const CONFIGS: [&str; 3] = [
+    "store:\n  segment_bytes_max: 1MiB\n",
+    "store:\n  segment_bytes_max: 1MiB\n  durability: written 5s\n",
+    "store:\n  segment_bytes_max: 1MiB\n  classes:\n    - {name: some, match: [{tag: crash/0/*}], keep: {age: forever}}\n    \
+     - {name: answers, match: [{tag: salt/job/*/ret/m3*}], keep: {age: forever}}\n",
+];
 
 const SENDERS: u64 = 5;
 
@@ -53,7 +59,7 @@ pub(crate) struct Found {
 impl House {
     pub(crate) fn new(seed: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("config.yaml"), CONFIG).unwrap();
+        std::fs::write(dir.path().join("config.yaml"), CONFIGS[0]).unwrap();
         Self {
             dir,
             child: None,
@@ -87,6 +93,12 @@ impl House {
     /// What the daemon said since it was last started.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    /// The next start has another configuration.
+    pub(crate) fn configure(&self, which: u64) {
+        let config = CONFIGS[usize::try_from(which % CONFIGS.len() as u64).unwrap()];
+        std::fs::write(self.dir.path().join("config.yaml"), config).unwrap();
     }
 
     pub(crate) fn start(&mut self) {

@@ -4,6 +4,9 @@
 //! The ordinary test run kills the real program about fifteen times; `CRASHES=500 make crash` is the long
 //! form. `CRASH_SEED=n` repeats what was sent and when it was killed, as far as the kernel lets it.
 //!
+//! The configuration changes every few kills: both durabilities, and classes that come and go. Senders replay what was not answered,
+//! as the extension does from its spool.
+//!
 //! A SIGKILL leaves the page cache alone: what a power cut takes is shown by the store's own
 //! trials, `src/store/trials/`.
 
@@ -57,6 +60,9 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     let longest = if cfg!(debug_assertions) { 40_000 } else { 150_000 };
     let mut house = House::new(seed);
     for crash in 0..crashes {
+        if crash % 4 == 3 {
+            house.configure(crash / 4 + 1);
+        }
         // Now and then it dies while it is still looking at what the last one left.
         while random.below(5) == 0 {
             house.start();

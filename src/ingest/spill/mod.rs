@@ -24,6 +24,8 @@ mod record;
 pub mod redact;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trials;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

@@ -13,7 +13,7 @@ use crate::wire::salt_event::read_event;
 
 mod damage;
 
-fn event(n: u64, bytes: usize) -> Batch {
+pub(super) fn event(n: u64, bytes: usize) -> Batch {
     let mut batch = Batch::default();
     let tag = format!("test/{n}");
     let mut w = crate::wire::msgpack::Writer::new();
@@ -51,7 +51,7 @@ fn open(dir: &Path) -> (DiskQueue, super::file::Found) {
     DiskQueue::open(Arc::new(Disk), dir).unwrap()
 }
 
-fn files(dir: &Path) -> Vec<std::path::PathBuf> {
+pub(super) fn files(dir: &Path) -> Vec<std::path::PathBuf> {
     let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|item| item.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|ending| ending == "spill" || ending == "read"));
     files.sort();

@@ -128,6 +128,9 @@ struct Now {
     /// Each with the number of acts it has seen.
     faults: Vec<(Fault, u64)>,
     sync_delay: Duration,
+    rename_delay: Duration,
+    /// Bytes of files that cannot be read, by a part of the path.
+    bad_sectors: Vec<(String, std::ops::Range<u64>)>,
     space: Option<Space>,
     room: Option<u64>,
     file: Option<(PathBuf, Option<Version>)>,
@@ -169,6 +172,27 @@ impl Plan {
         self.now().sync_delay = by;
     }
 
+    /// Makes every rename take so much longer: others then see what is there between two of them.
+    pub fn delay_renames(&self, by: Duration) {
+        self.now().rename_delay = by;
+    }
+
+    /// Lets every read of these bytes fail with EIO, in files that have `within` in their path.
+    pub fn spoil(&self, within: &str, bytes: std::ops::Range<u64>) {
+        self.now().bad_sectors.push((within.to_owned(), bytes));
+    }
+
+    /// Asked before every read of `len` bytes.
+    pub fn check_read(&self, path: &Path, offset: u64, len: usize) -> io::Result<()> {
+        self.check(Act::Read, path, 0).map_err(|failure| failure.why)?;
+        let path = path.to_string_lossy();
+        let meets = |bad: &std::ops::Range<u64>| bad.start < offset + len as u64 && offset < bad.end;
+        if self.now().bad_sectors.iter().any(|(within, bad)| path.contains(within) && meets(bad)) {
+            return Err(Errno::IO.into());
+        }
+        Ok(())
+    }
+
     /// Says how much may still be written; `None` is no bound.
     pub fn leave_room(&self, bytes: Option<u64>) {
         self.now().room = bytes;
@@ -185,6 +209,8 @@ impl Plan {
         now.faults.clear();
         now.room = None;
         now.space = None;
+        now.bad_sectors.clear();
+        now.rename_delay = Duration::ZERO;
     }
 
     /// How often something was done, or tried.
@@ -199,9 +225,14 @@ impl Plan {
         }
         let (failure, delay) = {
             let mut now = self.now();
-            (now.judge(act, path, bytes), now.sync_delay)
+            let delay = match act {
+                Act::Sync => now.sync_delay,
+                Act::Rename => now.rename_delay,
+                _ => Duration::ZERO,
+            };
+            (now.judge(act, path, bytes), delay)
         };
-        if act == Act::Sync && !delay.is_zero() {
+        if !delay.is_zero() {
             std::thread::sleep(delay);
         }
         failure

@@ -5,6 +5,15 @@
 //! its last sync and what was made, renamed and removed since. [`PowerCut::cut`] makes a directory out of what is
 //! synced and of any part of the rest: single writes, single 512-byte sectors of them, single names, sizes.
 //!
+//! Each directory is synced by itself, as POSIX has it: of a name that moves from one directory to another, either half may be
+//! left. Within one directory a rename is done or not.
+//!
+//! A process that dies ([`PowerCut::let_power_go_after`], then [`PowerCut::restore`]) leaves everything in the kernel's memory: the
+//! next one reads what is not on disk, and a later cut takes it.
+//!
+//! Space is counted as a file system does it ([`PowerCut::leave_blocks`]): blocks of files and directories, also those of files
+//! that are removed and still open.
+//!
 //! After a sync that failed, what it should have made durable is gone for good, as with a kernel that drops the pages:
 //! a later sync that succeeds does not bring it back.
 //!
@@ -12,6 +21,7 @@
 //! they are, or kept with damage: nothing may rely on them.
 
 mod left;
+mod space;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -20,8 +30,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(in crate::store) use left::{Dice, Left};
+pub(crate) use left::{Dice, Left};
 use left::{Write, apply, content_left, copy_sled};
+use space::{BLOCK, FileSpace};
 
 use super::faults::{Act, Plan};
 use super::{Disk, Medium, MediumFile, Space};
@@ -34,28 +45,53 @@ enum Node {
     Dir {
         now: BTreeMap<OsString, Id>,
         synced: BTreeMap<OsString, Id>,
+        /// Is it removed?
+        gone: bool,
     },
     File {
         synced: Vec<u8>,
         unsynced: Vec<Write>,
         /// Was in memory when a sync failed, and is there no more.
         lost: Vec<Write>,
+        space: FileSpace,
     },
 }
 
 /// A change of names that is not synced.
 #[derive(Debug, Clone)]
 enum Change {
-    Put { dir: Id, name: OsString, node: Id },
-    Remove { dir: Id, name: OsString, node: Id },
-    Move { from: (Id, OsString), to: (Id, OsString), node: Id },
+    Put {
+        dir: Id,
+        name: OsString,
+        node: Id,
+    },
+    Remove {
+        dir: Id,
+        name: OsString,
+        node: Id,
+    },
+    /// Two names of a directory change places.
+    Exchange {
+        dir: Id,
+        one: (OsString, Id),
+        other: (OsString, Id),
+    },
+    /// Within a directory.
+    Move {
+        dir: Id,
+        from: OsString,
+        to: OsString,
+        node: Id,
+    },
 }
 
 impl Change {
     fn touches(&self, id: Id) -> bool {
         match self {
-            Change::Put { dir, .. } | Change::Remove { dir, .. } => *dir == id,
-            Change::Move { from, to, .. } => from.0 == id || to.0 == id,
+            Change::Put { dir, .. }
+            | Change::Remove { dir, .. }
+            | Change::Exchange { dir, .. }
+            | Change::Move { dir, .. } => *dir == id,
         }
     }
 }
@@ -69,6 +105,8 @@ struct World {
     changes: Vec<Change>,
     /// Acts that still succeed; then the power is gone.
     acts_left: Option<u64>,
+    /// Blocks that there are; `None` is no bound.
+    blocks_max: Option<u64>,
     /// Such syncs say that all is well and do nothing.
     lie: Option<Act>,
 }
@@ -88,6 +126,7 @@ impl PowerCut {
             nodes: Vec::new(),
             changes: Vec::new(),
             acts_left: None,
+            blocks_max: None,
             lie: None,
         };
         world.adopt(root);
@@ -113,6 +152,21 @@ impl PowerCut {
     /// Has the power gone?
     pub(in crate::store) fn is_dark(&self) -> bool {
         self.world().acts_left == Some(0)
+    }
+
+    /// The process that the power was taken from has ended, and the next one begins: the kernel lived on.
+    pub(in crate::store) fn restore(&self) {
+        self.world().acts_left = None;
+    }
+
+    /// Takes a file as it is in the real directory, as if all of it were on disk.
+    pub(in crate::store) fn adopt_file(&self, path: &Path) {
+        let mut world = self.world();
+        if let Some(id) = world.find(path)
+            && let Node::File { synced, unsynced, lost, .. } = &mut world.nodes[id]
+        {
+            (*synced, *unsynced, *lost) = (fs::read(path).unwrap(), Vec::new(), Vec::new());
+        }
     }
 
     /// Makes `to` what the next start finds.
@@ -164,16 +218,17 @@ impl World {
         let id = self.nodes.len();
         if path.is_file() {
             let synced = fs::read(path).unwrap();
-            self.nodes.push(Node::File { synced, unsynced: Vec::new(), lost: Vec::new() });
+            let space = FileSpace::of_bytes(synced.len());
+            self.nodes.push(Node::File { synced, unsynced: Vec::new(), lost: Vec::new(), space });
             return id;
         }
-        self.nodes.push(Node::Dir { now: Names::new(), synced: Names::new() });
+        self.nodes.push(Node::Dir { now: Names::new(), synced: Names::new(), gone: false });
         let mut items: Vec<_> = fs::read_dir(path).unwrap().map(|item| item.unwrap().file_name()).collect();
         items.retain(|name| id == 0 || !is_sled(name));
         items.sort();
         for name in items {
             let child = self.adopt(&path.join(&name));
-            if let Node::Dir { now, synced } = &mut self.nodes[id] {
+            if let Node::Dir { now, synced, .. } = &mut self.nodes[id] {
                 now.insert(name.clone(), child);
                 synced.insert(name, child);
             }
@@ -215,8 +270,27 @@ impl World {
         let Some(node) = self.find(from) else { return };
         let (Some(from), Some(to)) = (self.place(from), self.place(to)) else { return };
         self.now(from.0).remove(&from.1);
-        self.now(to.0).insert(to.1.clone(), node);
-        self.changes.push(Change::Move { from, to, node });
+        if let Some(replaced) = self.now(to.0).insert(to.1.clone(), node).filter(|id| *id != node) {
+            self.unlink(replaced);
+        }
+        if from.0 == to.0 {
+            self.changes.push(Change::Move { dir: from.0, from: from.1, to: to.1, node });
+            return;
+        }
+        self.changes.push(Change::Put { dir: to.0, name: to.1, node });
+        self.changes.push(Change::Remove { dir: from.0, name: from.1, node });
+    }
+
+    /// Lets two names of one directory change places.
+    fn exchange(&mut self, one: &Path, other: &Path) -> Option<()> {
+        let ((dir, one), (same, other)) = (self.place(one)?, self.place(other)?);
+        assert_eq!(dir, same, "names of one directory");
+        let names = self.now(dir);
+        let (first, second) = (*names.get(&one)?, *names.get(&other)?);
+        names.insert(one.clone(), second);
+        names.insert(other.clone(), first);
+        self.changes.push(Change::Exchange { dir, one: (one, first), other: (other, second) });
+        Some(())
     }
 
     fn remove(&mut self, path: &Path) {
@@ -228,6 +302,7 @@ impl World {
             }
         }
         self.now(dir).remove(&name);
+        self.unlink(node);
         self.changes.push(Change::Remove { dir, name, node });
     }
 
@@ -241,9 +316,13 @@ impl World {
             match change {
                 Change::Put { dir, name, node } => drop(self.synced(dir).insert(name, node)),
                 Change::Remove { dir, name, .. } => drop(self.synced(dir).remove(&name)),
-                Change::Move { from, to, node } => {
-                    self.synced(from.0).remove(&from.1);
-                    self.synced(to.0).insert(to.1, node);
+                Change::Exchange { dir, one, other } => {
+                    self.synced(dir).insert(one.0, other.1);
+                    self.synced(dir).insert(other.0, one.1);
+                }
+                Change::Move { dir, from, to, node } => {
+                    self.synced(dir).remove(&from);
+                    self.synced(dir).insert(to, node);
                 }
             }
         }
@@ -266,7 +345,9 @@ impl World {
         if self.lie == Some(Act::Sync) {
             return;
         }
-        let Some(Node::File { synced, unsynced, lost }) = id.map(|id| &mut self.nodes[id]) else { return };
+        let Some(Node::File { synced, unsynced, lost, .. }) = id.map(|id| &mut self.nodes[id]) else {
+            return;
+        };
         if !good {
             lost.append(unsynced);
             return;
@@ -300,10 +381,17 @@ impl World {
                         names[*dir].remove(name);
                     }
                 }
-                Change::Move { from, to, node } => {
-                    if names[from.0].get(&from.1) == Some(node) {
-                        names[from.0].remove(&from.1);
-                        names[to.0].insert(to.1.clone(), *node);
+                Change::Exchange { dir, one, other } => {
+                    if names[*dir].get(&one.0) == Some(&one.1) && names[*dir].get(&other.0) == Some(&other.1)
+                    {
+                        names[*dir].insert(one.0.clone(), other.1);
+                        names[*dir].insert(other.0.clone(), one.1);
+                    }
+                }
+                Change::Move { dir, from, to, node } => {
+                    if names[*dir].get(from) == Some(node) {
+                        names[*dir].remove(from);
+                        names[*dir].insert(to.clone(), *node);
                     }
                 }
             }
@@ -319,7 +407,7 @@ impl World {
                     fs::create_dir(&place).unwrap();
                     self.write_dir(*node, &place, names, left, dice);
                 }
-                Node::File { synced, unsynced, lost } => {
+                Node::File { synced, unsynced, lost, .. } => {
                     fs::write(&place, content_left(synced, &[&lost[..], unsynced].concat(), left, dice))
                         .unwrap();
                 }
@@ -352,16 +440,18 @@ impl World {
 impl Medium for PowerCut {
     fn create(&self, path: &Path) -> io::Result<Box<dyn MediumFile>> {
         let mut world = self.act(Act::Create, path)?;
-        let file = Disk.create(path)?;
         let known = world.find(path);
-        let id = match known {
-            Some(_) => known,
-            None => {
-                world.put(path, Node::File { synced: Vec::new(), unsynced: Vec::new(), lost: Vec::new() })
-            }
-        };
+        if known.is_none() {
+            world.has_room(path, 0)?;
+        }
+        let file = Disk.create(path)?;
+        let id = known.or_else(|| {
+            let (synced, space) = (Vec::new(), FileSpace::default());
+            world.put(path, Node::File { synced, unsynced: Vec::new(), lost: Vec::new(), space })
+        });
         if known.is_some() {
             world.write(id, Write::Size(0));
+            world.space_of(id).into_iter().for_each(|space| space.blocks.clear());
         }
         drop(world);
         Ok(self.file(path, id, file))
@@ -379,8 +469,9 @@ impl Medium for PowerCut {
 
     fn make_dir(&self, path: &Path) -> io::Result<()> {
         let mut world = self.act(Act::MakeDir, path)?;
+        world.has_room(path, 1)?;
         Disk.make_dir(path)?;
-        world.put(path, Node::Dir { now: Names::new(), synced: Names::new() });
+        world.put(path, Node::Dir { now: Names::new(), synced: Names::new(), gone: false });
         Ok(())
     }
 
@@ -394,8 +485,16 @@ impl Medium for PowerCut {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut world = self.act(Act::Rename, to)?;
+        world.has_room(to, 0)?;
         Disk.rename(from, to)?;
         world.rename(from, to);
+        Ok(())
+    }
+
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        let mut world = self.act(Act::Rename, other)?;
+        Disk.exchange(one, other)?;
+        world.exchange(one, other);
         Ok(())
     }
 
@@ -414,12 +513,17 @@ impl Medium for PowerCut {
     }
 
     fn space(&self, path: &Path) -> io::Result<Space> {
-        self.plan.space().map_or_else(|| Disk.space(path), Ok)
+        let world = self.world();
+        match world.blocks_max {
+            Some(most) => Ok(Space { available: world.blocks_free() * BLOCK, total: most * BLOCK }),
+            None => self.plan.space().map_or_else(|| Disk.space(path), Ok),
+        }
     }
 }
 
 impl PowerCut {
     fn file(&self, path: &Path, id: Option<Id>, real: Box<dyn MediumFile>) -> Box<dyn MediumFile> {
+        self.world().space_of(id).into_iter().for_each(|space| space.open += 1);
         Box::new(CuttableFile { disk: self.clone(), path: path.to_owned(), id, real })
     }
 }
@@ -430,6 +534,12 @@ struct CuttableFile {
     path: PathBuf,
     id: Option<Id>,
     real: Box<dyn MediumFile>,
+}
+
+impl Drop for CuttableFile {
+    fn drop(&mut self) {
+        self.disk.world().space_of(self.id).into_iter().for_each(|space| space.open -= 1);
+    }
 }
 
 impl CuttableFile {
@@ -447,15 +557,22 @@ impl MediumFile for CuttableFile {
         let planned = self.disk.plan.check(Act::Write, &self.path, bytes.len());
         let mut world = self.disk.world().spend()?;
         let part = planned.as_ref().map_or_else(|failure| &bytes[..failure.part], |()| bytes);
+        let fits = world.allocate(self.id, offset, part.len());
+        let is_full = fits < part.len();
+        let part = &part[..fits];
         self.real.write_all_at(part, offset)?;
         if !part.is_empty() {
             let offset = usize::try_from(offset).unwrap();
             world.write(self.id, Write::Bytes { offset, bytes: part.to_vec() });
         }
+        if is_full {
+            return Err(rustix::io::Errno::NOSPC.into());
+        }
         planned.map_err(|failure| failure.why)
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.disk.plan.check_read(&self.path, offset, buffer.len())?;
         self.real.read_exact_at(buffer, offset)
     }
 
@@ -471,6 +588,8 @@ impl MediumFile for CuttableFile {
         let mut world = self.disk.act(Act::SetLen, &self.path)?;
         self.real.set_len(len)?;
         world.write(self.id, Write::Size(usize::try_from(len).unwrap()));
+        let blocks = len.div_ceil(BLOCK);
+        world.space_of(self.id).into_iter().for_each(|space| space.blocks.retain(|block| *block < blocks));
         Ok(())
     }
 
@@ -558,6 +677,84 @@ mod tests {
         assert_eq!(bench.found("FORMAT", Left::Some), both.into());
         bench.disk.sync_dir(&bench.path("")).unwrap();
         assert_eq!(bench.found("FORMAT", Left::Some), [Some(b"new".to_vec())].into());
+    }
+
+    #[test]
+    fn names_that_change_places_do_so_at_once() {
+        let mut bench = Bench::new();
+        bench.disk.write_whole(&bench.path("one"), b"1").unwrap();
+        bench.disk.write_whole(&bench.path("other"), b"2").unwrap();
+        bench.disk.exchange(&bench.path("one"), &bench.path("other")).unwrap();
+        assert_eq!(bench.found("one", Left::Some), [Some(b"1".to_vec()), Some(b"2".to_vec())].into());
+        bench.disk.sync_dir(&bench.path("")).unwrap();
+        assert_eq!(bench.found("one", Left::Some), [Some(b"2".to_vec())].into());
+        assert_eq!(bench.found("other", Left::Some), [Some(b"1".to_vec())].into());
+    }
+
+    #[test]
+    fn each_directory_is_synced_by_itself() {
+        for (synced, left, place) in [("from", None, None), ("to", Some(b"x".to_vec()), Some(b"x".to_vec()))]
+        {
+            let mut bench = Bench::new();
+            for dir in ["from", "to"] {
+                bench.disk.make_dir(&bench.path(dir)).unwrap();
+            }
+            bench.disk.write_whole(&bench.path("from/a"), b"x").unwrap();
+            bench.disk.sync_dir(&bench.path("")).unwrap();
+            bench.disk.rename(&bench.path("from/a"), &bench.path("to/a")).unwrap();
+            bench.disk.sync_dir(&bench.path(synced)).unwrap();
+            assert_eq!(bench.found("from/a", Left::Nothing), [left].into(), "{synced} is synced");
+            assert_eq!(bench.found("to/a", Left::Nothing), [place].into(), "{synced} is synced");
+        }
+    }
+
+    #[test]
+    fn a_process_that_dies_leaves_what_is_not_synced_to_the_next() {
+        let mut bench = Bench::new();
+        bench.disk.write_whole(&bench.path("log"), b"old").unwrap();
+        let file = bench.disk.open_to_write(&bench.path("log")).unwrap();
+        file.write_all_at(b"new", 0).unwrap();
+        bench.disk.let_power_go_after(0);
+        file.sync_data().unwrap_err();
+        bench.disk.restore();
+        assert_eq!(fs::read(bench.path("log")).unwrap(), b"new");
+        assert_eq!(bench.found("log", Left::Nothing), [Some(b"old".to_vec())].into());
+        bench.disk.open_to_write(&bench.path("log")).unwrap().sync_data().unwrap();
+        assert_eq!(bench.found("log", Left::Nothing), [Some(b"new".to_vec())].into());
+    }
+
+    #[test]
+    fn space_is_that_of_blocks_and_a_removed_file_keeps_its_own_while_it_is_open() {
+        let bench = Bench::new();
+        let disk = &bench.disk;
+        let file = disk.create(&bench.path("log")).unwrap();
+        file.write_all_at(&[1; 5000], 0).unwrap();
+        let used = disk.blocks_used();
+        disk.leave_blocks(Some(1));
+        let why = file.write_all_at(&[2; 9000], 5000).unwrap_err();
+        assert_eq!((why.kind(), file.size().unwrap()), (io::ErrorKind::StorageFull, 3 * 4096));
+        assert_eq!(disk.space(&bench.path("log")).unwrap().available, 0);
+        disk.make_dir(&bench.path("dir")).unwrap_err();
+        file.write_all_at(&[3; 100], 0).unwrap();
+        disk.remove_file(&bench.path("log")).unwrap();
+        disk.make_dir(&bench.path("dir")).unwrap_err();
+        drop(file);
+        assert_eq!(disk.blocks_used(), used - 2);
+        disk.make_dir(&bench.path("dir")).unwrap();
+    }
+
+    #[test]
+    fn a_bad_sector_cannot_be_read_until_it_is_mended() {
+        let bench = Bench::new();
+        let file = bench.disk.create(&bench.path("log")).unwrap();
+        file.write_all_at(&[1; 2000], 0).unwrap();
+        bench.plan.spoil("log", 512..1024);
+        let mut bytes = [0; 100];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        let why = file.read_exact_at(&mut bytes, 450).unwrap_err();
+        assert_eq!(why.raw_os_error(), Some(Errno::IO.raw_os_error()));
+        bench.plan.heal();
+        file.read_exact_at(&mut bytes, 450).unwrap();
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(in crate::store) fn frame_at(id: LogId, offset: u64, seq: u64, tag: &str) ->
 }
 
 /// One of a store with another id.
-fn foreign_frame(seq: u64, tag: &str) -> Vec<u8> {
+pub(in crate::store) fn foreign_frame(seq: u64, tag: &str) -> Vec<u8> {
     frame_at(LogId { store_id: 77, first_seq: SeqNo(1) }, 512, seq, tag)
 }
 
@@ -33,7 +33,7 @@ fn with_version(mut frame: Vec<u8>, version: u8, id: LogId, offset: u64) -> Vec<
     frame
 }
 
-fn of_unknown_version(seq: u64, tag: &str) -> Vec<u8> {
+pub(in crate::store) fn of_unknown_version(seq: u64, tag: &str) -> Vec<u8> {
     let id = LogId { store_id: 77, first_seq: SeqNo(1) };
     with_version(frame_at(id, 512, seq, tag), 9, id, 512)
 }

@@ -37,7 +37,7 @@ impl House {
 
     /// The logs of a class, the oldest first.
     fn logs(&self, class: &str) -> Vec<PathBuf> {
-        let items = fs::read_dir(self.root().join("cellar/log").join(class)).unwrap();
+        let items = fs::read_dir(self.cellar().join("log").join(class)).unwrap();
         let mut logs: Vec<_> = items.map(|item| item.unwrap().path().join("log")).collect();
         logs.retain(|log| log.is_file());
         logs.sort();

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::tests::jid;
 use super::Dice;
+use super::hostile;
 use crate::clock::Micros;
-use crate::model::{Batch, Entry, EventFilter, Flags, Glob, JidKey, Kind, SeqNo, Source};
-use crate::store::{Store, StoredEntry};
+use crate::model::{Batch, Entry, Flags, Kind, SeqNo, Source};
+use crate::store::StoredEntry;
 use crate::wire::msgpack::{self, Writer};
 use crate::wire::salt_event::{event_entry, peek};
 
@@ -32,44 +33,72 @@ impl std::fmt::Debug for Shape {
 /// How many there are for [`Shape::what`].
 pub(super) const WHATS: u8 = 13;
 
+/// The classes that the configurations of the trials have.
+pub(super) const CLASS_NAMES: [&str; 5] = ["jobs", "events", "beacons", "auth", "returns"];
+
 /// One thing that was sent, perhaps several times. Its number stands in its body.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Item {
-    kind: Kind,
+    pub(super) kind: Kind,
     door: Source,
     tag: Vec<u8>,
-    jid: String,
+    pub(super) jid: String,
     minion: String,
     on_bus: bool,
-    body: Vec<u8>,
-    /// Has retention let go of it? A power cut may bring it back.
-    dropped: bool,
-    attempts: Vec<Attempt>,
+    pub(super) body: Vec<u8>,
+    pub(super) loss: Loss,
+    /// Is what was answered surely on disk?
+    settled: bool,
+    /// How many of it there are if each sending is an event of its own: as many as the door showed that showed most.
+    equal: usize,
+    /// How often it may be stored again, because it came later than the duplicate memory reaches.
+    extra: usize,
+    pub(super) attempts: Vec<Attempt>,
+}
+
+/// May an item be missing that was readable?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loss {
+    No,
+    /// It was damaged, or not synced when the power went.
+    Excused,
+    /// Retention has dropped it. A power cut may bring it back.
+    Dropped,
 }
 
 /// One sending.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Attempt {
     door: Source,
     /// Counts all attempts of all items.
-    order: u64,
+    pub(super) order: u64,
+    /// The class that it went to.
+    class: &'static str,
     /// Was it answered that it is stored?
-    acknowledged: bool,
+    pub(super) acknowledged: bool,
 }
 
 /// All that was sent, and where it was found.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Model {
-    items: Vec<Item>,
+    pub(super) items: Vec<Item>,
     attempts: u64,
     /// Item by sequence number, as of every look so far.
-    found: BTreeMap<u64, usize>,
+    pub(super) found: BTreeMap<u64, usize>,
+    /// The numbers that were there at the last look.
+    pub(super) readable: BTreeSet<u64>,
     /// Everything before this was readable.
-    durable: SeqNo,
+    pub(super) durable: SeqNo,
     /// Jobs that are held.
     held: BTreeSet<String>,
-    /// Has retention let go of anything that belongs to a job?
-    jobs_dropped: bool,
+    /// Fingerprints in one generation of the duplicate memory.
+    window: usize,
+    /// Did a sync fail behind what was answered? Then nobody knows what is on disk.
+    pub(super) sync_failed: bool,
+    /// Has anything that was stored been damaged? What is made out of the log then knows more than the log.
+    pub(super) damaged: bool,
+    /// Did something go that was answered and not synced?
+    pub(super) lost_unsynced: bool,
 }
 
 fn body(n: usize, shape: Shape, keys: &[(&str, &str)]) -> Vec<u8> {
@@ -113,7 +142,7 @@ impl Item {
             let entry = event_entry(tag.as_bytes(), &body, door, Micros(0));
             let (kind, jid, minion) = (entry.kind, entry.jid.to_owned(), entry.minion.to_owned());
             let (tag, attempts) = (tag.into_bytes(), Vec::new());
-            Self { kind, door, tag, jid, minion, on_bus: true, body, dropped: false, attempts }
+            Self { kind, door, tag, jid, minion, on_bus: true, body, attempts, ..Self::blank() }
         };
         let fact = |kind, tag: String, on_bus, body| Self {
             kind,
@@ -123,8 +152,7 @@ impl Item {
             tag: tag.into_bytes(),
             on_bus,
             body,
-            dropped: false,
-            attempts: Vec::new(),
+            ..Self::blank()
         };
         let ret = format!("salt/job/{jid}/ret/{minion}");
         match shape.what {
@@ -142,6 +170,59 @@ impl Item {
             11 => fact(Kind::Endtime, String::new(), false, words(format!("end {n}"))),
             _ => fact(Kind::Register, String::new(), false, words(format!("register {n}"))),
         }
+    }
+
+    fn blank() -> Self {
+        Self {
+            kind: Kind::Event,
+            door: Source::Bus,
+            tag: Vec::new(),
+            jid: String::new(),
+            minion: String::new(),
+            on_bus: true,
+            body: Vec::new(),
+            loss: Loss::No,
+            settled: false,
+            equal: 0,
+            extra: 0,
+            attempts: Vec::new(),
+        }
+    }
+
+    /// A return with a body that looks like frames. `blob` makes it for the place in the body where it begins.
+    fn hostile(n: usize, blob: impl FnOnce(usize) -> Vec<u8>) -> Self {
+        let shape = Shape { what: 6, job: 0, minion: 0, size: 1 };
+        let mut item = Self::new(n, shape);
+        let body = |blob: &[u8]| {
+            let mut w = Writer::new();
+            w.map(4).str("n").uint(n as u64).str("fun").str("test.echo").str("jid").str(&item.jid);
+            w.str("return").bin(blob);
+            w.into_bytes()
+        };
+        let begin = body(&vec![0; hostile::LEN]).len() - hostile::LEN;
+        item.body = body(&blob(begin));
+        item
+    }
+
+    /// The class that it goes to with such a configuration.
+    fn class_of(&self, classes: u8) -> &'static str {
+        let tag = std::str::from_utf8(&self.tag).unwrap_or_default();
+        match classes {
+            1 if tag.starts_with("salt/beacon/") => "beacons",
+            2 if tag.starts_with("salt/auth/") => "auth",
+            2 if tag.starts_with("salt/job/") && tag.contains("/ret/") => "returns",
+            _ if self.kind == Kind::Event && self.jid.is_empty() => "events",
+            _ => "jobs",
+        }
+    }
+
+    /// What was answered of it may be gone.
+    fn excuse(&mut self) {
+        if self.loss == Loss::No {
+            self.loss = Loss::Excused;
+        }
+        self.settled = false;
+        self.attempts.iter_mut().for_each(|attempt| attempt.acknowledged = false);
     }
 
     fn push(&self, n: usize, door: Source, to: &mut Batch) {
@@ -177,17 +258,20 @@ impl Item {
     }
 
     /// How often it may be in the store, at least and at most.
-    fn copies(&self) -> (usize, usize) {
-        if self.dropped {
+    pub(super) fn copies(&self) -> (usize, usize) {
+        if self.loss == Loss::Dropped {
             return (0, self.attempts.len());
         }
         if self.is_word() {
             return (self.acknowledged(), self.attempts.len());
         }
-        (self.acknowledged().min(1), 1)
+        if self.equal > 0 {
+            return (if self.acknowledged() == 0 { 0 } else { self.equal }, self.equal);
+        }
+        (self.acknowledged().min(1), 1 + self.extra)
     }
 
-    fn compare(&self, n: usize, found: &StoredEntry) {
+    pub(super) fn compare(&self, n: usize, found: &StoredEntry) {
         assert_eq!(found.kind, self.kind, "the kind of {n}");
         assert_eq!(found.tag, self.tag, "the tag of {n}");
         assert_eq!(found.jid, self.jid, "the jid of {n}");
@@ -205,71 +289,159 @@ impl Item {
     }
 }
 
-/// Which item this is: its number stands in its body.
-fn number(entry: &StoredEntry) -> usize {
+/// Which item this is: its number stands in its body. None for what nobody sent.
+pub(super) fn number(entry: &StoredEntry) -> Option<usize> {
     let words = msgpack::as_text(&entry.body).or_else(|| {
         let first = msgpack::elements(&entry.body).next()?;
         msgpack::as_text(first)
     });
     if let Some(words) = words {
-        return words.rsplit(' ').next().unwrap().parse().unwrap();
+        return words.rsplit(' ').next()?.parse().ok();
     }
     let map = if matches!(entry.kind, Kind::Load | Kind::ReturnLoad) {
-        msgpack::elements(&entry.body).next().unwrap()
+        msgpack::elements(&entry.body).next()?
     } else {
         &entry.body
     };
-    usize::try_from(msgpack::get(map, "n").and_then(msgpack::as_int).unwrap()).unwrap()
+    usize::try_from(msgpack::get(map, "n").and_then(msgpack::as_int)?).ok()
 }
 
 impl Model {
+    /// Nothing is sent yet, to a store with such a duplicate memory.
+    pub(super) fn new(window: usize) -> Self {
+        Self { window, ..Self::default() }
+    }
+
     /// Makes new items of some shapes, and a batch of them.
-    pub(super) fn batch(&mut self, shapes: &[Shape]) -> (Vec<usize>, Batch) {
+    pub(super) fn batch(&mut self, shapes: &[Shape], classes: u8) -> (Vec<usize>, Batch) {
         let mut batch = Batch::default();
         let mut numbers = Vec::new();
         for shape in shapes {
             let n = self.items.len();
             self.items.push(Item::new(n, *shape));
             let door = self.items[n].door;
-            self.send(n, door, &mut batch);
+            self.send(n, door, classes, &mut batch);
             numbers.push(n);
         }
         (numbers, batch)
     }
 
+    /// Makes an item with a hostile body.
+    pub(super) fn hostile(
+        &mut self,
+        classes: u8,
+        blob: impl FnOnce(usize) -> Vec<u8>,
+    ) -> (Vec<usize>, Batch) {
+        let (n, mut batch) = (self.items.len(), Batch::default());
+        self.items.push(Item::hostile(n, blob));
+        self.send(n, Source::Returner, classes, &mut batch);
+        (vec![n], batch)
+    }
+
+    /// Makes an event that each of some doors shows so many times, one after the other, and a batch of each.
+    pub(super) fn equal_events(
+        &mut self,
+        doors: &[(Source, usize)],
+        classes: u8,
+    ) -> Vec<(Vec<usize>, Batch)> {
+        let n = self.items.len();
+        self.items.push(Item::new(n, Shape { what: 0, job: 0, minion: 1, size: 5 }));
+        let of_door = |door: &Source| doors.iter().filter(|(d, _)| d == door).map(|(_, times)| *times).sum();
+        self.items[n].equal = doors.iter().map(|(door, _)| of_door(door)).max().unwrap_or(0);
+        let one = |(door, times): &(Source, usize)| {
+            let mut batch = Batch::default();
+            (0..*times).for_each(|_| self.send(n, *door, classes, &mut batch));
+            (vec![n], batch)
+        };
+        doors.iter().map(one).collect()
+    }
+
+    /// What was answered is on disk from here on.
+    pub(super) fn settle(&mut self) {
+        if !self.sync_failed {
+            for item in &mut self.items {
+                item.settled |= item.acknowledged() > 0;
+            }
+        }
+    }
+
+    /// The power went: what was answered and not synced may be gone.
+    pub(super) fn lose_unsynced(&mut self) {
+        for item in self.items.iter_mut().filter(|item| !item.settled) {
+            self.lost_unsynced |= item.acknowledged() > 0;
+            item.excuse();
+        }
+        self.durable = SeqNo::default();
+    }
+
+    /// The entries with these numbers were damaged.
+    pub(super) fn damage(&mut self, seqs: &[SeqNo]) {
+        self.damaged = true;
+        for n in seqs.iter().filter_map(|seq| self.found.get(&seq.0)) {
+            self.items[*n].excuse();
+        }
+    }
+
+    /// Were all of these numbers there at the last look, as far as they ever were?
+    pub(super) fn has_read(&self, seqs: &[SeqNo]) -> bool {
+        seqs.iter().all(|seq| self.readable.contains(&seq.0) || !self.found.contains_key(&seq.0))
+    }
+
+    /// Has anything that was stored been damaged?
+    pub(super) fn is_damaged(&self) -> bool {
+        self.damaged
+    }
+
+    /// The number after the last one that was found.
+    pub(super) fn next_seq(&self) -> u64 {
+        self.found.keys().next_back().map_or(1, |last| last + 1)
+    }
+
     /// Sends items once more, by other doors than before.
-    pub(super) fn again(&mut self, numbers: &[usize]) -> Batch {
+    pub(super) fn again(&mut self, numbers: &[usize], classes: u8) -> Batch {
         let mut batch = Batch::default();
         for n in numbers {
             let door = self.items[*n].next_door();
-            self.send(*n, door, &mut batch);
+            self.send(*n, door, classes, &mut batch);
         }
         batch
     }
 
-    fn send(&mut self, n: usize, door: Source, batch: &mut Batch) {
+    fn send(&mut self, n: usize, door: Source, classes: u8, batch: &mut Batch) {
         let item = &mut self.items[n];
         item.push(n, door, batch);
-        item.attempts.push(Attempt { door, order: self.attempts, acknowledged: false });
+        // An entry has two fingerprints at most. A start remembers what is stored, as of when that was.
+        let since = item.attempts.first().map_or(0, |last| self.attempts - last.order);
+        item.extra += usize::from(since * 3 > self.window as u64);
+        let class = item.class_of(classes);
+        item.attempts.push(Attempt { door, order: self.attempts, class, acknowledged: false });
         self.attempts += 1;
     }
 
     /// The last sending of these was answered.
     pub(super) fn acknowledge(&mut self, numbers: &[usize]) {
         for n in numbers {
-            self.items[*n].attempts.last_mut().unwrap().acknowledged = true;
+            let item = &mut self.items[*n];
+            item.attempts.last_mut().unwrap().acknowledged = true;
         }
     }
 
     /// Items of which no sending was answered.
     pub(super) fn open(&self) -> Vec<usize> {
-        (0..self.items.len()).filter(|n| self.items[*n].acknowledged() == 0).collect()
+        let is_open = |item: &Item| item.acknowledged() == 0 && item.loss != Loss::Excused && item.equal == 0;
+        (0..self.items.len()).filter(|n| is_open(&self.items[*n])).collect()
     }
 
     /// Items that can come again by another door and be known.
     pub(super) fn foldable(&self, n: usize) -> Option<usize> {
         let n = n.checked_rem(self.items.len())?;
-        (!self.items[n].is_word()).then_some(n)
+        (!self.items[n].is_word() && self.items[n].equal == 0).then_some(n)
+    }
+
+    /// The last items that can come again and be known, at most so many.
+    pub(super) fn recent(&self, count: usize) -> Vec<usize> {
+        let from = self.items.len().saturating_sub(count);
+        (from..self.items.len()).filter_map(|n| self.foldable(n)).collect()
     }
 
     /// A job that something was sent of is held from now on.
@@ -280,140 +452,18 @@ impl Model {
         Some(jid)
     }
 
-    /// Retention has let go of a segment of the class `events`, or of `jobs`, with these numbers.
-    pub(super) fn drop_segment(&mut self, of_events: bool, numbers: std::ops::Range<u64>) {
-        self.jobs_dropped |= !of_events;
+    /// Retention has dropped a segment of a class with these numbers.
+    pub(super) fn drop_segment(&mut self, class: &str, numbers: std::ops::Range<u64>) {
         for (_, n) in self.found.range(numbers) {
             let item = &mut self.items[*n];
-            if of_events == (item.kind == Kind::Event && item.jid.is_empty()) {
+            let is_in = |attempt: &Attempt| attempt.class == class;
+            if item.attempts.iter().all(is_in) {
                 assert!(!self.held.contains(&item.jid), "{n} went, and its job {} is held", item.jid);
-                item.dropped = true;
+            }
+            // Which sending of it is stored only the store knows, if the classes changed meanwhile.
+            if item.attempts.iter().any(is_in) {
+                item.loss = Loss::Dropped;
             }
         }
     }
-
-    /// Everything that a store says must agree with what was sent.
-    pub(super) fn check(&mut self, store: &Store) {
-        assert!(store.durable() >= self.durable, "{} after {}", store.durable(), self.durable);
-        self.durable = store.durable();
-        let everything = |filter: &EventFilter| {
-            store.events_before(filter, SeqNo(u64::MAX), usize::MAX, usize::MAX).unwrap()
-        };
-        let events = everything(&EventFilter::default());
-        assert!(events.windows(2).all(|pair| pair[0].seq > pair[1].seq), "the list goes back");
-        let mut all: BTreeMap<u64, StoredEntry> = events.iter().map(|e| (e.seq.0, e.clone())).collect();
-        let jids: BTreeSet<_> =
-            self.items.iter().map(|item| item.jid.clone()).filter(|j| !j.is_empty()).collect();
-        for jid in &jids {
-            let of_job = store.job_entries(jid).unwrap();
-            assert!(of_job.windows(2).all(|pair| pair[0].seq < pair[1].seq), "job {jid} is out of order");
-            let on_bus = |e: &&StoredEntry| e.jid == *jid && e.flags.has(Flags::ON_BUS);
-            let seqs: Vec<_> = of_job.iter().filter(on_bus).map(|e| e.seq).collect();
-            let mut listed: Vec<_> = events.iter().filter(on_bus).map(|e| e.seq).collect();
-            listed.reverse();
-            assert_eq!(seqs, listed, "the events of job {jid}");
-            let filter = EventFilter { jid: Some(jid.clone()), ..EventFilter::default() };
-            let mut filtered: Vec<_> = everything(&filter).iter().map(|e| e.seq).collect();
-            filtered.reverse();
-            assert_eq!(filtered, listed, "the list of events of job {jid}");
-            assert_eq!(store.job_row(jid).unwrap().is_some(), !of_job.is_empty(), "the row of job {jid}");
-            all.extend(of_job.into_iter().map(|e| (e.seq.0, e)));
-        }
-        self.check_entries(&all);
-        let dropped = |seq| self.found.get(&seq).is_some_and(|n| self.items[*n].dropped);
-        check_lists(store, &all, dropped);
-        self.check_register(store);
-        let beacons = EventFilter { tag: Some(Glob::new("salt/beacon/web1/*")), ..EventFilter::default() };
-        let expected = events.iter().filter(|e| e.tag.starts_with(b"salt/beacon/web1/")).count();
-        assert_eq!(everything(&beacons).len(), expected, "the beacons of web1");
-    }
-
-    fn check_entries(&mut self, all: &BTreeMap<u64, StoredEntry>) {
-        let mut copies = vec![0; self.items.len()];
-        for (seq, entry) in all {
-            let n = number(entry);
-            self.items[n].compare(n, entry);
-            copies[n] += 1;
-            let known = self.found.insert(*seq, n);
-            assert!(known.is_none_or(|known| known == n), "number {seq} was {known:?}'s and is {n}'s");
-        }
-        for (n, (item, copies)) in self.items.iter().zip(&copies).enumerate() {
-            let (least, most) = item.copies();
-            if item.kind != Kind::Register {
-                assert!(
-                    (least..=most).contains(copies),
-                    "{copies} of {n}: {:?} {:?}",
-                    item.kind,
-                    item.attempts
-                );
-            }
-        }
-        let gone = self.found.iter().find(|(seq, n)| !all.contains_key(seq) && !self.items[**n].dropped);
-        assert!(gone.is_none(), "number and item {gone:?} were readable and are gone");
-    }
-
-    /// The last word counts, or a later one that was not answered.
-    fn check_register(&self, store: &Store) {
-        let registers = || self.items.iter().filter(|item| item.kind == Kind::Register);
-        let attempts =
-            || registers().flat_map(|item| item.attempts.iter().map(move |attempt| (item, attempt)));
-        let last = attempts().filter(|(_, attempt)| attempt.acknowledged).map(|(_, a)| a.order).max();
-        let Some(body) = store.register().unwrap() else {
-            assert!(last.is_none() || self.jobs_dropped, "there is no register");
-            return;
-        };
-        let counts = |attempt: &Attempt| last.is_none_or(|last| attempt.order >= last);
-        let found = attempts().any(|(item, attempt)| item.body == body && counts(attempt));
-        assert!(found, "the register is an old one: {:?}", msgpack::as_text(&body));
-    }
-}
-
-/// The lists of jobs and of minions against all entries.
-fn check_lists(store: &Store, all: &BTreeMap<u64, StoredEntry>, dropped: impl Fn(u64) -> bool) {
-    let jids = |wanted: fn(Kind) -> bool| -> BTreeSet<&str> {
-        all.values().filter(|e| wanted(e.kind) && !e.jid.is_empty()).map(|e| e.jid.as_str()).collect()
-    };
-    let rows = store.jobs_before(None, usize::MAX).unwrap();
-    let listed: BTreeSet<&str> = rows.iter().map(|(_, row)| row.jid.as_str()).collect();
-    assert_eq!(rows.len(), listed.len(), "a job is listed twice");
-    let due = jids(|kind| crate::store::row::rank(kind) > 0);
-    assert!(due.is_subset(&listed), "{due:?} are jobs, {listed:?} are listed");
-    assert!(listed.is_subset(&jids(|_| true)), "a job is listed that nobody sent");
-    for bus_only in [false, true] {
-        check_latest(store, all, &dropped, bus_only);
-    }
-}
-
-/// The last jobs of returns that a returner call brought, or of those that were on a bus alone.
-fn check_latest(
-    store: &Store,
-    all: &BTreeMap<u64, StoredEntry>,
-    dropped: &impl Fn(u64) -> bool,
-    bus_only: bool,
-) {
-    let mut latest = BTreeMap::new();
-    for entry in all.values().filter(|e| e.kind == Kind::Return && e.source.confirms() != bus_only) {
-        // By time, not in the order of storing; jids made by hand are older than any time.
-        let newness = (Some(JidKey::of(&entry.jid)).filter(|key| key.time().is_some()), entry.seq);
-        let known = latest.entry(entry.minion.clone()).or_insert(newness);
-        *known = newness.max(*known);
-    }
-    let latest: BTreeMap<String, SeqNo> =
-        latest.into_iter().map(|(minion, (_, seq))| (minion, seq)).collect();
-    let (said, named) = if bus_only {
-        let said = store.latest_on_bus_only("test.echo").unwrap();
-        let named = said.keys().cloned().collect();
-        (said, named)
-    } else {
-        (store.latest_of("test.echo").unwrap(), store.minions(true).unwrap())
-    };
-    // Between the two answers the sealer may have given up one of whom nothing is left.
-    assert!(named.iter().all(|minion| said.contains_key(minion)), "{named:?} are named, {said:?} said");
-    assert!(latest.keys().all(|minion| named.contains(minion)), "{named:?} are named, {latest:?} are there");
-    let said: BTreeMap<_, _> = said.into_iter().map(|(minion, latest)| (minion, latest.seq)).collect();
-    // A minion all of whose returns went may be named as long as segments that stay surround them.
-    let stale = |seq: SeqNo| dropped(seq.0) && !all.contains_key(&seq.0);
-    let said: BTreeMap<_, _> =
-        said.into_iter().filter(|(minion, seq)| latest.contains_key(minion) || !stale(*seq)).collect();
-    assert_eq!(said, latest, "the latest job of each minion");
 }

@@ -1,179 +1,160 @@
-//! Random operations against the model. `TRIALS=n` tries so many; what once failed is kept under
-//! `proptest-regressions/` and tried again first.
+//! Random operations against the model.
+//!
+//! `TRIALS=n` tries so many; `TRIAL_SEED=n` is one trial again, as its failure said. What failed is made smaller before it is
+//! shown, with `SHRINK=n` tries at most.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::strategy::ValueTree as _;
-use proptest::test_runner::TestRunner;
-use rustix::io::Errno;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
-use super::model::{Shape, WHATS};
-use super::{House, Left, TINY};
-use crate::store::StoreError;
-use crate::store::medium::faults::{Act, Fault};
+use super::findings;
+use super::operations::{Op, op};
+use super::{Durability, House, Limits, TINY};
+use crate::limits::{DEDUPE_WINDOW, NUMBERS_AHEAD};
+use crate::store::medium::faults::Act;
+
+/// How the store of a trial is set up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Setup {
+    /// Answers leave before the sync.
+    pub(super) written: bool,
+    /// Segments are larger than what a trial writes.
+    pub(super) roomy: bool,
+    /// Sequence numbers and fingerprints are used up within a trial.
+    pub(super) numbers_ahead: u64,
+    pub(super) dedupe_window: usize,
+}
+
+impl Setup {
+    fn limits(self) -> Limits {
+        let mut limits = TINY;
+        if self.written {
+            // Longer than any trial: only a stop or a full segment syncs.
+            limits.durability = Durability::Written { within: Duration::from_secs(3600) };
+        }
+        if self.roomy {
+            (limits.segment_bytes_max, limits.segment_entries_max) = (1 << 20, 1_000_000);
+        }
+        let Self { numbers_ahead, dedupe_window, .. } = self;
+        Limits { dedupe_window, numbers_ahead, ..limits }
+    }
+}
 
 #[derive(Debug, Clone)]
-enum Op {
-    /// Batches that are all under way at once.
-    Put(Vec<Vec<Shape>>),
-    /// Some of what was sent, once more by another door.
-    Again(Vec<u16>),
-    /// Whatever had no answer, once more, as out of a spool.
-    HandOver,
-    Reopen,
-    /// The process dies after so many acts on the disk; the kernel lives.
-    Kill(Vec<Vec<Shape>>, u8),
-    /// The power goes after so many acts.
-    Cut(Vec<Vec<Shape>>, u8, u64),
-    /// The disk fails while these are sent, and is mended.
-    Fault(Vec<Vec<Shape>>, Fault),
-    /// As before, and the power goes before it is mended.
-    FaultAndCut(Vec<Vec<Shape>>, Fault, u64),
-    /// One of the jobs sent so far is held.
-    Hold(u16),
-    /// Retention leaves so many entries in a class, perhaps on a disk that fails.
-    Prune(bool, u8, Option<Fault>),
-    /// The disk fails during a start, which is tried again.
-    FaultAtStart(Fault),
+struct Trial {
+    setup: Setup,
+    ops: Vec<Op>,
 }
 
-fn shape() -> impl Strategy<Value = Shape> {
-    (0..WHATS, 0..6_u8, 0..4_u8, 1..700_u16).prop_map(|(what, job, minion, size)| Shape {
-        what,
-        job,
-        minion,
-        size,
+fn trial() -> impl Strategy<Value = Trial> {
+    let numbers = prop_oneof![Just(NUMBERS_AHEAD), Just(7)];
+    let window = prop_oneof![Just(DEDUPE_WINDOW), Just(16)];
+    let setup = (prop::bool::weighted(0.25), any::<bool>(), numbers, window);
+    let setup = setup.prop_map(|(written, roomy, numbers_ahead, dedupe_window)| Setup {
+        written,
+        roomy,
+        numbers_ahead,
+        dedupe_window,
+    });
+    (setup, prop::collection::vec(op(), 1..14)).prop_map(|(mut setup, mut ops)| {
+        findings::spare(&mut setup, &mut ops);
+        Trial { setup, ops }
     })
 }
 
-fn batches() -> impl Strategy<Value = Vec<Vec<Shape>>> {
-    prop::collection::vec(prop::collection::vec(shape(), 1..8), 1..8)
+/// The trial of a seed, which can be made smaller.
+fn of_seed(seed: u64) -> impl ValueTree<Value = Trial> {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    trial().new_tree(&mut TestRunner::new_with_rng(ProptestConfig::default(), rng)).unwrap()
 }
 
-fn fault() -> impl Strategy<Value = Fault> {
-    let act = (0..Act::ALL.len()).prop_map(|at| Act::ALL[at].0);
-    let errno = prop_oneof![Just(Errno::NOSPC), Just(Errno::IO)];
-    (act, errno, 1..5_u64, any::<bool>(), 0..2000_usize).prop_map(|(act, errno, from, lasting, part)| Fault {
-        from,
-        lasting,
-        part,
-        ..Fault::once(act, errno)
-    })
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    prop_oneof![
-        6 => batches().prop_map(Op::Put),
-        2 => prop::collection::vec(any::<u16>(), 1..6).prop_map(Op::Again),
-        2 => Just(Op::HandOver),
-        1 => Just(Op::Reopen),
-        1 => (batches(), any::<u8>()).prop_map(|(batches, acts)| Op::Kill(batches, acts % 30)),
-        3 => (batches(), any::<u8>(), any::<u64>()).prop_map(|(batches, acts, seed)| Op::Cut(batches, acts % 30, seed)),
-        2 => (batches(), fault()).prop_map(|(batches, fault)| Op::Fault(batches, fault)),
-        1 => (batches(), fault(), any::<u64>()).prop_map(|(b, fault, seed)| Op::FaultAndCut(b, fault, seed)),
-        1 => any::<u16>().prop_map(Op::Hold),
-        2 => (any::<bool>(), any::<u8>(), prop::option::weighted(0.3, fault()))
-            .prop_map(|(events, keep, fault)| Op::Prune(events, keep, fault)),
-        1 => fault().prop_map(Op::FaultAtStart),
-    ]
-}
-
-impl House {
-    fn apply(&mut self, op: &Op) {
-        match op {
-            Op::Put(batches) => {
-                let open = self.put(batches);
-                assert!(open.is_empty(), "nothing was wrong and {open:?} were not stored");
-                return;
-            }
-            Op::Again(numbers) => {
-                let numbers: Vec<_> =
-                    numbers.iter().filter_map(|n| self.model.foldable(usize::from(*n))).collect();
-                assert!(self.put_again(&numbers).is_empty(), "nothing was wrong");
-                return;
-            }
-            Op::HandOver => {
-                let open = self.model.open();
-                assert!(self.put_again(&open).is_empty(), "nothing was wrong");
-                return;
-            }
-            Op::Reopen => self.reopen(),
-            Op::Kill(batches, acts) => self.lose_power(batches, *acts, Left::All, 0),
-            Op::Cut(batches, acts, seed) => self.lose_power(batches, *acts, Left::Some, *seed),
-            Op::Fault(batches, fault) => {
-                self.plan.add(fault.clone());
-                self.put(batches);
-                self.check();
-                self.plan.heal();
-            }
-            Op::FaultAndCut(batches, fault, seed) => {
-                self.plan.add(fault.clone());
-                self.put(batches);
-                self.check();
-                self.cut(Left::Some, *seed);
-                self.plan.heal();
-                self.open();
-            }
-            Op::Hold(n) => {
-                if let Some(jid) = self.model.hold(usize::from(*n)) {
-                    self.rig().store.hold(&jid, "a trial").unwrap();
-                }
-            }
-            Op::Prune(events, keep, fault) => {
-                self.check();
-                if let Some(fault) = fault {
-                    self.plan.add(fault.clone());
-                }
-                self.prune(*events, u64::from(*keep));
-                self.check();
-                self.plan.heal();
-            }
-            Op::FaultAtStart(fault) => {
-                self.close();
-                self.plan.add(fault.clone());
-                match self.try_open() {
-                    Ok(()) => self.check(),
-                    Err(StoreError::Io { .. }) => {}
-                    Err(error) => panic!("{error}"),
-                }
-                self.close();
-                self.plan.heal();
-                self.open();
-            }
-        }
-        self.check();
-    }
-
-    fn lose_power(&mut self, batches: &[Vec<Shape>], acts: u8, left: Left, seed: u64) {
-        self.disk.let_power_go_after(u64::from(acts));
-        self.put(batches);
-        self.cut(left, seed);
-        self.open();
-    }
-}
-
-fn trial(ops: &[Op], lie: Option<Act>) -> House {
-    let mut house = House::lied_to(TINY, lie);
-    for op in ops {
+fn run(Trial { setup, ops }: Trial, lie: Option<Act>) {
+    let mut house = House::lied_to(setup.limits(), lie);
+    for op in &ops {
         house.apply(op);
     }
     house.check();
     house.reopen();
     house.check();
-    house
+    house.close();
 }
 
-fn trials() -> u32 {
-    std::env::var("TRIALS").ok().map_or(24, |text| text.parse().expect("TRIALS is a number"))
+/// What a trial fails with.
+fn failure(trial: Trial) -> Option<String> {
+    let panic = catch_unwind(AssertUnwindSafe(|| run(trial, None))).err()?;
+    let words = panic.downcast_ref::<String>().map(String::as_str);
+    Some(words.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned())
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: trials(), max_shrink_iters: 2000, ..ProptestConfig::default() })]
+/// Looks for a smaller trial that fails, too.
+fn smaller(seed: u64, first: String) -> (Trial, String) {
+    let mut tree = of_seed(seed);
+    let mut found = (tree.current(), first);
+    let mut moved = tree.simplify();
+    for _ in 0..setting("SHRINK").unwrap_or(150) {
+        if !moved {
+            break;
+        }
+        let trial = tree.current();
+        moved = match failure(trial.clone()) {
+            Some(words) => {
+                found = (trial, words);
+                tree.simplify()
+            }
+            None => tree.complicate(),
+        };
+    }
+    found
+}
 
-    #[test]
-    fn whatever_happens_what_was_answered_is_there_once(ops in prop::collection::vec(op(), 1..14)) {
-        trial(&ops, None).close();
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number: {text}")))
+}
+
+#[test]
+fn whatever_happens_what_was_answered_is_there_once() {
+    let (trials, seed) = (setting("TRIALS"), setting("TRIAL_SEED"));
+    let any = crate::model::secret_seed() >> 16;
+    let from = seed.unwrap_or(any);
+    let count = if seed.is_some() { trials.unwrap_or(1) } else { trials.unwrap_or(24) };
+    let threads =
+        if trials.is_some() { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
+    let next = AtomicU64::new(from);
+    let failed = std::sync::Mutex::new(Vec::new());
+    let work = || {
+        while let Ok(seed) = next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+            (next < from + count && failed.lock().unwrap().is_empty()).then_some(next + 1)
+        }) {
+            if let Some(words) = failure(of_seed(seed).current()) {
+                failed.lock().unwrap().push((seed, words));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..threads).for_each(|_| drop(scope.spawn(work)));
+    });
+    if let Some((seed, words)) = failed.into_inner().unwrap().pop() {
+        let (trial, words_of_it) = smaller(seed, words.clone());
+        panic!(
+            "TRIAL_SEED={seed}: {words}\nsmaller: {words_of_it}\n{:?}\n{:#?}",
+            trial.setup,
+            Short(&trial.ops)
+        );
+    }
+}
+
+/// One operation a line.
+struct Short<'a>(&'a [Op]);
+
+impl std::fmt::Debug for Short<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|op| writeln!(f, "    {op:?}"))
     }
 }
 
@@ -181,11 +162,9 @@ proptest! {
 #[test]
 fn a_disk_that_lies_is_noticed() {
     for lie in [Act::Sync, Act::SyncDir] {
-        let mut runner = TestRunner::deterministic();
-        let ops = prop::collection::vec(op(), 1..14);
-        let noticed = (0..200).any(|_| {
-            let ops = ops.new_tree(&mut runner).unwrap().current();
-            catch_unwind(AssertUnwindSafe(|| trial(&ops, Some(lie)).close())).is_err()
+        let noticed = (0..200).any(|seed| {
+            let trial = of_seed(seed).current();
+            catch_unwind(AssertUnwindSafe(|| run(trial, Some(lie)))).is_err()
         });
         assert!(noticed, "{lie:?} may do nothing and nobody notices");
     }

@@ -8,16 +8,16 @@ const SECTOR: usize = 512;
 
 /// Numbers that follow from a seed.
 #[derive(Debug, Clone)]
-pub(in crate::store) struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
     /// The numbers of a seed.
-    pub(in crate::store) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// One of `n` numbers from 0 on (splitmix64).
-    pub(in crate::store) fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -32,7 +32,7 @@ impl Dice {
 
 /// How much is left of what was not synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) enum Left {
+pub(crate) enum Left {
     /// All of it: the process died, the power stayed.
     All,
     /// What the dice say.
