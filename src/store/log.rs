@@ -178,10 +178,13 @@ impl LogFile {
     /// checksums of their own, and the directory names class and number.
     pub fn open(medium: &dyn Medium, path: &Path, class_name: &str, id: LogId) -> Result<Self, StoreError> {
         let log = Self::bare(medium, path, id)?;
-        let header = log.header().unwrap_or_else(|error| {
-            tracing::error!(%error, offset = 0, "cannot read the header of a log");
-            None
-        });
+        let header = match log.header() {
+            Err(error @ StoreError::Io { .. }) => {
+                tracing::error!(%error, offset = 0, "cannot read the header of a log");
+                None
+            }
+            header => header?,
+        };
         let Some(header) = header else {
             tracing::error!(path = %path.display(), offset = 0, "the header of a log is damaged; its frames are read all the same");
             return Ok(log);

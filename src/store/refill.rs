@@ -83,18 +83,28 @@ fn skipped(shared: &Shared, segment: &Segment, offset: u64, error: &str) {
     tracing::error!(%path, offset, error, "cannot read a block at start; copies of its entries will not be recognised");
 }
 
-/// The newest blocks of all classes, the newest first, until they hold `window` entries.
+/// The blocks with the newest `window` entries of all classes. Blocks of several classes overlap: those with `window` entries come
+/// first, then all others that reach as far.
 fn newest_blocks(shared: &Shared, window: usize) -> Vec<Chosen> {
     let mut walks: Vec<Walk> = shared.classes.all().map(|class| Walk::new(shared.segments(class))).collect();
     let (mut chosen, mut entries) = (Vec::new(), 0);
-    while entries < window {
+    // No entry of the window is older.
+    let mut oldest = SeqNo(u64::MAX);
+    loop {
         let newest = walks.iter_mut().filter(|walk| walk.newest.is_some()).max_by_key(|walk| walk.newest);
         let Some(walk) = newest else { break };
+        if entries >= window && walk.newest < Some(oldest) {
+            break;
+        }
         match walk.step(shared) {
-            Ok(block) => {
-                entries += block.as_ref().map_or(0, |block| block.meta.count as usize);
-                chosen.extend(block);
+            Ok(Some(block)) => {
+                if entries < window {
+                    oldest = oldest.min(block.meta.first_seq);
+                }
+                entries += block.meta.count as usize;
+                chosen.push(block);
             }
+            Ok(None) => {}
             Err((segment, error)) => skipped(shared, &segment, 0, &error.to_string()),
         }
     }

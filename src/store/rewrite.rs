@@ -256,7 +256,7 @@ pub(super) fn swap(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {
         match medium.exchange(&sealing, dir) {
             Ok(()) => {
                 sync_dir(medium, parent)?;
-                return remove(medium, &sealing);
+                return remove_old(medium, dir, SEALING);
             }
             Err(why) if is_unsupported(&why) => {}
             Err(why) => return Err(io_at("exchange", &sealing)(why)),
@@ -279,17 +279,18 @@ pub(super) fn swap(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {
 fn take_place(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {
     let (sealed, old) = (beside(dir, SEALED), beside(dir, OLD));
     if dir.exists() {
-        remove_old(medium, dir)?;
+        remove_old(medium, dir, OLD)?;
         medium.rename(dir, &old).map_err(io_at("rename", dir))?;
     }
     medium.rename(&sealed, dir).map_err(io_at("rename", &sealed))?;
     sync_dir(medium, dir.parent().unwrap_or(dir))?;
-    remove_old(medium, dir)
+    remove_old(medium, dir, OLD)
 }
 
-/// Removes the segment as it grew, but for what starts cut off its log: that moves into the segment that took its place.
-fn remove_old(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {
-    let old = beside(dir, OLD);
+/// Removes the segment as it grew, which has the name `extension` now, but for what starts cut off its log: that moves into the
+/// segment that took its place.
+fn remove_old(medium: &dyn Medium, dir: &Path, extension: &str) -> Result<(), StoreError> {
+    let old = beside(dir, extension);
     let items = match std::fs::read_dir(&old) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         items => items.map_err(io_at("list", &old))?,
@@ -346,7 +347,8 @@ pub(super) fn recover(medium: &dyn Medium, class_dir: &Path) -> Result<(), Store
                     let old = beside(dir, OLD);
                     medium.rename(&old, dir).map_err(io_at("rename", &old))?;
                 }
-                OLD => remove_old(medium, dir)?,
+                // After an exchange of names, `.sealing` is what grew.
+                OLD | SEALING if dir.exists() => remove_old(medium, dir, wanted)?,
                 other => remove(medium, &beside(dir, other))?,
             }
         }
