@@ -68,6 +68,17 @@ struct Lost {
 
 static LOST: Mutex<Lost> = Mutex::new(Lost { lines: 0, torn: false });
 
+impl LineForm {
+    /// A line that says how many others could not be written.
+    fn lost(self, lines: u64) -> String {
+        const WHAT: &str = "log lines could not be written";
+        match self {
+            Self::Json => format!("{{\"level\":\"WARN\",\"message\":\"{WHAT}\",\"lines\":{lines}}}\n"),
+            Self::Text | Self::Coloured => format!(" WARN {WHAT} lines={lines}\n"),
+        }
+    }
+}
+
 impl<W: Write> OneLine<W> {
     fn shown<'a>(&self, line: &'a str) -> Cow<'a, str> {
         match self.form {
@@ -117,14 +128,7 @@ impl<W: Write> OneLine<W> {
         let mut before = if lost.torn { "\n".to_owned() } else { String::new() };
         if lost.lines > 0 {
             let lines = lost.lines;
-            before += &match self.form {
-                LineForm::Json => format!(
-                    "{{\"level\":\"WARN\",\"message\":\"log lines could not be written\",\"lines\":{lines}}}\n"
-                ),
-                LineForm::Text | LineForm::Coloured => {
-                    format!(" WARN log lines could not be written lines={lines}\n")
-                }
-            };
+            before.push_str(&self.form.lost(lines));
         }
         let all = before + text;
         let mut rest = all.as_bytes();

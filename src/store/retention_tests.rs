@@ -115,7 +115,7 @@ fn left(rig: &Rig) -> Vec<u64> {
     all.into_iter().map(|(seq, _)| seq - 1).collect()
 }
 
-fn trash_is_empty(dir: &Path) -> bool {
+pub(super) fn trash_is_empty(dir: &Path) -> bool {
     std::fs::read_dir(dir.join("trash")).map_or(0, Iterator::count) == 0
 }
 
@@ -443,44 +443,6 @@ fn what_a_crash_left_in_the_trash_is_removed() {
     let rig = Rig::open_with(&options);
     wait_for("empty trash", || (!left.exists()).then_some(()));
     rig.close();
-}
-
-#[test]
-fn a_segment_whose_dropping_a_crash_interrupted_is_not_reported_as_lost() {
-    let dir = tempfile::tempdir().unwrap();
-    let options = with(dir.path(), &[]);
-    let rig = Rig::open_with(&options);
-    fill(&rig, 0..300);
-    let oldest = rig.store.0.segments(Class::JOBS)[0].clone();
-    assert!(oldest.facts().is_some());
-    let name = oldest.dir().file_name().unwrap().to_str().unwrap().to_owned();
-    let (from, last) = (oldest.dir().to_owned(), oldest.sums().last_seq);
-    drop(oldest);
-    rig.close();
-    // Renamed, and in one case emptied; the state database still knows it.
-    for emptied in [false, true] {
-        let copied = tempfile::tempdir().unwrap();
-        super::tests::sealing::copy_dir(dir.path(), copied.path());
-        let at = copied.path().join(from.strip_prefix(dir.path()).unwrap());
-        let place = copied.path().join("trash").join(format!("jobs-{name}"));
-        std::fs::rename(at, &place).unwrap();
-        if emptied {
-            std::fs::remove_dir_all(&place).unwrap();
-            std::fs::create_dir(&place).unwrap();
-        }
-        for _ in 0..2 {
-            let options = with(copied.path(), &[]);
-            let rig = Rig::open_with(&options);
-            wait_for("empty trash", || trash_is_empty(copied.path()).then_some(()));
-            let known = rig.store.0.with_state(state::State::segments).unwrap();
-            assert!(!known.iter().any(|(class, seq, _)| class == "jobs" && *seq <= last));
-            let latest = rig.store.0.with_state(state::State::latest).unwrap();
-            let there = rig.store.0.there();
-            assert!(latest.iter().all(|row| there(row.seq)));
-            assert_eq!(options.metrics.segments_missing.get(), 0);
-            rig.close();
-        }
-    }
 }
 
 /// A disk whose free space is what the test says, and grows by what is removed.

@@ -26,23 +26,37 @@ pub fn open_sled(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
     }
 }
 
-/// Opens a sled database that is only read. sled writes to a database when it opens it; where there is no space for that, a
-/// copy in memory is opened, and true comes with it.
-pub fn open_to_read(dir: &Path, cache_bytes: u64) -> Result<(sled::Db, bool), StoreError> {
-    match open_sled(dir, cache_bytes) {
+/// Opens a sled database, and what `open` makes of it. sled writes to a database when it opens it; where there is no space for
+/// that, a copy in memory is opened, and `open` is given true.
+pub fn open_or_copy<T>(
+    dir: &Path,
+    cache_bytes: u64,
+    open: impl Fn(sled::Db, bool) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    match open_sled(dir, cache_bytes).and_then(|db| open(db, false)) {
         Err(error) if error.is_no_space() && dir.join("db").is_file() => {
-            let copied = open_copy(dir, cache_bytes).map_err(|cause| {
-                tracing::debug!(dir = %dir.display(), %cause, "cannot open a copy of an index in memory");
-                error
-            })?;
-            Ok((copied, true))
+            open_copy(dir, cache_bytes).and_then(|db| open(db, true)).map_err(|cause| {
+                tracing::warn!(dir = %dir.display(), %cause, "cannot open a copy of an index in memory");
+                // sled may leave a database damaged that it could not write to.
+                if matches!(cause, StoreError::Index { .. }) { cause } else { error }
+            })
         }
-        opened => Ok((opened?, false)),
+        opened => opened,
     }
 }
 
 fn open_copy(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Not while sled closes what could not be opened.
+    let place = dir.join("db");
+    let held = File::open(&place).map_err(io_at("open", &place))?;
+    let deadline = Instant::now() + INDEX_BUSY_PATIENCE;
+    while let Err(why) = held.try_lock_shared() {
+        if Instant::now() >= deadline {
+            return Err(io_at("lock", &place)(why.into()));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
     let in_memory = Path::new("/dev/shm");
     let parent = if in_memory.is_dir() { in_memory.to_owned() } else { std::env::temp_dir() };
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

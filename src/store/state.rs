@@ -24,7 +24,7 @@ use super::error::{StoreError, io_at};
 use super::index::latest::{self, LatestJob};
 use super::index::page::{PageWriter, Pages};
 use super::index::{Facts, Latest, LatestRow, newness};
-use super::sleds::{flush_and_sync, guarded, open_sled, open_to_read};
+use super::sleds::{flush_and_sync, guarded, open_or_copy, open_sled};
 use crate::limits::STATE_CACHE_BYTES;
 use crate::model::{JidKey, SeqNo};
 
@@ -33,14 +33,14 @@ use crate::model::{JidKey, SeqNo};
 pub struct State {
     dir: PathBuf,
     /// Not there after it could not be opened again.
-    open: RwLock<Option<Open>>,
+    open: RwLock<Option<Database>>,
     /// Held while `latest` is read, changed and written.
     changing: Mutex<()>,
 }
 
 /// The open database.
 #[derive(Debug)]
-struct Open {
+struct Database {
     db: sled::Db,
     segments: CheckedTree,
     latest: Pages,
@@ -56,9 +56,12 @@ type Pair<'a> = (&'a [u8], &'a [u8]);
 /// A row of the catalogue: the name of a class, a segment, and what is known of it.
 pub type Known = (String, SeqNo, Facts);
 
-impl Open {
+impl Database {
     fn open(dir: &Path) -> Result<Self, StoreError> {
-        let (mut db, mut is_copy) = open_to_read(dir, STATE_CACHE_BYTES)?;
+        open_or_copy(dir, STATE_CACHE_BYTES, |db, is_copy| Self::read(db, is_copy, dir))
+    }
+
+    fn read(mut db: sled::Db, mut is_copy: bool, dir: &Path) -> Result<Self, StoreError> {
         if guarded(dir, || Ok(db.tree_names()))?.iter().any(|name| name == b"job") {
             tracing::info!(dir = %dir.display(), "the state database is of format 1; it is made again from the log");
             drop(db);
@@ -80,14 +83,15 @@ impl Open {
     }
 
     fn is_usable(&self, writes: bool) -> bool {
-        !self.failed.load(Ordering::Acquire) && !(writes && self.is_copy)
+        let read_only = self.is_copy;
+        (!writes || !read_only) && !self.failed.load(Ordering::Acquire)
     }
 }
 
 impl State {
     /// Opens or creates it, and adds it up.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let open = RwLock::new(Some(Open::open(dir)?));
+        let open = RwLock::new(Some(Database::open(dir)?));
         Ok(Self { dir: dir.to_owned(), open, changing: Mutex::default() })
     }
 
@@ -95,9 +99,9 @@ impl State {
     fn with<T>(
         &self,
         writes: bool,
-        work: impl FnOnce(&Open) -> Result<T, StoreError>,
+        work: impl FnOnce(&Database) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let run = |open: &Open| {
+        let run = |open: &Database| {
             work(open).inspect_err(|error| {
                 if matches!(error, StoreError::Io { .. }) {
                     open.failed.store(true, Ordering::Release);
@@ -116,7 +120,7 @@ impl State {
                 drop(failed);
                 Ok(())
             })?;
-            *slot = Some(Open::open(&self.dir)?);
+            *slot = Some(Database::open(&self.dir)?);
         }
         match &*slot {
             Some(open) if open.is_usable(writes) => run(open),
@@ -149,7 +153,7 @@ impl State {
     /// The mark of `latest` thereafter.
     fn take_latest(
         &self,
-        open: &Open,
+        open: &Database,
         fresh: &[LatestRow<'_>],
         there: impl Fn(SeqNo) -> bool,
     ) -> Result<u64, StoreError> {

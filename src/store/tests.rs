@@ -7,7 +7,7 @@ mod following;
 mod gaps;
 mod invariants;
 mod last_jobs;
-pub(super) mod sealing;
+mod sealing;
 mod trash;
 mod written;
 

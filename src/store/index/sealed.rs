@@ -17,7 +17,7 @@ use std::path::Path;
 use super::super::checked::CheckedTree;
 use super::super::error::{StoreError, io_at};
 use super::super::row::JobRow;
-use super::super::sleds::{flush_and_sync, guarded, open_sled, open_to_read};
+use super::super::sleds::{flush_and_sync, guarded, open_or_copy, open_sled};
 use super::Place;
 use super::facts::Facts;
 use super::job::{Decoder, Encoder};
@@ -131,7 +131,10 @@ pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Fa
 impl SealedIndex {
     /// Opens the index of a sealed segment, and adds it up.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let (db, _) = open_to_read(dir, INDEX_CACHE_BYTES)?;
+        open_or_copy(dir, INDEX_CACHE_BYTES, |db, _| Self::read(db, dir))
+    }
+
+    fn read(db: sled::Db, dir: &Path) -> Result<Self, StoreError> {
         if guarded(dir, || Ok(db.tree_names()))?.iter().any(|name| name == b"jid") {
             return Err(StoreError::Index { path: dir.to_owned(), what: OF_FORMAT_1.to_owned() });
         }

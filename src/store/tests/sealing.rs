@@ -121,7 +121,7 @@ fn jid_of(events: &[(u64, String)]) -> String {
     events[events.len() / 2].1.split('/').nth(2).unwrap().to_owned()
 }
 
-pub(in crate::store) fn copy_dir(from: &Path, to: &Path) {
+pub(super) fn copy_dir(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for item in fs::read_dir(from).unwrap().map(Result::unwrap) {
         let target = to.join(item.file_name());

@@ -1,5 +1,6 @@
 //! What retention removes, and who still reads it.
 
+use super::super::retention_tests::{fill, trash_is_empty, with};
 use super::*;
 use crate::store::medium::Medium as _;
 
@@ -42,4 +43,42 @@ fn a_log_that_somebody_reads_or_has_by_another_name_is_not_cut_short() {
     assert!(!free.exists());
     assert!(watcher.metadata().unwrap().len() <= crate::limits::TRASH_PIECE_BYTES);
     rig.close();
+}
+
+#[test]
+fn a_segment_whose_dropping_a_crash_interrupted_is_not_reported_as_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = with(dir.path(), &[]);
+    let rig = Rig::open_with(&options);
+    fill(&rig, 0..300);
+    let oldest = rig.store.0.segments(Class::JOBS)[0].clone();
+    assert!(oldest.facts().is_some());
+    let name = oldest.dir().file_name().unwrap().to_str().unwrap().to_owned();
+    let (from, last) = (oldest.dir().to_owned(), oldest.sums().last_seq);
+    drop(oldest);
+    rig.close();
+    // Renamed, and in one case emptied; the state database still knows it.
+    for emptied in [false, true] {
+        let copied = tempfile::tempdir().unwrap();
+        sealing::copy_dir(dir.path(), copied.path());
+        let at = copied.path().join(from.strip_prefix(dir.path()).unwrap());
+        let place = copied.path().join("trash").join(format!("jobs-{name}"));
+        fs::rename(at, &place).unwrap();
+        if emptied {
+            fs::remove_dir_all(&place).unwrap();
+            fs::create_dir(&place).unwrap();
+        }
+        for _ in 0..2 {
+            let options = with(copied.path(), &[]);
+            let rig = Rig::open_with(&options);
+            crate::testing::wait_for("empty trash", || trash_is_empty(copied.path()).then_some(()));
+            let known = rig.store.0.with_state(state::State::segments).unwrap();
+            assert!(!known.iter().any(|(class, seq, _)| class == "jobs" && *seq <= last));
+            let latest = rig.store.0.with_state(state::State::latest).unwrap();
+            let there = rig.store.0.there();
+            assert!(latest.iter().all(|row| there(row.seq)));
+            assert_eq!(options.metrics.segments_missing.get(), 0);
+            rig.close();
+        }
+    }
 }
