@@ -238,10 +238,17 @@ impl Shared {
         let (facts, latest) = (index.facts().clone(), index.latest()?);
         let latest: Vec<LatestRow<'_>> = latest.iter().map(LatestJob::row).collect();
         // Not all segments are known yet, so nothing that is known of last jobs is given up.
-        self.with_state(|state| {
+        let applied = self.with_state(|state| {
             state.apply(&segment.class_name, segment.first_seq, &facts, &latest, |_| true)
-        })?;
-        Ok(Some(facts))
+        });
+        match applied {
+            // Then it counts as not sealed: the sealer does it again when there is space.
+            Err(error) if error.is_no_space() => {
+                tracing::warn!(dir = %segment.dir().display(), %error, "cannot note a sealed segment, sealing it again later");
+                Ok(None)
+            }
+            applied => applied.map(|()| Some(facts)),
+        }
     }
 
     /// Tells whether a return with this number is still in a segment.
@@ -271,5 +278,12 @@ fn put_aside(dir: &Path, error: &StoreError, metrics: &Metrics) -> Result<State,
     metrics.indexes_rebuilt.add(1);
     let _ = std::fs::remove_dir_all(&aside);
     std::fs::rename(&place, &aside).map_err(io_at("put aside", &place))?;
-    State::open(&place)
+    State::open(&place).or_else(|error| {
+        if !error.is_no_space() {
+            return Err(error);
+        }
+        // The space of the damaged one is enough for another.
+        std::fs::remove_dir_all(&aside).map_err(io_at("remove", &aside))?;
+        State::open(&place)
+    })
 }

@@ -37,7 +37,8 @@ pub fn open_or_copy<T>(
         Err(error) if error.is_no_space() && dir.join("db").is_file() => {
             open_copy(dir, cache_bytes).and_then(|db| open(db, true)).map_err(|cause| {
                 tracing::warn!(dir = %dir.display(), %cause, "cannot open a copy of an index in memory");
-                error
+                // sled may leave a database damaged that it could not write to.
+                if matches!(cause, StoreError::Index { .. }) { cause } else { error }
             })
         }
         opened => opened,

@@ -1,5 +1,6 @@
 //! A real ext4 without a free byte: senders get errors, space can be freed, nothing acknowledged is lost.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -107,7 +108,7 @@ fn noise(n: u64) -> String {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        text += &format!("{state:016x}");
+        write!(text, "{state:016x}").unwrap();
     }
     text
 }
@@ -159,7 +160,9 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
     fs::write(dir.path().join("c.yaml"), SMALL_SEGMENTS).unwrap();
     let mut cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
     let mut stored: Vec<u64> = (0..300).collect();
-    stored.iter().for_each(|n| drop(put(&cellar, *n).unwrap()));
+    for n in &stored {
+        put(&cellar, *n).unwrap();
+    }
     wait_for("sealed segments", || (cellar.counter("segments_sealed") >= 5).then_some(()));
 
     // Senders get errors; the daemon goes on.
