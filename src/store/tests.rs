@@ -2,6 +2,7 @@
 
 mod ahead;
 mod bounds;
+mod commits;
 mod damage;
 mod following;
 mod gaps;
