@@ -68,6 +68,8 @@ class JobCache:
             "log_file": str(self.dir / "log"),
             "enable_fqdns_grains": False,
             "enable_gpu_grains": False,
+            # Salt's other job ids are times alone, and two processes may take the same one.
+            "unique_jid": True,
             "master_job_cache": self.returner,
             **self.conf(),
         }

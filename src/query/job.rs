@@ -48,8 +48,6 @@ pub struct Job {
     pub answers: BTreeMap<String, Answer>,
     /// Minions of which a bus showed returns that are no answers, because no returner call brought them.
     pub bus_only: BTreeSet<String>,
-    /// Salt's spelling of when it ended; empty if unknown.
-    pub endtime: String,
     /// Its returns are not to be cached.
     pub nocache: bool,
     /// Its first entry.
@@ -163,7 +161,6 @@ impl Job {
                 }
             }
             Kind::Minions => self.expect(msgpack::elements(&entry.body).next().unwrap_or_default()),
-            Kind::Endtime => as_text(&entry.body).unwrap_or_default().clone_into(&mut self.endtime),
             Kind::NoCache => self.nocache = true,
             Kind::Return => {
                 // Most often it is known to be asked.
@@ -178,7 +175,8 @@ impl Job {
                     self.parent = Some(parent);
                 }
             }
-            Kind::Register | Kind::Gap | Kind::Reaction | Kind::Heard => {}
+            // When a job ended lies in its row.
+            Kind::Endtime | Kind::Register | Kind::Gap | Kind::Reaction | Kind::Heard => {}
         }
     }
 

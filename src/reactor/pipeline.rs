@@ -81,7 +81,11 @@ impl Pipeline {
     /// A pipeline after the master's configuration. `salt` is asked for what is not done natively.
     pub fn new(master: &SaltMaster, salt: Arc<dyn Salt>) -> Self {
         let jinja_env = master.option("jinja_env").and_then(Value::as_map).cloned().unwrap_or_default();
-        let options = EngineOptions { jinja_env, allow_undefined: master.flag("allow_undefined") };
+        let options = EngineOptions {
+            jinja_env,
+            allow_undefined: master.flag("allow_undefined"),
+            ..EngineOptions::default()
+        };
         let reactor = master.option("reactor").cloned().unwrap_or(Value::Null);
         Self {
             engine: Engine::new(options),

@@ -246,4 +246,18 @@ mod tests {
         let space = Disk.space(dir.path()).unwrap();
         assert!(space.total >= space.available && space.total > 0, "{space:?}");
     }
+
+    /// The system refuses to sync a pipe: an answer other than that shows that it was not asked.
+    #[test]
+    fn syncing_asked_nothing_of_the_system() {
+        use std::os::fd::AsRawFd as _;
+
+        let (reader, writer) = io::pipe().unwrap();
+        let path = std::path::PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
+        let file = File::from(std::os::fd::OwnedFd::from(writer));
+        let file: &dyn MediumFile = &file;
+        for refused in [file.sync_data(), file.sync_all(), Disk.sync_dir(&path)] {
+            assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+    }
 }

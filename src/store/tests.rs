@@ -3,6 +3,7 @@
 mod ahead;
 mod bounds;
 mod clocks;
+mod commits;
 mod damage;
 mod duplicates;
 mod following;

@@ -222,6 +222,29 @@ fn when_the_spill_has_no_room_either_the_loss_is_counted_and_told() {
 }
 
 #[test]
+fn the_configured_bound_of_the_spill_was_not_kept() {
+    const MIB: u64 = 1 << 20;
+    let bus = Bus::new();
+    let yaml = format!("bus: [{}]\ningest:\n  spill_bytes_max: 16MiB\n", bus.flag());
+    let cellar = Cellar::start_configured_on_disk(&yaml, "");
+    let mut to = bus.subscriber();
+    publish(&mut to, "len32", &events(0..1, 10));
+    tags(&cellar, 1);
+    cellar.plan_disk(STALLED);
+    // The store's queue and memory take 8 MiB each.
+    publish(&mut to, "len32", &events(1..601, 100_000));
+    wait_for("all to be read", || (of_bus(&cellar, "events") == 601).then_some(()));
+    wait_for("a loss", || (of_bus(&cellar, "lost") > 0).then_some(()));
+    let (said, bytes) = (of_bus(&cellar, "spilled_bytes"), spill_files(&cellar));
+    let bytes: u64 = bytes.iter().map(|path| std::fs::metadata(path).map_or(0, |found| found.len())).sum();
+    // One read of the bus may go beyond it.
+    assert!(
+        bytes >= 15 * MIB && bytes <= 18 * MIB && said == bytes,
+        "{bytes} bytes on disk, {said} reported"
+    );
+}
+
+#[test]
 fn each_break_of_the_bus_is_a_gap_in_its_place() {
     let bus = Bus::new();
     let mut cellar = Cellar::start_with(&["--bus", bus.flag()]);

@@ -182,6 +182,16 @@ impl Drop for Cellar {
     }
 }
 
+/// A process that is killed when dropped.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 fn serve(dir: &Path, flags: &[String]) -> Child {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
     let mut command = serve_command(dir);
@@ -192,7 +202,7 @@ fn serve(dir: &Path, flags: &[String]) -> Child {
 }
 
 /// A plan takes another one's place at once, so that nobody reads half of it.
-fn put_plan(dir: &Path, plan: &str) {
+pub(crate) fn put_plan(dir: &Path, plan: &str) {
     std::fs::write(dir.join("disk.new"), plan).unwrap();
     std::fs::rename(dir.join("disk.new"), dir.join("disk")).unwrap();
 }

@@ -118,6 +118,51 @@ fn systemd_is_told_ready_watchdog_and_stopping() {
 }
 
 #[test]
+#[cfg(debug_assertions)]
+fn systemd_was_told_that_all_is_well_while_the_appender_was_stuck() {
+    let dir = tempfile::tempdir().unwrap();
+    let notify = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    notify.set_nonblocking(true).unwrap();
+    let log = fs::File::create(dir.path().join("log")).unwrap();
+    let child = serve_command(dir.path())
+        .env("NOTIFY_SOCKET", dir.path().join("notify"))
+        .env("WATCHDOG_USEC", "300000")
+        .env("SALTCELLAR_TEST_MEDIUM", dir.path().join("disk"))
+        .stderr(log)
+        .spawn();
+    let child = crate::harness::Running(child.unwrap());
+    // All that has come; how much of it feeds the watchdog.
+    let fed = || {
+        let mut words = [0; 500];
+        std::iter::from_fn(|| notify.recv(&mut words).ok().map(|len| words[..len].to_vec()))
+            .filter(|words| String::from_utf8_lossy(words).contains("WATCHDOG=1"))
+            .count()
+    };
+    wait_for("the watchdog to be fed", || (fed() > 0).then_some(()));
+    crate::harness::put_plan(dir.path(), "sync_delay_ms=600000");
+    let mut client = saltcellar::api::client::Client::connect(&dir.path().join("s.sock")).unwrap();
+    let call = std::thread::Builder::new()
+        .spawn(move || client.call("save_reg", map(vec![("data", 1.into())])))
+        .unwrap();
+    let said = || {
+        let log = fs::read_to_string(dir.path().join("log")).unwrap();
+        log.lines().filter(|line| line.contains("the watchdog is not fed")).count()
+    };
+    // What comes is taken out all the time: the daemon would wait for room.
+    wait_for("the stuck appender to be noticed", || {
+        fed();
+        (said() > 0).then_some(())
+    });
+    fed();
+    let before = said();
+    wait_for("more beats", || (said() > before + 5).then_some(()));
+    let fed_while_stuck = fed();
+    drop(child);
+    assert!(call.join().unwrap().is_err(), "the disk held the appender up all the time");
+    assert_eq!(fed_while_stuck, 0);
+}
+
+#[test]
 fn a_directory_in_which_anyone_may_write_is_no_place_for_the_socket() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();

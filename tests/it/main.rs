@@ -21,6 +21,9 @@ mod configuration;
 /// Starting, stopping, being killed, being started twice.
 mod lifecycle;
 
+/// What the real file system is asked to make durable before an answer leaves.
+mod sync_order;
+
 /// The daemon on a disk that is full, slow or failing.
 mod bad_disks;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use saltcellar::sls::jinja::{
     Ambient, Context, Data, Engine, EngineOptions, Loaded, Loader, NoFiles, NoFunctions, RenderError,
-    RenderErrorKind, SaltFunctions, Source,
+    RenderErrorKind, RenderLimits, SaltFunctions, Source,
 };
 use saltcellar::sls::value::{Key, Map};
 use saltcellar::sls::{Value, yaml};
@@ -110,11 +110,19 @@ impl SaltFunctions for Recorded {
 }
 
 fn engine(options: &Value) -> Engine {
+    engine_with(options, RenderLimits::default())
+}
+
+/// A thirtieth of what a rendering may cost: enough to show that something is counted, in a debug build too.
+const FEW: RenderLimits = RenderLimits { steps: 60_000, bytes: 2 << 20 };
+
+fn engine_with(options: &Value, limits: RenderLimits) -> Engine {
     let options = options.as_map().cloned().unwrap_or_default();
     let jinja_env = options.get("jinja_env").and_then(|env| env.as_map()).cloned().unwrap_or_else(Map::new);
     Engine::new(EngineOptions {
         jinja_env,
         allow_undefined: options.get("allow_undefined").is_some_and(Value::truthy),
+        limits,
     })
 }
 
@@ -218,7 +226,11 @@ fn expressions_give_what_salt_gives() {
 }
 
 fn rendered(text: &str) -> Result<String, RenderError> {
-    let engine = engine(&Value::Null);
+    rendered_within(RenderLimits::default(), text)
+}
+
+fn rendered_within(limits: RenderLimits, text: &str) -> Result<String, RenderError> {
+    let engine = engine_with(&Value::Null, limits);
     let data = Data::from_msgpack(b"\x81\xa2id\xa4web1").unwrap();
     let ambient = Ambient::default();
     let context = Context::new("salt/key", &data, &ambient, &NoFiles, &NoFunctions);
@@ -246,8 +258,26 @@ fn no_template_runs_for_ever_or_takes_all_memory() {
         "{{ '10.0.0.0/8'|network_hosts }}",
         "{% set ns = namespace(x=[]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
     ] {
-        let error = rendered(text).expect_err(text);
+        let error = rendered_within(FEW, text).expect_err(text);
         assert_eq!(error.kind, RenderErrorKind::Limit, "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_rendering_has_the_limits_that_are_stated_unless_it_is_given_others() {
+    let RenderLimits { steps, bytes } = RenderLimits::default();
+    assert_eq!((steps, bytes), (2_000_000, 64 << 20));
+    for (text, stated) in [
+        (
+            "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+            format!("{steps} steps"),
+        ),
+        ("{{ 'x' * 99999999 }}", format!("{bytes} bytes")),
+    ] {
+        let error = rendered(text).expect_err(text);
+        assert!(error.kind == RenderErrorKind::Limit && error.to_string().contains(&stated), "{error}");
+        let error = rendered_within(FEW, text).expect_err(text);
+        assert!(error.kind == RenderErrorKind::Limit && !error.to_string().contains(&stated), "{error}");
     }
 }
 
@@ -259,12 +289,12 @@ fn imported_files_count_towards_the_limits_of_a_template() {
             let text = match name {
                 "itself" => "{% include 'itself' %}".to_owned(),
                 "its parent" => "{% extends 'its parent' %}".to_owned(),
-                _ => format!("{{# {} #}}", "x".repeat(1 << 20)),
+                _ => format!("{{# {} #}}", "x".repeat(1 << 15)),
             };
             Ok(Some(Loaded { path: name.to_owned(), text: Arc::from(text) }))
         }
     }
-    let engine = engine(&Value::Null);
+    let engine = engine_with(&Value::Null, FEW);
     let data = Data::from_msgpack(b"\x80").unwrap();
     let ambient = Ambient::default();
     let context = Context::new("salt/key", &data, &ambient, &Endless, &NoFunctions);
@@ -307,13 +337,13 @@ fn a_value_that_holds_another_one_twice_was_walked_for_ever() {
     ] {
         for open in [("(", ")"), ("[", "]")] {
             let text = format!("{}{{{{ {walk} }}}}", nested(open.0, open.1));
-            let error = rendered(&text).expect_err(&text);
+            let error = rendered_within(FEW, &text).expect_err(&text);
             assert_eq!(error.kind, RenderErrorKind::Limit, "{text}: {error}");
         }
     }
     for key in ["{v: 1}", "{v: v}|pprint", "{v: 1} == {v: 1}", "v|unique|list", "{v: 1}|dictsort|list"] {
         let text = format!("{}{{{{ {key} }}}}", nested("(", ")"));
-        let error = rendered(&text).expect_err(&text);
+        let error = rendered_within(FEW, &text).expect_err(&text);
         assert_eq!(error.kind, RenderErrorKind::Limit, "{text}: {error}");
     }
 }
@@ -323,12 +353,12 @@ fn a_template_filled_the_memory_with_spaces_and_the_time_with_long_texts() {
     for text in [
         "{{ {'a' * 1000000: range(3000)|list}|pprint }}",
         "{% set ns = namespace(v=[1]) %}{% for i in range(90) %}{% set ns.v = [ns.v] %}{% endfor %}{{ ns.v|tojson(indent=9000000) }}",
-        "{% set v = 'x y ' * 1000000 %}{% for i in range(9999) %}{% set x = v is upper %}{% endfor %}",
-        "{% set v = range(50000)|list %}{% for i in range(9999) %}{% set x = v|last %}{% endfor %}",
+        "{% set v = 'x y ' * 100000 %}{% for i in range(9999) %}{% set x = v is upper %}{% endfor %}",
+        "{% set v = range(5000)|list %}{% for i in range(9999) %}{% set x = v|last %}{% endfor %}",
         // Keys that differ deep inside are compared one by one.
-        "{% set ns = namespace(v=[]) %}{% for i in range(20000) %}{% do ns.v.append(((i,),)) %}{% endfor %}{{ ns.v|unique|list }}",
+        "{% set ns = namespace(v=[]) %}{% for i in range(2000) %}{% do ns.v.append(((i,),)) %}{% endfor %}{{ ns.v|unique|list }}",
     ] {
-        let error = rendered(text).expect_err(text);
+        let error = rendered_within(FEW, text).expect_err(text);
         assert_eq!(error.kind, RenderErrorKind::Limit, "{text}: {error}");
     }
 }

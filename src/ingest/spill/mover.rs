@@ -30,7 +30,7 @@ pub struct Mover {
     disk_rests_until: Option<Instant>,
     /// After a failed read: until when none is tried, and how long that is.
     reads_rest_until: Option<(Instant, Duration)>,
-    offers_again_at: Option<(Instant, Duration)>,
+    pub(super) offers_again_at: Option<(Instant, Duration)>,
     /// Entries that the store had stored when it first refused what it refuses now.
     stored_before: u64,
     seen: (Option<Micros>, u64),
@@ -169,7 +169,7 @@ impl Mover {
     }
 
     /// Hands over what there is room for; says whether that was something.
-    fn hand_over(&mut self) -> bool {
+    pub(super) fn hand_over(&mut self) -> bool {
         let stored = std::mem::take(&mut self.shared.lock().stored);
         let mut moved = !stored.is_empty();
         for file in stored {

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use super::file::DiskQueue;
 use super::*;
 use crate::ingest::master_keys::MasterKeys;
+use crate::limits::REFUSED_TIMES_MAX;
 use crate::model::{EventFilter, SeqNo, Source};
 use crate::store::medium::Disk;
+use crate::store::medium::faults::{Act, Fault, Faults, Plan};
 use crate::store::{Classes, FreeSpace, Limits, Opened, Options, Store};
 use crate::wire::salt_event::read_event;
 
@@ -212,6 +214,7 @@ fn what_is_put_in_front_comes_first() {
 /// A store whose threads are started when a test wants it.
 struct Rig {
     dir: tempfile::TempDir,
+    medium: Arc<dyn Medium>,
     metrics: Arc<Metrics>,
     opened: Option<Opened>,
     store: Option<Store>,
@@ -224,9 +227,14 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
 
 impl Rig {
     fn new() -> Self {
+        Self::on(Arc::new(Disk))
+    }
+
+    /// With the store on a certain medium.
+    fn on(medium: Arc<dyn Medium>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let metrics = Arc::default();
-        let mut rig = Self { dir, metrics, opened: None, store: None, threads: Vec::new() };
+        let mut rig = Self { dir, medium, metrics, opened: None, store: None, threads: Vec::new() };
         rig.open();
         rig
     }
@@ -238,7 +246,7 @@ impl Rig {
             clock: Clock::real(),
             metrics: self.metrics.clone(),
             limits: Limits::default(),
-            medium: Arc::new(Disk),
+            medium: self.medium.clone(),
             classes: Classes::default(),
             free: FreeSpace { low: Some(0), min: Some(0) },
         };
@@ -332,6 +340,76 @@ fn when_memory_and_disk_are_full_events_are_lost_and_a_gap_stands_in_their_place
     let expected = [tags(0..kept), vec!["saltcellar/gap/overflow".to_owned()], tags(400..401)].concat();
     assert_eq!(rig.stored(), expected);
     assert_eq!((rig.metrics.bus_events_lost.get(), rig.metrics.bus_gaps.get()), (lost, 1));
+}
+
+#[test]
+fn the_spill_grew_beyond_its_bound() {
+    const BYTES_MAX: u64 = 5_000_000;
+    let mut rig = Rig::new();
+    let feeder = rig.feeder();
+    let (mover, _) = rig.mover(&feeder, BYTES_MAX);
+    let shared = feeder.shared();
+    let moving = spawn(|| mover.run());
+    // A file that is begun to be read gets another name meanwhile.
+    let on_disk = |rig: &Rig| -> u64 {
+        files(&rig.spill()).iter().map(|path| std::fs::metadata(path).map_or(0, |found| found.len())).sum()
+    };
+    for n in 0..400 {
+        feeder.push(event(n, 100_000), at(n));
+        // What is written last may end behind it.
+        let bytes = on_disk(&rig);
+        assert!(bytes < BYTES_MAX + 101_000, "{bytes}");
+    }
+    let (bytes, lost) = (on_disk(&rig), shared.waiting().lost);
+    assert!(
+        bytes >= BYTES_MAX && lost > 100,
+        "the spill is used up to its bound: {bytes} bytes, {lost} lost"
+    );
+    assert_eq!(shared.waiting().spilled_bytes, bytes);
+    rig.start();
+    feeder.close();
+    drop(feeder);
+    moving.join().unwrap();
+    let kept = tags(0..400 - lost);
+    assert_eq!(rig.stored(), [kept, vec!["saltcellar/gap/overflow".to_owned()]].concat());
+    assert_eq!((rig.metrics.bus_events_lost.get(), files(&rig.spill()).len()), (lost, 0));
+}
+
+#[test]
+fn events_that_the_store_never_took_went_without_a_gap_record() {
+    let plan = Arc::new(Plan::default());
+    let mut rig = Rig::on(Arc::new(Faults::over(Arc::new(Disk), plan.clone())));
+    let feeder = rig.feeder();
+    let (mut mover, _) = rig.mover(&feeder, 1 << 30);
+    let shared = feeder.shared();
+    let metrics = rig.metrics.clone();
+    rig.start();
+    plan.add(Fault::lasting(Act::Write, rustix::io::Errno::IO));
+    feeder.push(event(0, 10), at(0));
+    wait_until("a refusal", || shared.refused().is_some());
+    feeder.push(event(1, 10), at(1));
+    // Offers again what was refused, without the pause before it, and waits for the answer.
+    let mut offer_again = || {
+        let before = metrics.bus_events_offered_again.get();
+        mover.offers_again_at = None;
+        crate::testing::wait_for("another refusal", || {
+            mover.hand_over();
+            (metrics.bus_events_offered_again.get() > before).then_some(())
+        });
+        (shared.waiting().lost, metrics.bus_gaps.get())
+    };
+    for _ in 0..2 * REFUSED_TIMES_MAX {
+        assert_eq!(offer_again(), (0, 0), "a store that takes nothing is waited for");
+    }
+    // As if another source had been more fortunate.
+    metrics.entries_stored.add(1);
+    assert_eq!(offer_again(), (1, 1), "one that takes others is not");
+    plan.heal();
+    feeder.close();
+    drop(feeder);
+    mover.run();
+    assert_eq!(rig.stored(), ["saltcellar/gap/refused", "test/1"]);
+    assert_eq!((metrics.bus_events_lost.get(), metrics.bus_gaps.get()), (1, 1));
 }
 
 #[test]

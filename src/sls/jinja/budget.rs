@@ -5,14 +5,35 @@ use std::cell::Cell;
 use super::exc::{Res, limit_error};
 use crate::limits;
 
+/// The bounds of one rendering.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RenderLimits {
+    /// Steps of evaluation.
+    pub steps: u64,
+    /// Bytes of all values made.
+    pub bytes: u64,
+}
+
+impl RenderLimits {
+    const DEFAULT: Self = Self { steps: limits::JINJA_STEPS_MAX, bytes: limits::JINJA_BYTES_MAX };
+}
+
+impl Default for RenderLimits {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 thread_local! {
+    static LIMITS: Cell<RenderLimits> = const { Cell::new(RenderLimits::DEFAULT) };
     static STEPS: Cell<u64> = const { Cell::new(0) };
     static BYTES: Cell<u64> = const { Cell::new(0) };
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
 /// A rendering begins.
-pub(crate) fn begin() {
+pub(crate) fn begin(limits: RenderLimits) {
+    LIMITS.set(limits);
     STEPS.set(0);
     BYTES.set(0);
     DEPTH.set(0);
@@ -27,10 +48,11 @@ pub(crate) fn step() -> Res<()> {
 pub(crate) fn steps(n: u64) -> Res<()> {
     let spent = STEPS.get().saturating_add(n);
     STEPS.set(spent);
-    if spent > limits::JINJA_STEPS_MAX {
-        return Err(limit_error(format!("the template takes more than {} steps", limits::JINJA_STEPS_MAX)));
+    let limits = LIMITS.get();
+    if spent > limits.steps {
+        return Err(limit_error(format!("the template takes more than {} steps", limits.steps)));
     }
-    if BYTES.get() > limits::JINJA_BYTES_MAX {
+    if BYTES.get() > limits.bytes {
         return Err(too_many_bytes());
     }
     Ok(())
@@ -43,7 +65,8 @@ pub(crate) fn spend(n: usize) {
 
 /// Whether the next step fails. What is found out until then no longer matters.
 pub(crate) fn is_spent() -> bool {
-    STEPS.get() >= limits::JINJA_STEPS_MAX || BYTES.get() > limits::JINJA_BYTES_MAX
+    let limits = LIMITS.get();
+    STEPS.get() >= limits.steps || BYTES.get() > limits.bytes
 }
 
 /// Steps so far, of the rendering that began last on this thread.
@@ -59,15 +82,11 @@ pub(crate) fn took(bytes: usize) {
 
 /// Whether there is room for something that is about to grow, before it does.
 pub(crate) fn room(bytes: usize) -> Res<()> {
-    if BYTES.get().saturating_add(bytes as u64) > limits::JINJA_BYTES_MAX {
-        Err(too_many_bytes())
-    } else {
-        Ok(())
-    }
+    if BYTES.get().saturating_add(bytes as u64) > LIMITS.get().bytes { Err(too_many_bytes()) } else { Ok(()) }
 }
 
 fn too_many_bytes() -> super::exc::Exc {
-    limit_error(format!("the template's values take more than {} bytes", limits::JINJA_BYTES_MAX))
+    limit_error(format!("the template's values take more than {} bytes", LIMITS.get().bytes))
 }
 
 /// A level of nesting, until it is dropped.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::budget;
+use super::budget::{self, RenderLimits};
 use super::check;
 use super::context::Context;
 use super::error::{RenderError, RenderErrorKind};
@@ -79,6 +79,7 @@ struct Cache {
 /// Renders templates. One serves all threads.
 pub struct Engine {
     allow_undefined: bool,
+    limits: RenderLimits,
     /// The syntax that all files have, or why there is none.
     syntax: Result<Arc<Syntax>, String>,
     cache: Mutex<Cache>,
@@ -92,6 +93,7 @@ impl Engine {
         let syntax = syntax.apply(&options.jinja_env).map(|()| Arc::new(syntax));
         Engine {
             allow_undefined: options.allow_undefined,
+            limits: options.limits,
             syntax,
             cache: Mutex::default(),
             hasher: RandomState::new(),
@@ -110,7 +112,7 @@ impl Engine {
         kept: &OnceLock<Prepared>,
         context: &Context<'_>,
     ) -> Result<Rendered, RenderError> {
-        budget::begin();
+        budget::begin(self.limits);
         let compiled;
         let compiled = match kept.get().filter(|kept| *kept.0.file == *source.path) {
             Some(kept) => &*kept.0,
@@ -136,13 +138,13 @@ impl Engine {
 
     /// Whether a template compiles at all; what only an event can show is not seen.
     pub fn compile(&self, source: &Source<'_>) -> Result<(), RenderError> {
-        budget::begin();
+        budget::begin(self.limits);
         self.whole(source).map(drop).map_err(|error| outcome(error, &Text::from(source.path)))
     }
 
     /// What of a template Salt itself would have to do.
     pub fn check(&self, source: &Source<'_>) -> Vec<NotNative> {
-        budget::begin();
+        budget::begin(self.limits);
         match self.whole(source) {
             Ok(compiled) => check::not_native(&compiled.template),
             Err(error) if error.kind() == Kind::NotNative => {

@@ -52,6 +52,7 @@ mod syntax;
 mod values;
 mod yaml;
 
+pub use budget::RenderLimits;
 pub use context::{Ambient, Context, Data, Loaded, Loader, NoFiles, NoFunctions, SaltFunctions};
 pub use engine::{Engine, NotNative, Prepared, Rendered, Source};
 pub use error::{RenderError, RenderErrorKind};

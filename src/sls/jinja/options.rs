@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::budget::RenderLimits;
 use crate::sls::python::text;
 use crate::sls::value::{Key, Map, Value};
 
@@ -12,6 +13,8 @@ pub struct EngineOptions {
     pub jinja_env: Map,
     /// The master's `allow_undefined`: what is undefined prints as nothing, instead of failing.
     pub allow_undefined: bool,
+    /// What one rendering may cost.
+    pub limits: RenderLimits,
 }
 
 /// How a template is written.

@@ -1,7 +1,7 @@
 //! What stays of a class when not all that should go can go.
 
 use super::super::class::Class;
-use super::super::retention::Fate;
+use super::super::retention::{Fate, Going};
 use super::super::retention_tests::{FOREVER, events, fill, gone, jobs, settle, with};
 use super::*;
 use crate::model::{EventFilter, Keep, Source};
@@ -64,5 +64,60 @@ fn while_a_segment_cannot_go_the_newer_ones_of_its_class_wait() {
     assert_eq!(fates, [Fate::Gone, Fate::Busy]);
     drop(busy);
     assert!(gone(&shared.round()).len() > 5);
+    rig.close();
+}
+
+/// Thorium reads the register once, at its start: what it saved last has to be there, however long ago.
+#[test]
+fn the_segment_with_the_last_register_went() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = [jobs(Keep { entries: Some(40), ..FOREVER }), events(FOREVER)];
+    let rig = Rig::open_with(&with(dir.path(), &rules));
+    let save = |rig: &Rig, text: &str| {
+        let mut w = crate::wire::msgpack::Writer::new();
+        w.str(text);
+        rig.put(Batch::of(&Entry {
+            kind: Kind::Register,
+            source: Source::Returner,
+            flags: Flags::default(),
+            at: Micros(0),
+            tag: b"",
+            jid: "",
+            minion: "",
+            fun: "",
+            retcode: 0,
+            body: &w.into_bytes(),
+        }))
+        .unwrap();
+    };
+    let saved = |rig: &Rig| rig.store.register().unwrap().map(|body| body.get(1..).unwrap().to_vec());
+    let kept = |going: &[Going]| -> Vec<SeqNo> {
+        going.iter().filter(|g| g.fate == Fate::Register).map(|g| g.segment).collect()
+    };
+    save(&rig, "first");
+    fill(&rig, 0..150);
+    save(&rig, "second");
+    fill(&rig, 150..450);
+    let went = rig.store.0.round();
+    assert_eq!(saved(&rig).as_deref(), Some(&b"second"[..]));
+    let [segment] = kept(&went)[..] else { panic!("one segment has it: {went:?}") };
+    assert!(
+        went.iter().any(|g| g.segment < segment && g.fate == Fate::Gone),
+        "the first one's goes: {went:?}"
+    );
+    assert!(went.iter().any(|g| g.segment > segment && g.fate == Fate::Gone), "newer ones go: {went:?}");
+    rig.close();
+
+    // Its segment is known by its metadata alone after a restart.
+    let rig = Rig::open_with(&with(dir.path(), &rules));
+    fill(&rig, 450..600);
+    assert_eq!(kept(&rig.store.0.round()), [segment]);
+    assert_eq!(saved(&rig).as_deref(), Some(&b"second"[..]));
+    // It may go when a newer one is saved.
+    save(&rig, "third");
+    fill(&rig, 600..700);
+    let went = rig.store.0.round();
+    assert!(went.iter().any(|g| g.segment == segment && g.fate == Fate::Gone), "{went:?}");
+    assert_eq!(saved(&rig).as_deref(), Some(&b"third"[..]));
     rig.close();
 }

@@ -122,7 +122,7 @@ pub(crate) fn value(val: &Val) -> Res<Value> {
 
 /// A value out of what templates left; what is no data of its own becomes text.
 pub(crate) fn to_value(val: &Val) -> Value {
-    budget::begin();
+    budget::begin(budget::RenderLimits::default());
     value(val).unwrap_or(Value::Null)
 }
 

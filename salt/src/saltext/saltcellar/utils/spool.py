@@ -418,7 +418,13 @@ class Spool:
         if os.path.isdir(self.directory):
             return
         parent = os.path.dirname(os.path.abspath(self.directory))
+        above, new = parent, []
+        while not os.path.isdir(above):
+            above = os.path.dirname(above)
+            new.append(above)
         os.makedirs(parent, mode=0o700, exist_ok=True)
+        for directory in new:
+            _sync_directory(directory)
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.directory, 0o700)
             fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -1,0 +1,82 @@
+//! What the system was asked for before an answer left: seen by a library between the daemon and the C library.
+//!
+//! All other tests of power cuts replace the file system. This one shows that the real one is asked to make durable what
+//! is acknowledged.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rmpv::Value;
+use saltcellar::api::client::Client;
+
+use crate::harness::{Running, map, serve_command, wait_for};
+
+/// Compiles the library; none where there is no C compiler.
+fn library(dir: &Path) -> Option<PathBuf> {
+    let (source, library) = (dir.join("sync_order.c"), dir.join("sync_order.so"));
+    std::fs::write(&source, include_str!("sync_order.c")).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"]).arg(&library).arg(&source).arg("-ldl");
+    let output = cc.output().ok()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(library)
+}
+
+/// What was done to the store's log, in order: `(act, path)`.
+fn acts(notes: &Path, log: &Path) -> Vec<(String, PathBuf)> {
+    let text = std::fs::read_to_string(notes).unwrap();
+    let acts = text.lines().map(|line| line.split_once(' ').unwrap());
+    let acts = acts.map(|(act, path)| (act.to_owned(), PathBuf::from(path)));
+    acts.filter(|(_, path)| path.starts_with(log)).collect()
+}
+
+#[test]
+fn an_answer_left_before_the_system_was_asked_to_sync_what_it_acknowledges() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(library) = library(dir.path()) else {
+        return crate::testing::missing("a C compiler as `cc`");
+    };
+    let (notes, log) = (dir.path().join("notes"), dir.path().join("state/log"));
+    std::fs::write(&notes, "").unwrap();
+    let child = serve_command(dir.path())
+        .env("LD_PRELOAD", library)
+        .env("SYNC_ORDER", &notes)
+        .stderr(std::process::Stdio::null())
+        .spawn();
+    let _child = Running(child.unwrap());
+    let mut client = wait_for("the daemon", || Client::connect(&dir.path().join("s.sock")).ok());
+    let mut known = 0;
+    let mut new_names = 0;
+    for n in 0..12_u64 {
+        let jid = format!("20261121030955{n:06}");
+        let (name, args) = match n % 3 {
+            0 => ("save_reg", vec![("data", n.into())]),
+            1 => ("save_load", vec![("jid", jid.into()), ("load", map(vec![("fun", "test.ping".into())]))]),
+            _ => {
+                let answer = vec![
+                    ("jid", jid.into()),
+                    ("id", "web1".into()),
+                    ("fun", "test.ping".into()),
+                    ("return", Value::from(n)),
+                ];
+                ("returner", vec![("load", map(answer))])
+            }
+        };
+        client.call(name, map(args)).unwrap();
+        let acts = acts(&notes, &log);
+        let (mut unsynced, mut written) = (BTreeSet::new(), 0);
+        for (at, (act, path)) in acts.iter().enumerate() {
+            match &**act {
+                "sync" => unsynced.remove(path),
+                _ => unsynced.insert(path.clone()),
+            };
+            written += usize::from(at >= known && act == "write" && path.ends_with("log"));
+            new_names += usize::from(at >= known && act == "name");
+        }
+        assert!(written > 0, "{name} {n} wrote nothing, or the library did not see it");
+        assert!(unsynced.is_empty(), "{name} {n} was answered, and a power cut could take back {unsynced:?}");
+        known = acts.len();
+    }
+    assert!(new_names > 0, "no directory got a new name, or the library did not see it");
+}
