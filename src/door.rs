@@ -347,6 +347,17 @@ pub fn group_id(name: &str) -> Option<u32> {
     })
 }
 
+/// The name of a user, from `/etc/passwd`; the number where it has none.
+pub fn user_name(uid: u32) -> String {
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    });
+    name.unwrap_or_else(|| uid.to_string())
+}
+
 /// What `saltcellar status` shows of a ZeroMQ door.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DoorStatus {

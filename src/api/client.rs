@@ -10,6 +10,7 @@ use rmpv::Value;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use super::trust;
 use crate::limits;
 use crate::wire::call;
 use crate::wire::msgpack::Writer;
@@ -24,6 +25,14 @@ pub enum ClientError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// Another user listens there than one that may: nothing was sent.
+    #[error("cannot trust the socket {}: {why}", path.display())]
+    Untrusted {
+        /// The socket.
+        path: PathBuf,
+        /// Who listens, and what can be done.
+        why: String,
     },
     /// The daemon understood and declined; `code` is one of the table in `docs/WIRE.md`.
     #[error("the daemon declined: {message} ({code})")]
@@ -62,7 +71,11 @@ impl Client {
             rustix::io::Errno::AGAIN => ClientError::TimedOut(timeout),
             error => ClientError::Away { path: path.to_owned(), source: error.into() },
         })?;
-        Ok(Self { stream, path: path.to_owned(), timeout, id_next: 1 })
+        match trust::objection(&stream, path) {
+            Ok(None) => Ok(Self { stream, path: path.to_owned(), timeout, id_next: 1 }),
+            Ok(Some(why)) => Err(ClientError::Untrusted { path: path.to_owned(), why }),
+            Err(source) => Err(ClientError::Away { path: path.to_owned(), source }),
+        }
     }
 
     /// Asks, and waits for the answer. `args` is a map with str keys, see [`args`].
@@ -306,6 +319,38 @@ mod tests {
             let error = ask(&answer).unwrap_err();
             assert!(matches!(error, ClientError::Protocol(_)), "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_socket_planted_by_another_user_was_sent_requests() {
+        const NOBODY: u32 = 65534;
+        if !rustix::process::geteuid().is_root() {
+            return crate::testing::missing("root, to listen as another user");
+        }
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let path = dir.path().join("sock");
+        let listen = || {
+            // Of this thread alone, which is whom the kernel remembers.
+            let nobody = rustix::process::Uid::from_raw(NOBODY);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            UnixListener::bind(&path).unwrap()
+        };
+        let listener = std::thread::scope(|scope| {
+            std::thread::Builder::new().spawn_scoped(scope, listen).unwrap().join().unwrap()
+        });
+        let Err(ClientError::Untrusted { why, .. }) = Client::connect(&path) else { panic!("it is trusted") };
+        assert!(
+            why.starts_with("user nobody serves this socket and is not trusted, nothing was sent"),
+            "{why}"
+        );
+        let (mut peer, _) = listener.accept().unwrap();
+        assert_eq!(peer.read(&mut [0; 9]).unwrap(), 0);
+        // A daemon that opened its socket as root may have given up its rights since.
+        let own = dir.path().join("own");
+        let _listener = UnixListener::bind(&own).unwrap();
+        assert!(Client::connect(&own).is_ok());
     }
 
     #[test]

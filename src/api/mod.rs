@@ -6,3 +6,4 @@ pub mod https;
 pub mod socket;
 mod stream;
 mod submit;
+mod trust;

@@ -84,7 +84,7 @@ impl Exit {
             return Some(Self::NoDaemon);
         }
         Some(match cause.downcast_ref::<ClientError>()? {
-            ClientError::Away { .. } => Self::NoDaemon,
+            ClientError::Away { .. } | ClientError::Untrusted { .. } => Self::NoDaemon,
             ClientError::TimedOut(_) => Self::TempFail,
             ClientError::Protocol(_) => Self::Software,
             ClientError::Refused { code, .. } => match code.as_str() {

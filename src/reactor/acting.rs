@@ -101,22 +101,26 @@ mod tests {
     }
 
     /// `a` is a rule of both, `b` of ours alone, `c` of Salt's alone.
-    fn check(runs: bool, blocked: Option<&str>, expected: &str) {
+    fn check(runs: bool, blocked: Option<&str>, expected: &str, whys: [&str; 3]) {
         let salts = SaltsReactor { runs, rules: listed(&["a", "c"]) };
         let found = assign(listed(&["a", "b"]), &salts, blocked, "ours lacks it");
         let words: Vec<_> =
             found.iter().map(|one| format!("{} {}", one.rule.pattern, one.actor.name())).collect();
         assert_eq!(words.join(", "), expected);
-        for one in &found {
-            assert_eq!(one.why.is_empty(), one.actor == Actor::Saltcellar, "{one:?}");
+        for (one, why) in found.iter().zip(whys) {
+            assert_eq!(one.why, why, "{one:?}");
         }
     }
 
     #[test]
     fn who_acts_on_a_rule_follows_from_whose_it_is_and_who_is_kept_from_acting() {
-        check(false, None, "a saltcellar, b saltcellar, c nobody");
-        check(false, Some("no bus"), "a nobody, b nobody, c nobody");
-        check(true, Some("shadow"), "a salt, b nobody, c salt");
-        check(true, None, "a both, b saltcellar, c salt");
+        let (lacks, off) = ("ours lacks it", "no bus; Salt's own reactor is off");
+        let lacks_and_off = "ours lacks it; Salt's own reactor is off";
+        check(false, None, "a saltcellar, b saltcellar, c nobody", ["", "", lacks_and_off]);
+        check(false, Some("no bus"), "a nobody, b nobody, c nobody", [off, off, lacks_and_off]);
+        let only_ours = "shadow; Salt's own reactor does not have the rule";
+        check(true, Some("shadow"), "a salt, b nobody, c salt", ["shadow", only_ours, lacks]);
+        let both = "Salt's own reactor is on, and has the rule, too";
+        check(true, None, "a both, b saltcellar, c salt", [both, "", lacks]);
     }
 }

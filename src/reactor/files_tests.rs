@@ -203,12 +203,12 @@ impl Salt for Fetching {
         NoSalt.call(fun, args, kwargs)
     }
 
-    fn has(&self, _: &str) -> Option<bool> {
-        None
+    fn has(&self, _: &str) -> Result<Option<bool>, SaltError> {
+        Ok(None)
     }
 
-    fn grains(&self) -> Option<Value> {
-        None
+    fn grains(&self) -> Result<Option<Value>, SaltError> {
+        Ok(None)
     }
 
     fn fetch(&self, reference: &str) -> Result<Option<PathBuf>, SaltError> {

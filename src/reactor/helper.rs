@@ -315,15 +315,21 @@ impl Salt for Helper {
         Ok(SaltAnswer { result: answered(&answer), retcode, notes: notes(&answer) })
     }
 
-    fn has(&self, fun: &str) -> Option<bool> {
+    fn has(&self, fun: &str) -> Result<Option<bool>, SaltError> {
         // Without Salt it cannot be known, but what is stubbed is there.
-        let answer = self.ask(&json!({"op": "has", "fun": fun})).ok()?;
-        answer.get("has").and_then(Json::as_bool)
+        match self.ask(&json!({"op": "has", "fun": fun})) {
+            Ok(answer) => Ok(answer.get("has").and_then(Json::as_bool)),
+            Err(SaltError::Absent(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
-    fn grains(&self) -> Option<Value> {
-        let answer = self.ask(&json!({"op": "grains"})).ok()?;
-        answer.get("grains").filter(|grains| !grains.is_null()).map(decode)
+    fn grains(&self) -> Result<Option<Value>, SaltError> {
+        match self.ask(&json!({"op": "grains"})) {
+            Ok(answer) => Ok(answer.get("grains").filter(|grains| !grains.is_null()).map(decode)),
+            Err(SaltError::Absent(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn fetch(&self, reference: &str) -> Result<Option<PathBuf>, SaltError> {

@@ -257,11 +257,53 @@ fn a_file_that_eats_memory_fails_alone() {
 }
 
 #[test]
+fn the_death_of_a_process_was_taken_for_no_function_and_no_grains() {
+    let dir = tempfile::tempdir().unwrap();
+    // It greets, and dies of the first request.
+    let text = "#!/bin/sh\nread hello <&1; echo '{\"salt\": \"3008.3\"}'; read request <&1; kill -9 $$\n";
+    let program = dir.path().join("program");
+    std::fs::write(&program, text).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let helper = Helper::new(HelperOptions::new(program, "/x"));
+    let died = |error: SaltError| matches!(&error, SaltError::Broken(why) if why.contains("died 3 times"));
+    assert!(died(helper.has("test.ping").unwrap_err()));
+    assert!(died(helper.grains().unwrap_err()));
+    assert_eq!(helper.options.metrics.helper_requests_repeated.get(), 4, "each was asked three times");
+}
+
+#[test]
+fn a_request_that_no_process_had_begun_failed_with_the_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let closed = dir.path().join("closed");
+    // The first one hears nothing any more and lives on; the second one answers.
+    let text = format!(
+        "#!/bin/sh\nread hello <&1; echo '{{\"salt\": \"3008.3\"}}'\n\
+         if [ -e {closed:?} ]; then read request <&1; echo '{{\"grains\": null}}'; exec sleep 60; fi\n\
+         exec 1>&-; : > {closed:?}; exec sleep 60\n"
+    );
+    let program = dir.path().join("program");
+    std::fs::write(&program, text).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut helper = Helper::new(HelperOptions::new(program, "/x"));
+    helper.options.tries = 1;
+    let (process, _) = Process::start(&helper.options).ok().unwrap();
+    wait_for("closed socket", || closed.exists().then_some(()));
+    helper.with_pool(|pool| (pool.count, pool.idle) = (1, vec![process]));
+    assert_eq!(helper.grains(), Ok(None));
+    assert_eq!(helper.options.metrics.helper_starts.get(), 2);
+}
+
+#[test]
 fn stubs_answer_and_raise() {
     let Some(helper) = python(Duration::from_secs(30)) else { return };
     assert_eq!(helper.call("test.echo", &[], &Map::new()).unwrap().result, Ok("stubbed".into()));
     assert_eq!(helper.call("test.fail", &[], &Map::new()).unwrap().result.unwrap_err().1, "no");
-    assert_eq!(helper.has("test.echo"), Some(true));
+    assert_eq!(helper.has("test.echo"), Ok(Some(true)));
+    assert_eq!(
+        (helper.has("test.other"), helper.grains()),
+        (Ok(None), Ok(None)),
+        "without Salt nobody knows"
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use super::files::{BaseFiles, FileSettings, Found, Template, Unusable, wants_grains};
 use super::functions::Functions;
 use super::outcome::{NotNative, Outcome, Render};
-use super::salt::{Native, Recorded, Salt, SaltFile};
+use super::salt::{Native, Recorded, Salt, SaltError, SaltFile};
 use crate::model::{Location, Note, NoteLevel};
 use crate::sls::compile::FileError;
 use crate::sls::jinja::{Ambient, Context, Data, Engine, RenderError, Source};
@@ -44,15 +44,15 @@ impl Ambients {
     }
 
     /// What a template needs. Grains may cost a start of Salt, so only those get them that may want them.
-    fn of(&mut self, wants: bool, salt: &dyn Salt) -> (&Arc<Value>, &Ambient) {
+    fn of(&mut self, wants: bool, salt: &dyn Salt) -> Result<(&Arc<Value>, &Ambient), SaltError> {
         if wants && self.full.is_none() {
-            self.full = salt.grains().map(|grains| {
+            self.full = salt.grains()?.map(|grains| {
                 let grains = Arc::new(grains);
                 (Arc::clone(&grains), Ambient::new(grains, Arc::clone(&self.opts)))
             });
         }
         let (grains, ambient) = self.full.as_ref().filter(|_| wants).unwrap_or(&self.plain);
-        (grains, ambient)
+        Ok((grains, ambient))
     }
 }
 
@@ -253,7 +253,10 @@ impl Rendering<'_> {
         out.notes.extend(bad_header(text));
         let loader = BaseFiles { settings: self.files, salt: self.salt };
         let opts = Arc::clone(&self.ambients.opts);
-        let (grains, ambient) = self.ambients.of(wants, self.salt);
+        let (grains, ambient) = self
+            .ambients
+            .of(wants, self.salt)
+            .map_err(|error| Failure::Failed(format!("cannot get grains: {error}").into()))?;
         let salt = Recorded::new(self.salt, Native { functions: self.functions, opts: &opts, grains });
         let context = Context::new(self.tag, self.data, ambient, &loader, &salt);
         let kept = if is_own { own } else { &other };

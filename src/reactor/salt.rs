@@ -76,11 +76,11 @@ pub trait Salt: Send + Sync {
     /// Calls an execution function.
     fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Result<SaltAnswer, SaltError>;
 
-    /// Whether there is such a function; none if that cannot be known.
-    fn has(&self, fun: &str) -> Option<bool>;
+    /// Whether there is such a function; none where there is no Salt to know it.
+    fn has(&self, fun: &str) -> Result<Option<bool>, SaltError>;
 
-    /// The master's grains; none if they cannot be had.
-    fn grains(&self) -> Option<Value>;
+    /// The master's grains; none where there is no Salt.
+    fn grains(&self) -> Result<Option<Value>, SaltError>;
 
     /// The local copy of a `salt://` reference, from whichever backend of the file server has it; none if none has.
     fn fetch(&self, _reference: &str) -> Result<Option<PathBuf>, SaltError> {
@@ -109,12 +109,12 @@ impl Salt for NoSalt {
         Err(SaltError::Absent(WANTED.to_owned()))
     }
 
-    fn has(&self, _fun: &str) -> Option<bool> {
-        None
+    fn has(&self, _fun: &str) -> Result<Option<bool>, SaltError> {
+        Ok(None)
     }
 
-    fn grains(&self) -> Option<Value> {
-        None
+    fn grains(&self) -> Result<Option<Value>, SaltError> {
+        Ok(None)
     }
 }
 
@@ -147,8 +147,11 @@ impl<'a> Recorded<'a> {
 }
 
 impl SaltFunctions for Recorded<'_> {
-    fn has(&self, fun: &str) -> bool {
-        (self.native.functions.has(fun) && !self.salt.insists(fun)) || self.salt.has(fun).unwrap_or(false)
+    fn has(&self, fun: &str) -> Result<bool, String> {
+        if self.native.functions.has(fun) && !self.salt.insists(fun) {
+            return Ok(true);
+        }
+        self.salt.has(fun).map(|has| has.unwrap_or(false)).map_err(|error| error.to_string())
     }
 
     fn call(&self, fun: &str, args: &[Value], kwargs: &[(String, Value)]) -> Result<Value, String> {
@@ -171,7 +174,7 @@ impl SaltFunctions for Recorded<'_> {
         answer.result.map_err(|(kind, text)| if text.is_empty() { kind } else { text })
     }
 
-    fn elsewhere(&self) -> bool {
-        self.salt.has("test.ping").is_none()
+    fn elsewhere(&self) -> Result<bool, String> {
+        self.salt.has("test.ping").map(|has| has.is_none()).map_err(|error| error.to_string())
     }
 }

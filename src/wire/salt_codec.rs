@@ -440,5 +440,11 @@ mod tests {
         let repaired = repaired_for_salt(&bytes).unwrap();
         assert_eq!(check_whole(&repaired), Ok(()));
         assert!(repaired.starts_with(&[0x91; 511]) && repaired.ends_with(b"levels>"));
+        // An answer has levels of its own around the deepest value that is accepted.
+        let answer = |levels| super::repaired(&nested(levels, b"\xc0")).unwrap().len() == levels;
+        assert!(
+            answer(MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH_MAX)
+                && !answer(MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH_MAX + 1)
+        );
     }
 }

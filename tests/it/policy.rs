@@ -205,6 +205,22 @@ fn old_store(dir: &Path, events: &[(String, Value)]) {
     }
 }
 
+/// Events in several segments, some with a master's present key or an old one.
+fn events_with(old_key: &str) -> Vec<(String, Value)> {
+    let noise = |n: u64| {
+        let bytes = (0..60).flat_map(|i| (n * 67 + i).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+        Value::Binary(bytes.collect())
+    };
+    let event = |n: u64| match n {
+        3 | 30 => ("salt/run/1/salt/reactors/manage/list", map(vec![("key", KEY.into())])),
+        17 => ("salt/reactors/manage/add", map(vec![("key", old_key.into()), ("event", "x".into())])),
+        20 => ("other", map(vec![("text", format!("it is {KEY}.").into())])),
+        38 => ("other", map(vec![("text", format!("it was {old_key}.").into())])),
+        n => ("plain", map(vec![("key", "of no master".into()), ("n", n.into()), ("noise", noise(n))])),
+    };
+    (0..40).map(event).map(|(tag, data)| (tag.to_owned(), data)).collect()
+}
+
 /// `saltcellar store redact-keys` on a state directory: its exit code and document.
 fn redact_keys(dir: &Path, more: &[&str]) -> (Option<i32>, serde_json::Value) {
     let mut command = program();
@@ -225,18 +241,7 @@ fn keys_in_an_existing_store_are_found_and_replaced_and_nothing_else_changes() {
     )
     .unwrap();
     let old_key = "a key that the master had before, in its time";
-    let noise = |n: u64| {
-        let bytes = (0..60).flat_map(|i| (n * 67 + i).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
-        Value::Binary(bytes.collect())
-    };
-    let event = |n: u64| match n {
-        3 | 30 => ("salt/run/1/salt/reactors/manage/list", map(vec![("key", KEY.into())])),
-        17 => ("salt/reactors/manage/add", map(vec![("key", old_key.into()), ("event", "x".into())])),
-        20 => ("other", map(vec![("text", format!("it is {KEY}.").into())])),
-        38 => ("other", map(vec![("text", format!("it was {old_key}.").into())])),
-        n => ("plain", map(vec![("key", "of no master".into()), ("n", n.into()), ("noise", noise(n))])),
-    };
-    let events: Vec<_> = (0..40).map(event).map(|(tag, data)| (tag.to_owned(), data)).collect();
+    let events = events_with(old_key);
     let state = dir.path().join("state");
     old_store(&state, &events);
     let before = unpacked(&state);
@@ -279,6 +284,89 @@ fn keys_in_an_existing_store_are_found_and_replaced_and_nothing_else_changes() {
         grep(&cellar.state_dir(), KEY.as_bytes()).is_empty()
             && grep(&cellar.state_dir(), old_key.as_bytes()).is_empty()
     );
+}
+
+/// The tags and data of all events, the earliest first.
+fn stored_events(state_dir: &Path) -> Vec<(String, Value)> {
+    let config = saltcellar::config::Config::for_state_dir(state_dir, "/s");
+    let clock = saltcellar::clock::Clock::real();
+    let options = saltcellar::daemon::store_options(&config, "the test".to_owned(), clock);
+    let opened = saltcellar::store::Store::open(&options).unwrap();
+    let (filter, before) = (saltcellar::model::EventFilter::default(), saltcellar::model::SeqNo(u64::MAX));
+    let mut found = opened.store.events_before(&filter, before, 1_000, usize::MAX).unwrap();
+    found.reverse();
+    let data = |body: &[u8]| rmpv::decode::read_value(&mut &body[..]).unwrap();
+    found.into_iter().map(|e| (String::from_utf8(e.tag).unwrap(), data(&e.body))).collect()
+}
+
+/// The directory's files and directories, copied.
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for item in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let (path, copy) = (item.path(), to.join(item.file_name()));
+        if path.is_dir() {
+            copy_dir(&path, &copy);
+        } else {
+            std::fs::copy(&path, &copy).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_key_stayed_in_a_store_whose_redaction_was_killed_and_begun_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(library) = crate::sync_order::library(dir.path()) else {
+        return crate::testing::missing("a C compiler as `cc`");
+    };
+    put_key(dir.path(), KEY);
+    let config = format!("ingest: {{masters: [{}/master]}}\n", dir.path().display());
+    std::fs::write(dir.path().join("c.yaml"), config).unwrap();
+    // The events themselves are the only place where this one can still be learnt.
+    let old_key = "a key that the master had before, in its time";
+    let events = events_with(old_key);
+    let (state, whole, steps) =
+        (dir.path().join("state"), dir.path().join("whole"), dir.path().join("steps"));
+    old_store(&whole, &events);
+    std::fs::write(&steps, "").unwrap();
+    let run_until = |crash_at: u64| {
+        let _ = std::fs::remove_dir_all(&state);
+        copy_dir(&whole, &state);
+        let mut command = program();
+        command.env("LD_PRELOAD", &library).env("CRASH_STEPS", &steps).env("CRASH_AT", crash_at.to_string());
+        command.args(["store", "redact-keys", "--config"]).arg(dir.path().join("c.yaml"));
+        command.arg("--state-dir").arg(&state).output().unwrap().status
+    };
+    assert!(run_until(0).success());
+    let steps: u64 = std::fs::read_to_string(&steps).unwrap().trim().parse().unwrap();
+    assert!(steps > 50, "{steps} steps");
+    let mut killed = 0;
+    for (round, crash_at) in (1..=steps).step_by(usize::try_from(steps / 40).unwrap()).enumerate() {
+        use std::os::unix::process::ExitStatusExt as _;
+        killed += u64::from(run_until(crash_at).signal() == Some(9));
+        let check = |when: &str| {
+            let found = stored_events(&state);
+            assert_eq!(found.len(), events.len(), "{when} {crash_at} of {steps}");
+            for (found, given) in found.iter().zip(&events) {
+                let same = if given.0 == "plain" { found == given } else { found.0 == given.0 };
+                assert!(same, "{when} {crash_at} of {steps}: {found:?} and not {given:?}");
+            }
+        };
+        if round % 2 == 0 {
+            // A daemon that is started in between finds everything.
+            check("after step");
+        }
+        let (code, found) = redact_keys(dir.path(), &[]);
+        assert_eq!(code, Some(0), "after step {crash_at} of {steps}: {found}");
+        check("redacted again after step");
+        let text = unpacked(&state);
+        assert!(
+            !text.contains(KEY) && !text.contains(old_key),
+            "a key stayed after step {crash_at} of {steps}"
+        );
+        let (code, found) = redact_keys(dir.path(), &["--dry-run"]);
+        assert_eq!((code, &found["entries"]), (Some(0), &0.into()), "{found}");
+    }
+    assert!(killed >= 35, "only {killed} were killed");
 }
 
 /// The files below a directory with these bytes in them.

@@ -71,6 +71,11 @@ fn a_call_with_a_value_that_salt_cannot_read_is_refused_and_counted() {
                 );
                 rejected += 1;
             }
+            // Nor is it fired: here it is told apart from the lack of a bus.
+            let data = map(vec![("odd", odd.clone())]);
+            let fired = cellar.call("event_send", vec![("tag", "test/bad".into()), ("data", data)]);
+            let error = fired.unwrap_err().to_string();
+            assert!(error.contains("Salt's codec cannot read the data") && error.contains(words), "{error}");
             // Of a list the others are stored.
             let events = Value::Array(vec![event.clone(), good, event]);
             let taken = cellar.ask("event_return", vec![("events", events), ("replay", replay.into())]);

@@ -85,8 +85,8 @@ impl Loader for Files {
 struct Recorded(Vec<Json>);
 
 impl SaltFunctions for Recorded {
-    fn has(&self, fun: &str) -> bool {
-        fun == "test.ping" || self.0.iter().any(|call| call["fun"] == fun)
+    fn has(&self, fun: &str) -> Result<bool, String> {
+        Ok(fun == "test.ping" || self.0.iter().any(|call| call["fun"] == fun))
     }
 
     fn call(&self, fun: &str, args: &[Value], kwargs: &[(String, Value)]) -> Result<Value, String> {
@@ -311,6 +311,35 @@ fn imported_files_count_towards_the_limits_of_a_template() {
     }
     let often = "{% for n in range(100) %}{% include 'file' ~ (n % 10) %}{% endfor %}x";
     assert_eq!(render(often).unwrap(), "x", "a file is loaded once");
+}
+
+#[test]
+fn a_function_was_taken_for_unknown_because_salt_could_not_be_asked() {
+    struct Dying;
+    impl SaltFunctions for Dying {
+        fn has(&self, _: &str) -> Result<bool, String> {
+            Err("its process died 3 times".to_owned())
+        }
+
+        fn call(&self, _: &str, _: &[Value], _: &[(String, Value)]) -> Result<Value, String> {
+            panic!("nobody knows whether it is there")
+        }
+    }
+    let engine = engine(&Value::Null);
+    let data = Data::from_msgpack(b"\x80").unwrap();
+    let ambient = Ambient::default();
+    let context = Context::new("salt/key", &data, &ambient, &NoFiles, &Dying);
+    for asks in [
+        "'pkg.version' in salt",
+        "salt['pkg.version']('x')",
+        "salt.get('pkg.version')",
+        "salt.pkg.version('x')",
+    ] {
+        let text = format!("a\n{{% set x = {asks} %}}");
+        let error = engine.render(&Source { path: "r.sls", text: &text }, &context).expect_err(asks);
+        assert!(error.message.contains("its process died 3 times") && !error.not_native(), "{asks}: {error}");
+        assert_eq!(error.line, 2, "{asks}");
+    }
 }
 
 #[test]

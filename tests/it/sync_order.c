@@ -7,27 +7,54 @@
  *     sync <path>    the file, or the names in the directory, are durable
  *
  * A change is noted before it is made and a sync after it, so what the lines call synced is.
+ *
+ * With CRASH_AT=n the process kills itself in place of the n-th call that changes or syncs files. At its end it writes how many
+ * there were to the file that CRASH_STEPS names.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+static void put(const char *file, const char *line, size_t len)
+{
+    int fd = openat(AT_FDCWD, file, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (fd < 0 || syscall(SYS_write, fd, line, len) != (long)len)
+        abort();
+    close(fd);
+}
 
 static void note(const char *act, const char *path)
 {
     const char *log = getenv("SYNC_ORDER");
     char line[5000];
-    int len = snprintf(line, sizeof line, "%s %s\n", act, path);
-    int fd = log ? openat(AT_FDCWD, log, O_WRONLY | O_APPEND | O_CLOEXEC) : -1;
-    if (fd < 0 || len < 0 || write(fd, line, len) != len)
-        abort();
-    close(fd);
+    if (log)
+        put(log, line, snprintf(line, sizeof line, "%s %s\n", act, path));
+}
+
+static long steps;
+
+static void step(void)
+{
+    const char *at = getenv("CRASH_AT");
+    if (__sync_add_and_fetch(&steps, 1) == (at ? atol(at) : 0))
+        kill(getpid(), SIGKILL);
+}
+
+__attribute__((destructor)) static void tell_steps(void)
+{
+    const char *file = getenv("CRASH_STEPS");
+    char line[40];
+    if (file)
+        put(file, line, snprintf(line, sizeof line, "%ld\n", steps));
 }
 
 static void note_fd(const char *act, int fd)
@@ -52,6 +79,7 @@ static void note_dir_of(const char *path)
 
 int fsync(int fd)
 {
+    step();
     int result = REAL(fsync)(fd);
     if (result == 0)
         note_fd("sync", fd);
@@ -60,6 +88,7 @@ int fsync(int fd)
 
 int fdatasync(int fd)
 {
+    step();
     int result = REAL(fdatasync)(fd);
     if (result == 0)
         note_fd("sync", fd);
@@ -68,12 +97,14 @@ int fdatasync(int fd)
 
 ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t at)
 {
+    step();
     note_fd("write", fd);
     return REAL(pwrite64)(fd, bytes, len, at);
 }
 
 int ftruncate64(int fd, off64_t len)
 {
+    step();
     note_fd("write", fd);
     return REAL(ftruncate64)(fd, len);
 }
@@ -84,19 +115,41 @@ int open64(const char *path, int flags, ...)
     va_start(more, flags);
     mode_t mode = va_arg(more, mode_t);
     va_end(more);
-    if ((flags & O_CREAT) && access(path, F_OK) != 0)
+    if ((flags & O_CREAT) && access(path, F_OK) != 0) {
+        step();
         note_dir_of(path);
+    }
     return REAL(open64)(path, flags, mode);
 }
 
 int mkdir(const char *path, mode_t mode)
 {
+    step();
     note_dir_of(path);
     return REAL(mkdir)(path, mode);
 }
 
 int rename(const char *from, const char *to)
 {
+    step();
     note_dir_of(to);
     return REAL(rename)(from, to);
+}
+
+ssize_t write(int fd, const void *bytes, size_t len)
+{
+    step();
+    return REAL(write)(fd, bytes, len);
+}
+
+int unlink(const char *path)
+{
+    step();
+    return REAL(unlink)(path);
+}
+
+int unlinkat(int dir, const char *path, int flags)
+{
+    step();
+    return REAL(unlinkat)(dir, path, flags);
 }

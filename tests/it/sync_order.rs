@@ -13,7 +13,7 @@ use saltcellar::api::client::Client;
 use crate::harness::{Running, map, serve_command, wait_for};
 
 /// Compiles the library; none where there is no C compiler.
-fn library(dir: &Path) -> Option<PathBuf> {
+pub(crate) fn library(dir: &Path) -> Option<PathBuf> {
     let (source, library) = (dir.join("sync_order.c"), dir.join("sync_order.so"));
     std::fs::write(&source, include_str!("sync_order.c")).unwrap();
     let mut cc = Command::new("cc");

@@ -68,6 +68,20 @@ impl Clean for Collector {
     }
 }
 
+/// Replaces what the keys replace, but for requests to the reactor. A run that is interrupted has left them as they were, and the
+/// next one can still learn from them which keys to look for.
+struct ButRequests<'a>(&'a MasterKeys);
+
+impl Clean for ButRequests<'_> {
+    fn body(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
+        if is_manage_tag(entry.tag) { None } else { Clean::body(self.0, entry) }
+    }
+
+    fn bytes(&self, bytes: &mut [u8]) -> usize {
+        Clean::bytes(self.0, bytes)
+    }
+}
+
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let config = config(global)?;
     let dir = &config.state_dir;
@@ -83,16 +97,17 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
     let keys = MasterKeys::fixed(KeyTexts::new(keys));
     let known = keys.counts().0 as u64;
+    // The requests come last, for the same reason.
+    let spilled = spill::redact::redact(&dir.join("spill"), &keys, !args.dry_run)
+        .context("redact keys in the spill")?;
     let mut bar = Bar::new("redact keys", Unit::Segments);
     let report = if args.dry_run {
         redact::look(dir, &keys, &mut bar).context("search the store for keys")?
     } else {
         let holder = format!("pid {}, which redacts keys", std::process::id());
-        redact::redact(dir, &holder, &keys, &mut bar).context("redact keys")?
+        redact::redact(dir, &holder, &[&ButRequests(&keys), &keys], &mut bar).context("redact keys")?
     };
     drop(bar);
-    let spilled = spill::redact::redact(&dir.join("spill"), &keys, !args.dry_run)
-        .context("redact keys in the spill")?;
     if !args.dry_run && report.segments_affected > 0 {
         let holder = format!("pid {}, which makes indexes again", std::process::id());
         let options = crate::daemon::store_options(&config, holder, Clock::real());

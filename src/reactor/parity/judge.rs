@@ -415,15 +415,15 @@ impl Salt for CaseSalt {
         Ok(SaltAnswer { result, retcode: 0, notes: Vec::new() })
     }
 
-    fn has(&self, fun: &str) -> Option<bool> {
+    fn has(&self, fun: &str) -> Result<Option<bool>, SaltError> {
         if self.stubs.contains_key(fun) {
-            return Some(true);
+            return Ok(Some(true));
         }
-        self.helper.as_ref()?.has(fun)
+        self.helper.as_ref().map_or(Ok(None), |helper| helper.has(fun))
     }
 
-    fn grains(&self) -> Option<Value> {
-        self.helper.as_ref()?.grains()
+    fn grains(&self) -> Result<Option<Value>, SaltError> {
+        self.helper.as_ref().map_or(Ok(None), Salt::grains)
     }
 
     fn fetch(&self, reference: &str) -> Result<Option<PathBuf>, SaltError> {

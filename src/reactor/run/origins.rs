@@ -129,6 +129,29 @@ mod tests {
     }
 
     #[test]
+    fn a_jid_that_was_noted_twice_took_two_places() {
+        let mut origins = Origins::default();
+        for _ in 0..REACTOR_ORIGINS_MAX + 5 {
+            origins.note("1", 0);
+        }
+        origins.note("2", 0);
+        assert_eq!((origins.order.len(), origins.depth("1"), origins.depth("2")), (2, 1, 1));
+    }
+
+    #[test]
+    fn calls_that_wait_are_bounded_and_forgotten_when_ours_may_be_among_them() {
+        let (mut foreign, origins) = (ForeignCalls::default(), Origins::default());
+        let at = |seconds: i64| Micros(1_795_000_000_000_000 + seconds * 1_000_000);
+        for n in 0..REACTOR_FOREIGN_CALLS_MAX + 5 {
+            foreign.note(&n.to_string(), "state.orch", at(0));
+        }
+        assert_eq!(foreign.waiting.len(), REACTOR_FOREIGN_CALLS_MAX);
+        foreign.suspend(at(1));
+        foreign.settle(&origins, at(1_000));
+        assert_eq!(foreign.seen(at(1_000)), None);
+    }
+
+    #[test]
     fn only_the_top_of_the_data_says_who_the_user_is() {
         let said = |at_top: &str, below: &str| {
             let mut w = Writer::new();

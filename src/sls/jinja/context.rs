@@ -81,8 +81,8 @@ impl Loader for NoFiles {
 
 /// The execution modules behind `salt`.
 pub trait SaltFunctions {
-    /// Whether there is such a function: `test.ping`.
-    fn has(&self, fun: &str) -> bool;
+    /// Whether there is such a function: `test.ping`. An error says why that cannot be found out at the moment.
+    fn has(&self, fun: &str) -> Result<bool, String>;
 
     /// Whether there is such a module: `test`.
     fn has_module(&self, module: &str) -> bool {
@@ -95,8 +95,8 @@ pub trait SaltFunctions {
 
     /// Whether the functions are not known here, but might be to Salt: then what [`has`](Self::has) denies is not native, instead of
     /// undefined.
-    fn elsewhere(&self) -> bool {
-        false
+    fn elsewhere(&self) -> Result<bool, String> {
+        Ok(false)
     }
 }
 
@@ -104,16 +104,16 @@ pub trait SaltFunctions {
 pub struct NoFunctions;
 
 impl SaltFunctions for NoFunctions {
-    fn has(&self, _fun: &str) -> bool {
-        false
+    fn has(&self, _fun: &str) -> Result<bool, String> {
+        Ok(false)
     }
 
     fn call(&self, fun: &str, _args: &[Value], _kwargs: &[(String, Value)]) -> Result<Value, String> {
         Err(format!("no function {fun}"))
     }
 
-    fn elsewhere(&self) -> bool {
-        true
+    fn elsewhere(&self) -> Result<bool, String> {
+        Ok(true)
     }
 }
 

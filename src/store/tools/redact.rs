@@ -9,6 +9,7 @@
 //! Entries keep their number, time, tag and names; only bodies change. Frames without a change, and bytes that are no good frame,
 //! are copied as they are, but for known texts in the latter.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -60,11 +61,11 @@ pub fn look(dir: &Path, clean: &dyn Clean, watch: &mut dyn Watch) -> Result<Repo
     Ok(report)
 }
 
-/// Replaces it. No daemon may have the store.
+/// Replaces it: first all that `passes` has first, then the next. No daemon may have the store.
 pub fn redact(
     dir: &Path,
     holder: &str,
-    clean: &dyn Clean,
+    passes: &[&dyn Clean],
     watch: &mut dyn Watch,
 ) -> Result<Report, ToolError> {
     let store_id = layout::check_store(dir)?;
@@ -73,6 +74,28 @@ pub fn redact(
         rewrite::recover(&Disk, &format::class_dir(dir, &class_name))?;
     }
     let mut report = Report::default();
+    let mut affected = BTreeSet::new();
+    for &clean in passes {
+        let mut pass = Report::default();
+        redact_once(dir, store_id, clean, watch, &mut pass, &mut affected)?;
+        // What cannot be searched or is searched twice is still the same.
+        report = Report { entries: report.entries + pass.entries, ..pass };
+    }
+    report.segments_affected = affected.len() as u64;
+    remove(&dir.join("trash"))?;
+    report.unsearchable.extend(others(dir)?);
+    files::belong(dir)?;
+    Ok(report)
+}
+
+fn redact_once(
+    dir: &Path,
+    store_id: u64,
+    clean: &dyn Clean,
+    watch: &mut dyn Watch,
+    report: &mut Report,
+    affected: &mut BTreeSet<PathBuf>,
+) -> Result<(), ToolError> {
     each_segment(dir, watch, |place| {
         let found = search(place, store_id, clean)?;
         report.add(place, &found);
@@ -84,13 +107,10 @@ pub fn redact(
                 remove(&derived)?;
             }
             rewrite_segment(place, place.id(store_id), clean)?;
+            affected.insert(place.log());
         }
         Ok(())
-    })?;
-    remove(&dir.join("trash"))?;
-    report.unsearchable.extend(others(dir)?);
-    files::belong(dir)?;
-    Ok(report)
+    })
 }
 
 impl Report {

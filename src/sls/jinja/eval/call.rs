@@ -468,11 +468,20 @@ impl Interp<'_> {
 
     /// Whether a function of Salt that is not known here might exist there; then the template is not for us.
     pub(crate) fn salt_elsewhere(&self, fun: &str) -> Res<bool> {
-        if self.context.salt.elsewhere() { Err(not_native(format!("salt[\"{fun}\"]"))) } else { Ok(false) }
+        if self.context.salt.elsewhere().map_err(salt_error)? {
+            Err(not_native(format!("salt[\"{fun}\"]")))
+        } else {
+            Ok(false)
+        }
+    }
+
+    /// Whether there is such a function behind `salt`.
+    pub(crate) fn salt_has(&self, fun: &str) -> Res<bool> {
+        self.context.salt.has(fun).map_err(salt_error)
     }
 
     pub(crate) fn salt_function(&mut self, fun: &str) -> Res<Option<Val>> {
-        if self.context.salt.has(fun) {
+        if self.salt_has(fun)? {
             return Ok(Some(Val::object(Object::SaltFunction(Text::from(fun)))));
         }
         if fun.contains('.') {
@@ -482,7 +491,8 @@ impl Interp<'_> {
     }
 
     pub(crate) fn salt_attr(&mut self, name: &str) -> Res<Option<Val>> {
-        let there = self.context.salt.has_module(name) || self.context.salt.elsewhere();
+        let there =
+            self.context.salt.has_module(name) || self.context.salt.elsewhere().map_err(salt_error)?;
         Ok(there.then(|| Val::object(Object::SaltModule(Text::from(name)))))
     }
 
@@ -494,7 +504,7 @@ impl Interp<'_> {
         }
         match self.context.salt.call(fun, &pos, &kw) {
             Ok(value) => convert::val(&value),
-            Err(message) => Err(Exc::new(Kind::Salt, message)),
+            Err(message) => Err(salt_error(message)),
         }
     }
 
@@ -560,4 +570,9 @@ fn simple(val: &Val) -> Res<Val> {
         | Val::Markup(_) => val.clone(),
         other => Val::str(repr::repr(other)?),
     })
+}
+
+/// What a call of Salt, or a question about it, raises in a template.
+fn salt_error(message: String) -> Exc {
+    Exc::new(Kind::Salt, message)
 }

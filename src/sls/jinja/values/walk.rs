@@ -309,7 +309,7 @@ impl Interp<'_> {
                     Ok(dict.get(val).is_some())
                 }
                 Object::Salt => match val.as_str() {
-                    Some(fun) => Ok(self.context.salt.has(fun) || self.salt_elsewhere(fun)?),
+                    Some(fun) => Ok(self.salt_has(fun)? || self.salt_elsewhere(fun)?),
                     None => Ok(false),
                 },
                 _ => self.walk_contains(container, val),
