@@ -128,11 +128,14 @@ pub(super) fn signed_batch() -> Vec<Vec<u8>> {
     seeds
 }
 
+/// Tag and data of an event.
+type Event<'a> = (&'a [u8], &'a [u8]);
+
 /// Blocks of recorded events: head and bodies as the target wants them.
 pub(super) fn block() -> Vec<Vec<u8>> {
     let (bodies, mut packer) = (bodies(), Packer::new().unwrap());
-    let events: Vec<_> = bodies.iter().filter_map(|body| split(body)).collect();
-    let pack = |(n, events): (usize, &[(&[u8], &[u8])])| {
+    let events: Vec<Event<'_>> = bodies.iter().filter_map(|body| split(body)).collect();
+    let pack = |(n, events): (usize, &[Event<'_>])| {
         let mut builder = BlockBuilder::default();
         for (seq, (tag, data)) in (n as u64 * 100..).zip(events) {
             let at = Micros(1_763_700_237_000_000 + i64::try_from(seq).unwrap());
