@@ -323,11 +323,11 @@ mod tests {
 
     #[test]
     fn a_socket_planted_by_another_user_was_sent_requests() {
+        use std::os::unix::fs::PermissionsExt as _;
         const NOBODY: u32 = 65534;
         if !rustix::process::geteuid().is_root() {
             return crate::testing::missing("root, to listen as another user");
         }
-        use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let path = dir.path().join("sock");

@@ -153,6 +153,9 @@ pub const SEALS_WAITING: usize = 2;
 /// twice as many, 40 bytes each. Salt's EventReturn may lag behind the bus by so many events.
 pub const DEDUPE_WINDOW: usize = 128 * 1024;
 
+/// Bytes of the log that a start reads at most to remember them again, so that large entries do not hold it up.
+pub const DEDUPE_REFILL_BYTES: u64 = 128 * 1024 * 1024;
+
 /// Bytes of blocks kept unpacked for readers.
 pub const BLOCK_CACHE_BYTES: usize = 24 * 1024 * 1024;
 

@@ -1,6 +1,6 @@
 //! Refilling the duplicate memory at a start.
 //!
-//! The newest entries of all classes together are read again, up to the window of the memory, and judged in the order of their
+//! The newest entries of all classes together are read again, up to the window of the memory or [`DEDUPE_REFILL_BYTES`], and judged in the order of their
 //! sequence numbers, as if they had just come: what the memory knows then does not depend on the class that an entry is in.
 //! Blocks are chosen by what the indexes say of them, newest first, so that a start reads no other block, and no index of a
 //! segment that is older than the window.
@@ -20,6 +20,7 @@ use super::error::StoreError;
 use super::log::BlockMeta;
 use super::segment::Segment;
 use crate::clock::Micros;
+use crate::limits::DEDUPE_REFILL_BYTES;
 use crate::model::{Entry, Flags, Kind, Prints, SeqNo, Source};
 use crate::wire::salt_event::prints_of;
 
@@ -84,16 +85,16 @@ fn skipped(shared: &Shared, segment: &Segment, offset: u64, error: &str) {
 }
 
 /// The blocks with the newest `window` entries of all classes. Blocks of several classes overlap: those with `window` entries come
-/// first, then all others that reach as far.
+/// first, then all others that reach as far. Fewer if they are larger than [`DEDUPE_REFILL_BYTES`].
 fn newest_blocks(shared: &Shared, window: usize) -> Vec<Chosen> {
     let mut walks: Vec<Walk> = shared.classes.all().map(|class| Walk::new(shared.segments(class))).collect();
-    let (mut chosen, mut entries) = (Vec::new(), 0);
+    let (mut chosen, mut entries, mut bytes) = (Vec::new(), 0, 0);
     // No entry of the window is older.
     let mut oldest = SeqNo(u64::MAX);
     loop {
         let newest = walks.iter_mut().filter(|walk| walk.newest.is_some()).max_by_key(|walk| walk.newest);
         let Some(walk) = newest else { break };
-        if entries >= window && walk.newest < Some(oldest) {
+        if (entries >= window && walk.newest < Some(oldest)) || bytes >= DEDUPE_REFILL_BYTES {
             break;
         }
         match walk.step(shared) {
@@ -102,6 +103,7 @@ fn newest_blocks(shared: &Shared, window: usize) -> Vec<Chosen> {
                     oldest = oldest.min(block.meta.first_seq);
                 }
                 entries += block.meta.count as usize;
+                bytes += u64::from(block.meta.len);
                 chosen.push(block);
             }
             Ok(None) => {}

@@ -6,7 +6,6 @@
 
 mod checks;
 mod faults;
-pub(crate) mod findings;
 mod hostile;
 mod model;
 mod operations;

@@ -13,7 +13,6 @@ use super::*;
 use crate::store::medium::Disk;
 use crate::store::medium::faults::{Act, Fault, Faults, Plan};
 use crate::store::medium::power_cut::Dice;
-use crate::store::trials::findings::{Finding, is_left_out};
 
 /// A spill, and what must come out of it.
 struct Spill {
@@ -176,8 +175,8 @@ fn trial(seed: u64) {
             0..=2 => spill.put(dice.below(40) as u64),
             3 => spill.take(dice.below(3)),
             4 | 5 => spill.start(),
-            6 if !is_left_out(Finding::SpillReadError) => spill.read_error(&mut dice),
-            7 if !is_left_out(Finding::SpillDamage) => {
+            6 => spill.read_error(&mut dice),
+            7 => {
                 spill.settle();
                 spill.flip(&mut dice);
             }

@@ -61,7 +61,9 @@ fn a_commit_queued_behind_a_failed_one_was_carried_out_and_a_duplicate_confirmed
         crate::testing::wait_for("a retry to succeed", || receive(&put(entry(event, source))).ok());
     }
     drop((intake, store));
-    [appender, committer].into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in [appender, committer] {
+        thread.join().unwrap();
+    }
     let rig = Rig::open(dir.path(), Limits::default());
     let tags: Vec<_> = rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect();
     assert_eq!(tags, [original.0, other.0]);

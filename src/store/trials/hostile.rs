@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::model::SeqNo;
 use crate::store::frame::LogId;
-use crate::store::log::LogFile;
+use crate::store::log::{FILE_HEADER_LEN, LogFile};
 use crate::store::medium::Disk;
 use crate::store::medium::power_cut::Dice;
 use crate::store::tests::forged::{foreign_frame, of_unknown_version};
@@ -130,7 +130,8 @@ fn a_hostile_body_lies_in_the_log_as_it_came_and_where_a_frame_may_begin() {
         house.apply(&super::operations::Op::Hostile { kind, fate: super::operations::Fate::Stored, seed: 1 });
         let found = logs(&house.cellar()).iter().any(|log| {
             let bytes = std::fs::read(log).unwrap();
-            let places: Vec<_> = (walk::FRAMES_FROM as usize..bytes.len()).filter(|at| bytes[*at..].starts_with(b"SCB1")).collect();
+            let places: Vec<_> =
+                (FILE_HEADER_LEN..bytes.len()).filter(|at| bytes[*at..].starts_with(b"SCB1")).collect();
             let real = frames(log);
             places.iter().any(|at| at % 16 == 0 && real.iter().all(|frame| frame.offset != *at as u64))
         });

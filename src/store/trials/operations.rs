@@ -480,7 +480,8 @@ impl House {
         // With durability `written` a power cut may take the middle of a log.
         let may_be_damaged = self.model.is_damaged() || self.is_written();
         // sled's files are not on the simulated disk, and a power cut tears them.
-        let of_logs: Vec<_> = report.problems.iter().filter(|problem| problem.path.ends_with("log")).collect();
+        let of_logs: Vec<_> =
+            report.problems.iter().filter(|problem| problem.path.ends_with("log")).collect();
         assert!(may_be_damaged || of_logs.is_empty(), "{of_logs:?}");
         assert_eq!(report.format, format::FORMAT_VERSION);
     }
