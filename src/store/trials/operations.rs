@@ -10,6 +10,7 @@ use super::model::{CLASS_NAMES, Shape, WHATS};
 use super::{Dice, House, Left, retention};
 use crate::clock::Micros;
 use crate::model::Source;
+use crate::store::index::SealedIndex;
 use crate::store::medium::Disk;
 use crate::store::medium::faults::{Act, Fault};
 use crate::store::tools::backup::{self, backup};
@@ -411,7 +412,12 @@ impl House {
     fn start_with_a_bad_sector(&mut self, dice: &mut Dice) {
         self.check();
         self.close();
-        let sealed = |log: &std::path::PathBuf| log.with_file_name("index").is_dir();
+        // A power cut tears indexes, which are not on the simulated disk. A log that has none, or one that does not cover it, has to
+        // be read through.
+        let sealed = |log: &std::path::PathBuf| {
+            let bytes = std::fs::metadata(log).unwrap().len();
+            SealedIndex::open(&log.with_file_name("index")).is_ok_and(|it| it.facts().sums.log_bytes >= bytes)
+        };
         let logs: Vec<_> = hostile::logs(&self.cellar()).into_iter().filter(sealed).collect();
         if let Some(log) = logs.get(dice.below(logs.len())) {
             let frames = hostile::frames(log);
