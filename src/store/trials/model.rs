@@ -372,6 +372,9 @@ impl Model {
             item.excuse();
         }
         self.durable = SeqNo::default();
+        // Of what was stored again, the later copies may be the unsynced ones.
+        let mut seen = BTreeSet::new();
+        self.found.retain(|_, n| seen.insert(*n));
     }
 
     /// The entries with these numbers were damaged.
@@ -457,7 +460,8 @@ impl Model {
         for (_, n) in self.found.range(numbers) {
             let item = &mut self.items[*n];
             let is_in = |attempt: &Attempt| attempt.class == class;
-            if item.attempts.iter().all(is_in) {
+            // Bytes that rotted belong to no job any more.
+            if item.attempts.iter().all(is_in) && item.loss == Loss::No {
                 assert!(!self.held.contains(&item.jid), "{n} went, and its job {} is held", item.jid);
             }
             // Which sending of it is stored only the store knows, if the classes changed meanwhile.
