@@ -117,6 +117,32 @@ pub(super) fn batch_of(numbers: impl IntoIterator<Item = u64>) -> Batch {
     batch
 }
 
+/// Thorium's register with a text.
+fn register(text: &str) -> Batch {
+    let mut w = Writer::new();
+    w.str(text);
+    let body = w.into_bytes();
+    Batch::of(&Entry {
+        kind: Kind::Register,
+        source: Source::Returner,
+        flags: Flags::default(),
+        at: Micros(0),
+        tag: b"",
+        jid: "",
+        minion: "",
+        fun: "",
+        retcode: 0,
+        body: &body,
+    })
+}
+
+/// Bytes that do not compress, so that a body lies in the log as it is.
+fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let word =
+        |n: u64| (n + 1 + seed * 1_000_003).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).to_le_bytes();
+    (0..bytes as u64 / 8).flat_map(word).collect()
+}
+
 pub(super) fn check_all(rig: &Rig, numbers: std::ops::Range<u64>) {
     let expected: Vec<String> = numbers.clone().map(|n| event(n).0).collect();
     let found: Vec<String> = rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect();
@@ -428,23 +454,6 @@ fn a_giant_gets_a_block_of_its_own() {
 fn the_latest_jobs_the_minions_and_the_register_outlive_sealing() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
-    let register = |text: &str| {
-        let mut w = Writer::new();
-        w.str(text);
-        let body = w.into_bytes();
-        Batch::of(&Entry {
-            kind: Kind::Register,
-            source: Source::Returner,
-            flags: Flags::default(),
-            at: Micros(0),
-            tag: b"",
-            jid: "",
-            minion: "",
-            fun: "",
-            retcode: 0,
-            body: &body,
-        })
-    };
     rig.put(register("old")).unwrap();
     for n in 0..100 {
         rig.put(batch_of([n])).unwrap();

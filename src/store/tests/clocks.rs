@@ -25,6 +25,15 @@ fn finished(rig: &Rig) -> usize {
     rig.store.0.segments(Class::EVENTS).iter().filter(|segment| segment.is_finished()).count()
 }
 
+/// Every finished segment is dropped, here or by the store's own round: time that passed made that due, too.
+fn all_go(rig: &Rig) {
+    crate::testing::wait_for("every finished segment to be dropped", || {
+        let going = rig.store.0.round();
+        assert!(going.iter().all(|g| g.reason == Reason::Age), "{going:?}");
+        (finished(rig) == 0).then_some(())
+    });
+}
+
 const MONTH: Keep = Keep { age: Age::For(Duration::from_secs(30 * 86_400)), ..FOREVER };
 
 #[test]
@@ -71,13 +80,13 @@ fn the_wait_for_a_clock_that_was_set_ends_by_itself() {
     let clock = &options.clock;
     let rig = Rig::open_with(&options);
     fill(&rig, clock, 0..100);
+    assert!(finished(&rig) > 5);
     clock.set(Micros(clock.now().0 + 40 * 24 * HOUR));
     assert_eq!(rig.store.0.round(), []);
     clock.wind(24 * HOUR - 1);
-    assert_eq!(rig.store.0.round(), []);
+    assert_eq!((rig.store.0.round(), finished(&rig) > 5), (vec![], true));
     clock.wind(1);
-    let went = rig.store.0.round();
-    assert!(went.len() > 5 && gone(&went).iter().all(|g| *g == ("events", Reason::Age)));
+    all_go(&rig);
     rig.close();
 }
 
@@ -100,8 +109,7 @@ fn an_entry_of_the_far_future_kept_its_segment_for_ever() {
     clock.wind(29 * 24 * HOUR);
     assert_eq!(rig.store.0.round(), []);
     clock.wind(2 * 24 * HOUR);
-    let before = finished(&rig);
-    assert_eq!(gone(&rig.store.0.round()).len(), before);
+    all_go(&rig);
     rig.close();
 }
 
@@ -122,8 +130,7 @@ fn what_came_in_while_the_clock_was_set_back_was_deleted_too_early() {
     clock.wind(29 * 24 * HOUR);
     assert_eq!(rig.store.0.round(), []);
     clock.wind(2 * 24 * HOUR);
-    let before = finished(&rig);
-    assert_eq!(gone(&rig.store.0.round()).len(), before);
+    all_go(&rig);
     rig.close();
 }
 

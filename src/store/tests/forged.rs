@@ -38,14 +38,8 @@ pub(in crate::store) fn of_unknown_version(seq: u64, tag: &str) -> Vec<u8> {
     with_version(frame_at(id, 512, seq, tag), 9, id, 512)
 }
 
-/// Noise, so that a body lies in the log as it is.
-fn noise(bytes: usize) -> Vec<u8> {
-    let word = |n: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).to_le_bytes();
-    (0..bytes as u64 / 8).flat_map(word).collect()
-}
-
 fn carrier(tag: &str, frames: &[Vec<u8>]) -> Batch {
-    let body = [frames.concat(), noise(65_536)].concat();
+    let body = [frames.concat(), noise(0, 65_536)].concat();
     Batch::of(&event_entry(tag.as_bytes(), &body, Source::Bus, Micros(0)))
 }
 
@@ -256,7 +250,7 @@ fn recovery_of_a_log_full_of_magics() {
         (size, seconds[3])
     };
     let bytes = 64 << 20;
-    let ((size, with), (_, without)) = (seconds(&magics(bytes)), seconds(&noise(bytes)));
+    let ((size, with), (_, without)) = (seconds(&magics(bytes)), seconds(&noise(0, bytes)));
     let ratio = with / without;
     eprintln!("{size} bytes: {with:.3} s full of magics, {without:.3} s without, ratio {ratio:.2}");
 }

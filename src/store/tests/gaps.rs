@@ -73,23 +73,7 @@ fn the_segment_with_the_last_register_went() {
     let dir = tempfile::tempdir().unwrap();
     let rules = [jobs(Keep { entries: Some(40), ..FOREVER }), events(FOREVER)];
     let rig = Rig::open_with(&with(dir.path(), &rules));
-    let save = |rig: &Rig, text: &str| {
-        let mut w = crate::wire::msgpack::Writer::new();
-        w.str(text);
-        rig.put(Batch::of(&Entry {
-            kind: Kind::Register,
-            source: Source::Returner,
-            flags: Flags::default(),
-            at: Micros(0),
-            tag: b"",
-            jid: "",
-            minion: "",
-            fun: "",
-            retcode: 0,
-            body: &w.into_bytes(),
-        }))
-        .unwrap();
-    };
+    let save = |rig: &Rig, text: &str| rig.put(register(text)).unwrap();
     let saved = |rig: &Rig| rig.store.register().unwrap().map(|body| body.get(1..).unwrap().to_vec());
     let kept = |going: &[Going]| -> Vec<SeqNo> {
         going.iter().filter(|g| g.fate == Fate::Register).map(|g| g.segment).collect()

@@ -3,12 +3,6 @@
 use super::super::tools::verify::{self, verify};
 use super::*;
 
-fn noise(seed: u64, bytes: usize) -> Vec<u8> {
-    let word =
-        |n: u64| (n + seed * 1_000_003).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).to_le_bytes();
-    (1..=bytes as u64 / 8).flat_map(word).collect()
-}
-
 /// Entries that each fill a block, in one commit.
 fn large_batch(tags: &[&str]) -> Batch {
     let mut batch = Batch::default();
