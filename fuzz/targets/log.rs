@@ -155,7 +155,7 @@ fn hostile(what: [u8; 4], offset: u64, seq: u64, log: &[u8], written: &[Written]
             let copied = written.get(usize::from(what[1]) % written.len().max(1));
             copied.and_then(|frame| log.get(frame.from..frame.to)).unwrap_or_default().to_vec()
         }
-        _ => b"SCB1\x03\0\x01\0\x40\0\0\0\x40\0\0\0".repeat(BODY / 64),
+        _ => [&ID.magic()[..], b"\x03\0\x01\0\x40\0\0\0\x40\0\0\0"].concat().repeat(BODY / 64),
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! frame header, 48 bytes
-//!   0  "SCB1"
+//!   0  magic, the same in all logs of a store                   4 bytes
 //!   4  version                                      u16 LE
 //!   6  entries; 0 fills a place, see below          u16 LE
 //!   8  bytes of the head                            u32 LE
@@ -25,6 +25,9 @@
 //! the log (u64 LE), with the store id as seed. A frame is therefore valid at one offset of one log of one store: the
 //! bodies of entries cannot contain one, neither a copy of a frame of this store nor one that a sender made up.
 //!
+//! The magic is what a search looks for: the first 4 bytes (LE) of the XXH3-64 of no bytes, with the store id as seed. No sender
+//! knows the store id, so bodies cannot be full of magics, and a search does not compute a check value for every 16 bytes.
+//!
 //! A frame without entries fills a place of the log: a start found an unfinished write there and valid frames of the
 //! same commit behind it. The header covers all of the place; what follows it means nothing.
 //!
@@ -41,8 +44,6 @@ use crate::model::SeqNo;
 
 /// Bytes before a frame's head.
 pub const FRAME_HEADER_LEN: usize = 48;
-/// The first bytes of every frame.
-pub(super) const FRAME_MAGIC: &[u8; 4] = b"SCB1";
 /// The version of frames that this release writes and reads.
 pub(super) const FRAME_VERSION: u16 = 3;
 /// Every frame, and each part of it, begins at a multiple of so many bytes.
@@ -62,6 +63,14 @@ pub struct LogId {
     pub store_id: u64,
     /// The segment's first sequence number.
     pub first_seq: SeqNo,
+}
+
+impl LogId {
+    /// The first bytes of every frame of the store.
+    pub fn magic(self) -> [u8; 4] {
+        let [a, b, c, d, ..] = xxh3_64_with_seed(&[], self.store_id).to_le_bytes();
+        [a, b, c, d]
+    }
 }
 
 /// Where a frame is written, and with what.
@@ -113,9 +122,8 @@ impl FrameHeader {
     /// Reads the header at `offset` of a file that holds the log from its byte `base` on. `None` if no frame begins there.
     pub(super) fn read(bytes: &[u8], id: LogId, base: u64, offset: u64) -> Option<Self> {
         let bytes: &[u8; FRAME_HEADER_LEN] = bytes.first_chunk()?;
-        if !bytes.starts_with(FRAME_MAGIC)
-            || check_value(bytes, id, base.checked_add(offset)?) != u64_at(bytes, 40)
-        {
+        // The check value covers the magic.
+        if check_value(bytes, id, base.checked_add(offset)?) != u64_at(bytes, 40) {
             return None;
         }
         let first_seq = SeqNo(u64_at(bytes, 16));
@@ -182,7 +190,6 @@ pub fn write_frame(
     let len = FRAME_HEADER_LEN + padded(head) + padded(bodies);
     let begin = out.len();
     let mut header = [0_u8; FRAME_HEADER_LEN];
-    put(&mut header, 0, FRAME_MAGIC);
     put(&mut header, 4, &FRAME_VERSION.to_le_bytes());
     put(&mut header, 6, &count.to_le_bytes());
     put(&mut header, 8, &head_len.to_le_bytes());
@@ -206,6 +213,7 @@ pub fn write_frame(
 pub fn place_frame(bytes: &mut [u8], id: LogId, position: Position) {
     let units = u32::try_from(position.unsynced.div_ceil(ALIGN as u64)).unwrap_or(NOTHING_SYNCED);
     let commit = units.min(NOTHING_SYNCED) << 1 | u32::from(position.ends_commit);
+    put(bytes, 0, &id.magic());
     put(bytes, 28, &commit.to_le_bytes());
     let check = check_value(bytes, id, position.offset);
     put(bytes, CHECKED_LEN, &check.to_le_bytes());
@@ -230,7 +238,6 @@ pub fn write_frame_at(
 pub(super) fn filler(id: LogId, offset: u64, bytes: u64) -> Option<[u8; FRAME_HEADER_LEN]> {
     let rest = u32::try_from(bytes.checked_sub(FRAME_HEADER_LEN as u64)?).ok()?;
     let mut header = [0_u8; FRAME_HEADER_LEN];
-    put(&mut header, 0, FRAME_MAGIC);
     put(&mut header, 4, &FRAME_VERSION.to_le_bytes());
     put(&mut header, 12, &rest.to_le_bytes());
     place_frame(&mut header, id, Position::in_new_log(offset));

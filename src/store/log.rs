@@ -33,8 +33,7 @@ use super::block::BlockView;
 use super::error::{StoreError, io_at};
 use super::format::FORMAT_VERSION;
 use super::frame::{
-    ALIGN, FRAME_HEADER_LEN, FRAME_MAGIC, FRAME_VERSION, FrameHeader, LogId, PAYLOAD_BYTES_MAX, put, u32_at,
-    u64_at,
+    ALIGN, FRAME_HEADER_LEN, FRAME_VERSION, FrameHeader, LogId, PAYLOAD_BYTES_MAX, put, u32_at, u64_at,
 };
 use super::medium::{Medium, MediumFile};
 use crate::clock::Micros;
@@ -306,6 +305,7 @@ impl LogFile {
             return Ok(Some(header));
         }
         let mut at = from + ALIGN as u64;
+        let magic = self.id.magic();
         let mut chunk = vec![0_u8; SEARCH_BYTES];
         while at + FRAME_HEADER_LEN as u64 <= size {
             let want = usize::try_from(size - at).unwrap_or(usize::MAX).min(chunk.len());
@@ -316,7 +316,7 @@ impl LogFile {
             let last = part.len() - FRAME_HEADER_LEN;
             for place in (0..=last).step_by(ALIGN) {
                 let bytes = part.get(place..).unwrap_or_default();
-                if bytes.starts_with(FRAME_MAGIC)
+                if bytes.starts_with(&magic)
                     && let Some(header) = FrameHeader::read(bytes, self.id, self.base, at + place as u64)
                 {
                     return Ok(Some(header));

@@ -198,7 +198,7 @@ impl Shared {
             let Some(facts) = segment.facts() else { continue };
             let latest = self.latest_in(&segment)?;
             let latest: Vec<LatestRow<'_>> = latest.iter().map(LatestJob::row).collect();
-            state.apply(&segment.class_name, segment.first_seq, facts, &latest, |_| true)?;
+            state.apply(&segment.class_name, segment.first_seq, &facts, &latest, |_| true)?;
         }
         Ok(())
     }

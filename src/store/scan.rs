@@ -248,8 +248,9 @@ impl<'a> Backwards<'a> {
 
     /// The blocks of a segment that are worth reading.
     fn worth(&self, segment: &Arc<Segment>, search: &mut Search<'_>) -> Result<Vec<u32>, StoreError> {
-        let out_of_time =
-            |facts: &super::index::Facts| !search.filter.allows_span(facts.sums.at_min, facts.sums.at_max);
+        let out_of_time = |facts: Arc<super::index::Facts>| {
+            !search.filter.allows_span(facts.sums.at_min, facts.sums.at_max)
+        };
         if segment.first_seq >= search.before || segment.facts().is_some_and(out_of_time) {
             return Ok(Vec::new());
         }

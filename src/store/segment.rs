@@ -48,7 +48,7 @@ pub struct Segment {
     log: LogFile,
     index: RwLock<Index>,
     /// Set before the index leaves memory.
-    facts: OnceLock<Facts>,
+    facts: RwLock<Option<Arc<Facts>>>,
     /// The sealed index as long as anybody holds it. Locked while it is opened: sled opens a database once.
     held: Mutex<Weak<SealedIndex>>,
     used: AtomicU64,
@@ -82,7 +82,7 @@ impl Segment {
             dir,
             log,
             index: RwLock::new(index),
-            facts: OnceLock::new(),
+            facts: RwLock::default(),
             held: Mutex::default(),
             used: AtomicU64::new(0),
             growing: AtomicBool::new(false),
@@ -127,14 +127,13 @@ impl Segment {
     }
 
     /// What is known of it without opening it, once it is sealed.
-    pub fn facts(&self) -> Option<&Facts> {
-        self.facts.get()
+    pub fn facts(&self) -> Option<Arc<Facts>> {
+        self.facts.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Says what is known of it.
     pub fn set_facts(&self, facts: Facts) {
-        // Facts of a finished segment do not change.
-        let _ = self.facts.set(facts);
+        *self.facts.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(facts));
     }
 
     /// Where its newest Thorium register lies in the log, whatever state its index is in.
@@ -230,10 +229,12 @@ impl Segment {
         }
     }
 
-    /// Makes the index anew in memory, and removes the one on disk, so that the segment counts as not sealed.
+    /// Makes the index anew in memory, and removes the one on disk, so that the segment counts as not sealed. What was known of
+    /// the segment came from the damaged index, and may be as wrong.
     fn index_from_log(&self) -> Result<Index, StoreError> {
         let (index, _) = self.walk()?;
         self.remove_index()?;
+        *self.facts.write().unwrap_or_else(PoisonError::into_inner) = None;
         Ok(Index::Memory(Box::new(index)))
     }
 

@@ -255,6 +255,31 @@ fn a_damaged_index_is_made_again_while_the_daemon_runs() {
 }
 
 #[test]
+fn what_was_known_from_a_damaged_index_still_hid_entries_of_jobs() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    for n in 0..100 {
+        rig.put(batch_of([n])).unwrap();
+    }
+    rig.close();
+    // The state database and the index are of another log: neither knows a job of this one.
+    let state = state::State::open(&dir.path().join("state")).unwrap();
+    for (name, first_seq, facts) in state.segments().unwrap() {
+        let none = index::Facts::new(facts.sums, None, std::iter::empty());
+        state.apply(&name, first_seq, &none, &[], |_| true).unwrap();
+    }
+    drop(state);
+    for index in files_named(dir.path(), "index") {
+        fs::write(index.join("db"), b"this is no sled").unwrap();
+    }
+    let rig = Rig::open(dir.path(), SMALL);
+    // Whoever opens an index finds the damage.
+    rig.events(&EventFilter::default());
+    check_all(&rig, 0..100);
+    rig.close();
+}
+
+#[test]
 fn a_cut_state_database_is_made_again() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
@@ -286,7 +311,7 @@ fn an_unfinished_write_is_cut_off_and_the_log_goes_on() {
     let logs = files_named(dir.path(), "log");
     let whole = fs::read(&logs[0]).unwrap();
     // Half a frame of its own, then noise: both are what a crash may leave.
-    for tail in [&whole[80..whole.len() - 20], &[0xff; 1000][..], b"SCB1"] {
+    for tail in [&whole[80..whole.len() - 20], &[0xff; 1000][..], &whole[80..84]] {
         for path in &logs {
             let len = fs::metadata(path).unwrap().len();
             fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(tail, len).unwrap();

@@ -43,8 +43,10 @@ const DAMAGES_OF_LOGS: [Damage; 4] = [
 
 /// Where a part of a log lies: of the whole file, or of a random frame (docs/FORMAT.md).
 fn place_in(bytes: &[u8], part: Part, random: &mut Random) -> u64 {
+    let store_id = u64::from_le_bytes(bytes[64..72].try_into().unwrap());
+    let magic = xxhash_rust::xxh3::xxh3_64_with_seed(&[], store_id).to_le_bytes();
     let frames: Vec<usize> =
-        (80..bytes.len()).step_by(16).filter(|at| bytes[*at..].starts_with(b"SCB1\x03\0")).collect();
+        (80..bytes.len()).step_by(16).filter(|at| bytes[*at..].starts_with(&magic[..4])).collect();
     let frame = frames[usize::try_from(random.below(frames.len() as u64)).unwrap()];
     let number = |at: usize| u64::from(u32::from_le_bytes(bytes[frame + at..][..4].try_into().unwrap()));
     let (head, bodies) = (number(8), number(12));

@@ -96,7 +96,7 @@ fn an_unfinished_write_before_the_bytes_ahead_is_cut_off_and_kept_without_them()
     let end = sizes(dir.path())[0];
     let log = files_named(killed.path(), "log").remove(0);
     let file = fs::OpenOptions::new().write(true).open(&log).unwrap();
-    file.write_all_at(b"SCB1\x02\x00half a frame", end).unwrap();
+    file.write_all_at(b"\xff\xff\xff\xff\x02\x00half a frame", end).unwrap();
     let verified = verify::verify(killed.path(), verify::Options::default(), &mut ()).unwrap();
     assert!(verified.notes.iter().any(|note| note.what.contains("18 bytes")), "{verified:?}");
     let again = Rig::open(killed.path(), Limits::default());
@@ -104,5 +104,5 @@ fn an_unfinished_write_before_the_bytes_ahead_is_cut_off_and_kept_without_them()
     check_all(&again, 0..10);
     again.close();
     let kept = log.with_file_name(format!("log.cut-{end}"));
-    assert_eq!(fs::read(kept).unwrap(), b"SCB1\x02\x00half a frame");
+    assert_eq!(fs::read(kept).unwrap(), b"\xff\xff\xff\xff\x02\x00half a frame");
 }

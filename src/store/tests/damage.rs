@@ -24,7 +24,7 @@ fn a_frame_inside_a_body_is_nothing_but_bytes_when_the_frame_around_it_is_damage
     let mut bytes = fs::read(path).unwrap();
     let at = memchr::memmem::find(&bytes, &forged).expect("the body is not compressed");
     assert_eq!(at % 16, 0, "where a frame is looked for");
-    let around = memchr::memmem::rfind(&bytes[..at], b"SCB1").unwrap();
+    let around = super::forged::frames(path).into_iter().rfind(|frame| *frame < at).unwrap();
     bytes[around] ^= 1;
     fs::write(path, &bytes).unwrap();
     let rig = Rig::open(dir.path(), Limits::default());

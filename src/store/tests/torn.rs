@@ -1,6 +1,7 @@
 //! Writes that were not finished: what a start makes of them, and what `verify` says before and after.
 
 use super::super::tools::verify::{self, verify};
+use super::forged::frames;
 use super::*;
 
 /// Entries that each fill a block, in one commit.
@@ -19,11 +20,6 @@ fn tags(rig: &Rig) -> Vec<String> {
 
 fn small(tag: &str) -> Batch {
     Batch::of(&event_entry(tag.as_bytes(), b"\x80", Source::Bus, Micros(0)))
-}
-
-/// Where the frames of a log begin.
-fn frames(path: &Path) -> Vec<usize> {
-    memchr::memmem::find_iter(&fs::read(path).unwrap(), b"SCB1").collect()
 }
 
 fn zero(path: &Path, from: usize, bytes: usize) {

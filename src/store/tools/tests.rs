@@ -16,6 +16,7 @@ use crate::clock::{Clock, Micros};
 use crate::limits::BLOCK_RAW_BYTES;
 use crate::metrics::Metrics;
 use crate::model::{Batch, EventFilter, Source};
+use crate::store::tests::forged::frames;
 use crate::store::*;
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::event_entry;
@@ -116,12 +117,6 @@ fn flip(path: &Path, at: usize) {
     let mut bytes = fs::read(path).unwrap();
     bytes[at] ^= 0x10;
     fs::write(path, bytes).unwrap();
-}
-
-/// Offsets of the frames of a log.
-fn frames(path: &Path) -> Vec<usize> {
-    let bytes = fs::read(path).unwrap();
-    (80..bytes.len()).step_by(16).filter(|at| bytes[*at..].starts_with(b"SCB1")).collect()
 }
 
 fn copy(from: &Path, to: &Path) {

@@ -76,10 +76,11 @@ pub(super) fn logs(cellar: &Path) -> Vec<PathBuf> {
 pub(super) fn blob(kind: u8, begin: usize, next_seq: u64, cellar: &Path, dice: &mut Dice) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..LEN).map(|_| u8::try_from(dice.below(256)).unwrap()).collect();
     if kind > COPY_SHIFTED {
+        let magic = magic_of(cellar);
         // Lengths that are plausible: each costs whoever believes them a read.
         for at in (0..LEN - 16).step_by(16) {
             let at = at + (16 - begin % 16) % 16;
-            bytes.get_mut(at..at + 4).unwrap_or_default().copy_from_slice(b"SCB1");
+            bytes.get_mut(at..at + 4).unwrap_or_default().copy_from_slice(&magic);
             bytes.get_mut(at + 10..at + 12).unwrap_or_default().fill(0);
         }
         return bytes;
@@ -97,6 +98,15 @@ pub(super) fn blob(kind: u8, begin: usize, next_seq: u64, cellar: &Path, dice: &
     let place = at + (16 - (begin + at) % 16) % 16 + shift;
     bytes[place..place + frame.len()].copy_from_slice(&frame);
     bytes
+}
+
+/// The magic of this store's frames; of another if there is no log yet.
+fn magic_of(cellar: &Path) -> [u8; 4] {
+    let header = logs(cellar).iter().find_map(|path| {
+        let unknown = LogId { store_id: 0, first_seq: SeqNo(0) };
+        LogFile::bare(&Disk, path, unknown).unwrap().header().unwrap()
+    });
+    header.map_or_else(|| LogId { store_id: 77, first_seq: SeqNo(0) }, |header| header.id()).magic()
 }
 
 /// Some frame of this store, if there is one that is small.
@@ -128,12 +138,15 @@ fn a_hostile_body_lies_in_the_log_as_it_came_and_where_a_frame_may_begin() {
         let mut house = House::new(super::Limits { segment_bytes_max: 1 << 20, ..TINY });
         house.put(&[vec![super::Shape { what: 7, job: 1, minion: 1, size: 5 }]]);
         house.apply(&super::operations::Op::Hostile { kind, fate: super::operations::Fate::Stored, seed: 1 });
+        let own = magic_of(&house.cellar());
         let found = logs(&house.cellar()).iter().any(|log| {
             let bytes = std::fs::read(log).unwrap();
-            let places: Vec<_> =
-                (FILE_HEADER_LEN..bytes.len()).filter(|at| bytes[*at..].starts_with(b"SCB1")).collect();
+            let magics = [own, LogId { store_id: 77, first_seq: SeqNo(0) }.magic()];
             let real = frames(log);
-            places.iter().any(|at| at % 16 == 0 && real.iter().all(|frame| frame.offset != *at as u64))
+            (FILE_HEADER_LEN..bytes.len())
+                .step_by(16)
+                .filter(|at| magics.iter().any(|magic| bytes[*at..].starts_with(magic)))
+                .any(|at| real.iter().all(|frame| frame.offset != at as u64))
         });
         assert!(found, "a body of kind {kind} has no frame in the log");
         house.close();

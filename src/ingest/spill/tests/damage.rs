@@ -48,6 +48,31 @@ fn a_read_error_at_the_start_deleted_the_file() {
 }
 
 #[test]
+fn a_read_error_in_the_middle_of_a_file_loses_nothing() {
+    let mut failed = 0;
+    // Opening reads the file through, handing it over reads it again, a piece at a time.
+    for nth in 1..24 {
+        let (_dir, place) = spilled(1..=20, 100_000);
+        let (_plan, medium) = faulty(&format!("read=EIO@{nth}"));
+        let (mut queue, _) = DiskQueue::open(medium, &place).unwrap();
+        let mut found = Vec::new();
+        loop {
+            match queue.next_piece() {
+                Ok(Some(piece)) => {
+                    let tag = |tag: &[u8]| String::from_utf8_lossy(tag).into_owned();
+                    found.extend(piece.batch.entries().map(|(entry, _)| tag(entry.tag)));
+                    queue.stored(piece.file);
+                }
+                Ok(None) => break,
+                Err(_) => failed += 1,
+            }
+        }
+        assert_eq!(found, tags(1..21), "the read that failed was number {nth}");
+    }
+    assert!(failed >= 4, "{failed} reads failed while pieces were handed over");
+}
+
+#[test]
 fn a_flipped_bit_cut_off_all_records_behind_it_without_a_gap() {
     let (_dir, place) = spilled(1..=2_000, 100);
     let path = files(&place)[0].clone();
