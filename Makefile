@@ -17,7 +17,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test ci-packages test-rust test-python test-integration test-binary check deny matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor fuzz clean
+.PHONY: help run test ci-packages test-rust test-python test-integration test-binary check deny matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults fuzz clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -40,10 +40,12 @@ run: ## the demo: saltcellar beside a real Salt master with two minions (ONLY=da
 
 test: ci-packages test-rust test-python test-integration ## all tests: Rust, Python, and a real Salt master
 
-# Programs that some tests need. Elsewhere such a test is skipped; where CI is set it fails, so they are installed there (root, Debian).
+# Programs, and the user salt, that some tests need. Elsewhere such a test is skipped; where CI is set it fails, so they are installed
+# there (root, Debian).
 ci-packages:
 	@if [ -n "$(CI)" ] && ! { command -v systemd-analyze && command -v mkfs.ext4 && command -v mount; } >/dev/null; then \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd e2fsprogs mount; fi
+	@if [ -n "$(CI)" ] && ! id salt >/dev/null 2>&1; then useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin salt; fi
 
 test-rust: ## the tests of the crate
 	@echo "== Rust tests"
@@ -132,6 +134,21 @@ SOAK_EVENTS ?= 10000000
 soak-reactor: ## the reactor's memory over ten million events (SOAK_EVENTS); fails if it grows
 	@$(CARGO) build --release
 	@$(TARGET)/release/saltcellar bench reactor --soak $(SOAK_EVENTS) $(BENCH_ARGS)
+
+BACKLOG_EVENTS ?= 1000000
+backlog-reactor: ## a million events while the master is down (BACKLOG_EVENTS): memory, order, nothing twice; fails above 200 MB
+	@$(CARGO) build --release
+	@$(TARGET)/release/saltcellar bench reactor --backlog $(BACKLOG_EVENTS) --check $(BENCH_ARGS)
+
+isolation-reactor: ## how long a reaction waits beside a rule that is throttled, slow or failing; fails above 50 ms
+	@$(CARGO) build --release
+	@$(TARGET)/release/saltcellar bench reactor --isolation --seconds 10 --check $(BENCH_ARGS)
+
+FAULTS ?= 50
+REACTIONS ?= 10000
+reactor-faults: test-binary ## REACTIONS reactions of a real master while it and the daemon are killed, stopped and frozen FAULTS times (SEED=n repeats a run)
+	@FAULTS=$(FAULTS) REACTIONS=$(REACTIONS) SEED=$${SEED:-$$RANDOM} SALTCELLAR_BIN="$(TEST_BIN)" \
+	  $(LAB) in-venv -- pytest -q -s salt/tests/integration/test_reactor_faults.py $(PYTEST_ARGS)
 
 matrix: ## the Python and integration tests on every pinned Salt release
 	@for r in 3008.3 3007.15 3006.28; do $(MAKE) --no-print-directory test-python test-integration SALT_RELEASE=$$r; done

@@ -226,6 +226,8 @@ counters! {
     reactor_events,
     /// Events that the reactor passed over because a reactor caused them.
     reactor_events_own,
+    /// Reads of open events that failed; the events stay open and are read again.
+    reactor_events_unread,
     /// Times that the reactor stopped reading the log because enough was waiting.
     reactor_held_up,
     /// Reactions that were done.
@@ -260,10 +262,12 @@ counters! {
     reactor_calls_dead,
     /// Of those, calls that `reactor.allow` does not allow.
     reactor_calls_not_allowed,
-    /// Calls of which nobody knows whether they were made, and that must not be made twice.
+    /// Calls that were sent and got no answer, and of which the log does not show whether they were carried out.
     reactor_calls_unknown,
     /// Runners of which the master said nothing after it had started them.
     reactor_runners_silent,
+    /// Runners that count as ended although their result was not seen.
+    reactor_runners_lost,
     /// Records of the reactor that could not be written at once; they are offered again.
     reactor_records_failed,
     /// Times that the reactor's place in the log could not be written down.

@@ -14,7 +14,7 @@ use crate::limits::{
     REACTOR_HELPER_MEMORY, REACTOR_HELPER_MEMORY_MIN, REACTOR_OPTIONS_MAX, REACTOR_SHADOW_WINDOW_MAX,
     REACTOR_SHADOW_WINDOW_MIN, REACTOR_TRIES_MAX, REACTOR_WORKERS,
 };
-use crate::model::{Allow, Glob, Rate, ReactorSettings, RuleOptions};
+use crate::model::{Allow, Glob, Rate, ReactorSettings, RuleOptions, RuleOrder};
 use crate::sls;
 
 /// The reactor; there is none unless `master` or `minion` is given.
@@ -207,9 +207,10 @@ pub(super) fn read_options(value: &Value) -> Result<Vec<Arc<RuleOptions>>, Bad> 
     Ok(found)
 }
 
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 12] = [
     "rule",
     "at_most_once",
+    "retry_unanswered",
     "tries",
     "backoff",
     "rate",
@@ -217,6 +218,7 @@ const NAMES: [&str; 10] = [
     "debounce",
     "once_per",
     "concurrency",
+    "order",
     "allow",
 ];
 
@@ -241,13 +243,28 @@ fn one(item: &Node, at: &str) -> Result<RuleOptions, Bad> {
             "at_most_once" => {
                 options.at_most_once = truth(&node.value).map_err(|_| no("give true or false"))?;
             }
+            "retry_unanswered" => {
+                options.retry_unanswered = truth(&node.value).map_err(|_| no("give true or false"))?;
+            }
             "tries" => options.tries = number(REACTOR_TRIES_MAX)?,
             "backoff" => options.backoff = time()?,
             "rate" => options.rate = Some(rate()?),
-            "budget" => options.budget = Some(rate()?),
+            "budget" if word()? == "none" => options.budget = None,
+            "budget" => {
+                let accepted = "give a number and a time, such as 100/1h, or none";
+                options.budget = Some(self::rate(word()?).ok_or_else(|| no(accepted))?);
+            }
             "debounce" => options.debounce = Some(time()?),
             "once_per" => options.once_per = Some(time()?),
-            "concurrency" => options.concurrency = number(REACTOR_WORKERS)?,
+            "concurrency" => options.concurrency = Some(number(REACTOR_WORKERS)?),
+            "order" => {
+                options.order = match word()? {
+                    "rule" => RuleOrder::Rule,
+                    "minion" => RuleOrder::Minion,
+                    "none" => RuleOrder::None,
+                    _ => return Err(no("give rule, minion or none")),
+                }
+            }
             "allow" => options.allow = allows(&node.value, node.line, &place("allow"))?,
             _ => {}
         }
@@ -265,6 +282,14 @@ fn rate(word: &str) -> Option<Rate> {
 
 fn show_rate(rate: Rate) -> Json {
     Json::from(format!("{}/{}", rate.times, duration::show(rate.per)))
+}
+
+fn show_order(order: RuleOrder) -> Json {
+    Json::from(match order {
+        RuleOrder::Rule => "rule",
+        RuleOrder::Minion => "minion",
+        RuleOrder::None => "none",
+    })
 }
 
 /// `reactor.allow` as a file would hold it.
@@ -287,13 +312,18 @@ pub(super) fn show_options(rules: &[Arc<RuleOptions>]) -> Json {
         let said = [
             ("rule", Some(json!(*rule.rule))),
             ("at_most_once", rule.at_most_once.then_some(Json::Bool(true))),
+            ("retry_unanswered", rule.retry_unanswered.then_some(Json::Bool(true))),
             ("tries", (rule.tries != default.tries).then_some(json!(rule.tries))),
             ("backoff", (rule.backoff != default.backoff).then(|| time(rule.backoff))),
             ("rate", rule.rate.map(show_rate)),
-            ("budget", rule.budget.map(show_rate)),
+            (
+                "budget",
+                (rule.budget != default.budget).then(|| rule.budget.map_or_else(|| "none".into(), show_rate)),
+            ),
             ("debounce", rule.debounce.map(time)),
             ("once_per", rule.once_per.map(time)),
-            ("concurrency", (rule.concurrency != default.concurrency).then_some(json!(rule.concurrency))),
+            ("concurrency", rule.concurrency.map(Json::from)),
+            ("order", (rule.order != default.order).then(|| show_order(rule.order))),
             ("allow", (!rule.allow.is_empty()).then(|| show_allow(&rule.allow))),
         ];
         let pairs = said.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
@@ -329,13 +359,17 @@ mod tests {
 
     #[test]
     fn options_are_shown_as_they_were_read() {
-        let yaml = "[{rule: 'a/*', at_most_once: true, tries: 3, backoff: 2s, rate: 10/1m, budget: 100/1h, debounce: 5s, \
-                    once_per: 10m, concurrency: 2, allow: [{client: local, fun: 'test.*', tgt: 'web*'}, {fun: x}]}]";
+        let yaml = "[{rule: 'a/*', at_most_once: true, retry_unanswered: true, tries: 3, backoff: 2s, rate: 10/1m, budget: 100/1h, debounce: 5s, \
+                    once_per: 10m, concurrency: 2, order: rule, allow: [{client: local, fun: 'test.*', tgt: 'web*'}, {fun: x}]}]";
         let options = read(yaml, read_options).unwrap();
         let shown = show_options(&options).to_string();
         assert_eq!(read(&shown, read_options).unwrap(), options);
         assert_eq!(options[0].rate, Some(Rate { times: 10, per: Duration::from_secs(60) }));
         assert!(options[0].allow[0].allows("local", "test.ping", "web1"));
+        let options = read("[{rule: a, budget: none}, {rule: b}]", read_options).unwrap();
+        assert_eq!((options[0].budget, options[1].budget.is_some()), (None, true));
+        assert_eq!(read(&show_options(&options).to_string(), read_options).unwrap(), options);
+        let options = read(yaml, read_options).unwrap();
         assert!(
             !options[0].allow[0].allows("local", "test.ping", "db1")
                 && !options[0].allow[0].allows("runner", "test.x", "")
@@ -349,6 +383,7 @@ mod tests {
             ("\n- {tries: 2}\n", "2[0].rule: missing"),
             ("\n- rule: a\n  rate: 10\n", "3[0].rate: \"10\""),
             ("\n- rule: a\n  concurrency: 0\n", "3[0].concurrency: \"0\""),
+            ("\n- rule: a\n  order: odd\n", "3[0].order: \"odd\""),
             ("\n- rule: a\n  odd: 0\n", "3[0].odd: unknown key"),
             ("\n- rule: a\n  allow: [{tgt: x}]\n", "3[0].allow[0].fun: missing"),
         ] {

@@ -69,7 +69,7 @@ pub(super) const SHADOW_WINDOW: Key = Key {
 
 pub(super) const OPTIONS: Key = Key {
     name: "reactor.options",
-    takes: "a list of items, each with `rule` and any of `at_most_once`, `tries`, `backoff`, `rate`, `budget`, `debounce`, `once_per`, `concurrency` and `allow`",
+    takes: "a list of items, each with `rule` and any of `at_most_once`, `retry_unanswered`, `tries`, `backoff`, `rate`, `budget`, `debounce`, `once_per`, `concurrency`, `order` and `allow`",
     default: "[]",
     doc: REACTOR_OPTIONS,
     example: "[{rule: 'salt/minion/*/start', once_per: 10m}, {rule: 'salt/beacon/*', rate: 10/1m, at_most_once: true}]",
@@ -117,7 +117,9 @@ pub(super) const DEPTH_MAX: Key = Key {
     name: "reactor.depth_max",
     takes: "a number from 1 to 1000",
     default: "8",
-    doc: "A reaction causes events, to which others may react, and so on. A longer chain is taken for a loop, and ends.",
+    doc: "A reaction causes events, to which others may react, and so on. A longer chain is taken for a loop, and ends. The chain is \
+          followed through jobs, runners, `event.send` and orchestrations, also over a restart. It is not followed through events that \
+          a state, a script, or a job of an orchestration with `batch` or `subset` sends; there the rule's `budget` is the limit.",
     example: "3",
     flag: None,
     environment: None,
@@ -156,7 +158,9 @@ pub(super) const HELPER_MEMORY: Key = Key {
 
 const REACTOR: &str = "The master's configuration file; with it, the daemon is that master's reactor. Out of it and the files that it \
 includes come `reactor`, `file_roots`, `user`, `cachedir`, `interface`, `ret_port` and all else that reactions need; they are read \
-again when they change; that another file is named here takes effect at the next start. The daemon must read the master's bus (`bus`) and be able to read the key in its cache. It sees events as \
+again when they change; that another file is named here takes effect at the next start. After a change of `interface` or \
+`ret_port`, restart the master soon: reactions go to the new address at once, and wait until it answers. They also wait while the \
+master's event bus is not connected. The daemon must read the master's bus (`bus`) and be able to read the key in its cache. It sees events as \
 they are stored: what `ingest.filter` leaves out or `ingest.redact` replaces, it does not see. While the master runs Salt's own \
 reactor, this one watches only, as with `reactor.shadow`. One line hands over, with the rules left where they are: \
 `engines: [saltcellar-reactor]` in the master's configuration (one item more if there is a list already), and a restart of the \
@@ -171,9 +175,13 @@ reactor, whether or not the minion has a master. `bus` is the minion's socket di
 not tried again. With the daemon ending in the middle it runs again at the next start, unless its rule says `at_most_once`. While \
 the minion's `engines` name Salt's reactor, this one watches only.";
 const REACTOR_OPTIONS: &str = "How rules run; `rule` is a pattern as it stands in the list of rules, and such a rule is rendered \
-apart from others. `at_most_once`: no call is made a second time, even if nobody knows whether the first one reached the master (by \
-default it is made again, unless the job has been seen). `tries`: how often a call is tried that the master refuses (5), with \
+apart from others. A call without an answer from the master may have been carried out. A job is then published again under the same jid, \
+which minions run once, unless the log shows that it was published. A runner or a wheel function is not called again: the log is searched \
+for its start for a minute, and without one the outcome is `unknown`. `at_most_once`: no call is made a second time, jobs and `caller` \
+functions included. `retry_unanswered`: runners and wheel functions are called again if their start is not in the log, at the risk \
+that they run twice. `tries`: how often a call is tried that the master refuses (5), with \
 `backoff` (1s) and then twice the pause before; then it is set aside. `rate: 10/1m`: more reactions wait. `budget: 100/1h`: more are \
-set aside, for something runs away. `debounce: 5s`: of a minion's events the last one counts, once it is quiet for so long. \
-`once_per: 10m`: of a minion's events the first one counts, in so much time. `concurrency`: so many reactions at once (8). `allow`: \
-as `reactor.allow`, for this rule. What is set aside waits for `saltcellar reactor replay`.";
+dead-lettered, which stops runaway loops; every rule has `1000000/1h` by default, and `none` removes the limit. `debounce: 5s`: of a minion's events the last one counts, once it is quiet for so long. \
+`once_per: 10m`: of a minion's events the first one counts, in so much time. `concurrency`: so many reactions at once (8), and at \
+most so many runners under way (`reactor_worker_threads` of the master, but for one that is left to other rules). `order`: which events \
+of the rule wait for one another: `minion`, those of one minion and those without one (default); `rule`, all; `none`. `allow`: as `reactor.allow`, for this rule. What is set aside waits for `saltcellar reactor replay`.";

@@ -15,10 +15,10 @@ use crate::config::salt_master::{Role, SALT_PYTHON, SaltMaster, same_place};
 use crate::config::{Config, Origin, ReactorConfig, Surroundings};
 use crate::ingest::fire::Firer;
 use crate::ingest::master_keys::MasterKeys;
-use crate::limits::REACTOR_RELOAD;
+use crate::limits::{REACTOR_RELOAD, REACTOR_RUNNERS_MAX};
 use crate::master::{Answer, Call, Master, MasterError, Place, pack};
 use crate::metrics::Metrics;
-use crate::model::{Glob, Note, NoteLevel, ReactorSettings};
+use crate::model::{Glob, Note, NoteLevel, ReactorSettings, RunnerLimits};
 use crate::reactor::acting;
 use crate::reactor::run::engine::{Handle, Parts, Reactor};
 use crate::reactor::run::native::Native;
@@ -61,11 +61,22 @@ struct Seat {
     master: Arc<Master>,
     /// The keys that it accepted; none if it publishes jobs for nobody, too.
     accepted: Option<PathBuf>,
+    /// Why nothing can be asked of it, if that follows from its configuration.
+    unsupported: Option<String>,
 }
 
 impl Hands {
     fn seat(&self) -> Option<Seat> {
         self.seat.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Fails if the master's event bus is gone. Without one a master does not run: no process of it can publish a job, or start a
+    /// runner in sight of anybody, and each request would end in an exception of which nobody knows where it was raised.
+    fn has_bus(&self, master: &Master) -> Result<(), MasterError> {
+        self.firer.disconnected(&self.sock_dir).map_or(Ok(()), |bus| {
+            let why = format!("its event bus is not connected ({})", bus.display());
+            Err(MasterError::Unreachable { place: master.place().to_string(), why })
+        })
     }
 
     /// Lets a pipeline learn what the master's own runners take, when it needs that.
@@ -90,7 +101,8 @@ impl Hands {
             );
             Arc::new(Master::new(place.clone(), self.metrics.clone()))
         };
-        let seat = Seat { master, accepted: built.accepted.clone() };
+        let (accepted, unsupported) = (built.accepted.clone(), built.unsupported.clone());
+        let seat = Seat { master, accepted, unsupported };
         *self.seat.write().unwrap_or_else(PoisonError::into_inner) = Some(seat);
     }
 }
@@ -98,17 +110,30 @@ impl Hands {
 impl Ask for Hands {
     fn ask(&self, call: &Call, jid: &str, patience: std::time::Duration) -> Result<Answer, MasterError> {
         match self.seat() {
-            Some(seat) => seat.master.ask(call, jid, patience),
+            Some(seat) => {
+                self.has_bus(&seat.master)?;
+                seat.master.ask(call, jid, patience)
+            }
             None => Err(MasterError::Refused { place: "no address".to_owned(), why: NO_MASTER.to_owned() }),
         }
     }
 
     fn reach(&self) -> Result<(), MasterError> {
-        self.seat().map_or(Ok(()), |seat| seat.master.reach())
+        let Some(seat) = self.seat() else { return Ok(()) };
+        self.has_bus(&seat.master)?;
+        seat.master.reach()
     }
 
     fn cannot(&self, client: &str) -> Option<String> {
-        (self.seat().is_none() && client != "caller").then(|| NO_MASTER.to_owned())
+        match self.seat() {
+            _ if client == "caller" => None,
+            Some(seat) => seat.unsupported,
+            None => Some(NO_MASTER.to_owned()),
+        }
+    }
+
+    fn idle(&self) -> Option<String> {
+        self.seat()?.unsupported
     }
 
     fn reaches_nobody(&self, tgt: &Value, tgt_type: &str) -> Option<String> {
@@ -168,6 +193,8 @@ struct Built {
     /// The master's; none for a minion.
     place: Option<Place>,
     accepted: Option<PathBuf>,
+    /// See [`Seat`].
+    unsupported: Option<String>,
     python: Option<PathBuf>,
     sock_dir: PathBuf,
 }
@@ -256,6 +283,7 @@ fn build(
     tracing::info!(rules = rules.len(), file = %path.display(), "the reactor's rules");
     let mut settings = config.effective();
     settings.salts = acting::of_master(master);
+    settings.runners = runner_limits(master);
     // Salt starts its own reactor whatever else is said; two of them would do everything twice.
     if settings.salts.runs && !settings.shadow {
         match role {
@@ -285,10 +313,34 @@ fn build(
         cachedir: master.cachedir.clone(),
         user: master.user.clone(),
     });
+    let unsupported = place.as_ref().and_then(|_| unsupported_transport(master));
+    if let Some(why) = &unsupported {
+        tracing::error!(master = %path.display(), "reactions are not carried out: {why}");
+    }
     let sock_dir = master.sock_dir.clone();
     let orders = master.option("order_masters").is_some_and(|value| *value != Value::Bool(false));
     let accepted = (!orders).then(|| master.pki_dir.join("minions"));
-    Ok(Built { pipeline: Arc::new(pipeline), settings, place, accepted, python, sock_dir })
+    Ok(Built { pipeline: Arc::new(pipeline), settings, place, accepted, unsupported, python, sock_dir })
+}
+
+/// Why nothing can be asked of this master: its request port speaks ZeroMQ with the default `transport` alone.
+fn unsupported_transport(master: &SaltMaster) -> Option<String> {
+    let transport = master.text("transport").filter(|transport| *transport != "zeromq")?;
+    Some(format!(
+        "the master's configuration has `transport: {transport}`, and saltcellar can only send requests with `transport: zeromq`"
+    ))
+}
+
+/// How many runners are under way at once, by the options of Salt's own reactor.
+fn runner_limits(master: &SaltMaster) -> RunnerLimits {
+    let default = RunnerLimits::default();
+    let number = |name: &str| master.int(name).and_then(|number| usize::try_from(number).ok());
+    let threads = number("reactor_worker_threads").and_then(|threads| u32::try_from(threads).ok());
+    RunnerLimits {
+        threads: threads.map_or(default.threads, |threads| threads.clamp(1, REACTOR_RUNNERS_MAX)),
+        // A queue of Python without a size has no limit.
+        waiting: number("reactor_worker_hwm").map_or(default.waiting, |most| (most > 0).then_some(most)),
+    }
 }
 
 /// Says so if the events that are reacted to are not those of that one bus.
@@ -327,14 +379,22 @@ impl Running {
         clock: &Clock,
         metrics: &Arc<Metrics>,
     ) -> anyhow::Result<Option<Self>> {
-        let Some((role, path, key)) = config.reactor.of_whom() else { return Ok(None) };
+        let Some((role, path, key)) = config.reactor.of_whom() else {
+            // Salt's own reactor acts from now on: a reactor that is configured later has nothing to do with events until then.
+            if store.remove_reactor_file()? {
+                tracing::info!(
+                    "no reactor is configured; one that is configured later begins with the next event"
+                );
+            }
+            return Ok(None);
+        };
         let path = path.to_owned();
         let own = match config.origin(key) {
             Origin::File { path, .. } => Some((path.clone(), stamp(path))),
             _ => None,
         };
         let (master, files) = read(role, &path, &Vec::new());
-        let Built { pipeline, settings, place, accepted, python, sock_dir } =
+        let Built { pipeline, settings, place, accepted, unsupported, python, sock_dir } =
             build(&master, &path, key, &config.reactor, metrics)?;
         let shadow = settings.shadow;
         if let Some(place) = &place {
@@ -347,7 +407,7 @@ impl Running {
         let hands = Arc::new(Hands {
             seat: RwLock::new(place.map(|place| {
                 let master = Arc::new(Master::new(place, metrics.clone()));
-                Seat { master, accepted }
+                Seat { master, accepted, unsupported }
             })),
             callers: RwLock::new(callers(python.as_ref(), &master, &metrics)),
             firer: firer.clone(),

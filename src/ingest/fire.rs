@@ -127,6 +127,13 @@ impl Firer {
         })
     }
 
+    /// The publisher's socket of the bus in that directory, if that bus is read and is not connected.
+    pub fn disconnected(&self, directory: &str) -> Option<PathBuf> {
+        let mut buses = self.buses.iter().map(Watch::status);
+        let found = buses.find(|bus| bus.path.parent() == Some(Path::new(directory)))?;
+        (!found.connected).then_some(found.path)
+    }
+
     /// How the socket wants its frames; finds it out if nobody has yet.
     pub fn framing(&self, target: &Target) -> Result<Framing, FireError> {
         if target.published == Some(Framing::Len32) {

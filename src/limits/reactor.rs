@@ -31,8 +31,19 @@ pub const MASTER_KEYS_POLL: Duration = Duration::from_secs(1);
 /// Threads that render reactions and ask the master. Most of their time they wait for its answers.
 pub const REACTOR_WORKERS: u32 = 16;
 
-/// Reactions that wait for a worker, a time, or their minion's turn. Beyond it the log is not read on: it holds the rest.
+/// Reactions that wait in memory, with their events. Those beyond wait as sequence numbers: the log holds the rest.
 pub const REACTOR_TASKS_MAX: usize = 20_000;
+
+/// The same of one set of rules, and of one minion (or another queue) among them.
+pub const REACTOR_RULE_TASKS_MAX: usize = 1_000;
+/// See [`REACTOR_RULE_TASKS_MAX`].
+pub const REACTOR_MINION_TASKS_MAX: usize = 16;
+
+/// Queues of one set of rules: minions whose events may wait for different things. Events of others wait until one is free.
+pub const REACTOR_QUEUES_MAX: usize = 10_000;
+
+/// Reactions that wait at all. Beyond it the log is not read on. Each takes some 70 bytes, the events that are open included.
+pub const REACTOR_WAITING_MAX: usize = 4_000_000;
 
 /// Bytes of event data that wait with them. What does not fit stays in the log until its turn comes.
 pub const REACTOR_BODIES_BYTES: usize = 16 * 1024 * 1024;
@@ -63,6 +74,21 @@ pub const REACTOR_ONCE_MAX: usize = 100_000;
 /// Jobs that are remembered as reactions.
 pub const REACTOR_ORIGINS_MAX: usize = 50_000;
 
+/// Entries of the log that are read at a start to find out again which jobs are reactions, before the oldest event that is open.
+pub const REACTOR_ORIGINS_SEARCH: u64 = 100_000;
+
+/// Jobs, runner calls and events that are announced and have not followed yet.
+pub const REACTOR_ANNOUNCED_MAX: usize = 10_000;
+
+/// How long after its announcement something may follow: a busy master takes its time.
+pub const REACTOR_ANNOUNCED_TTL: Duration = Duration::from_secs(60);
+
+/// Reactions of one rule, unless its `budget` says otherwise: so many in an hour. It bounds loops that no event shows. A master that
+/// was unreachable for hours may leave a million events of one rule, and Salt's own reactor does some 750 a second at most.
+pub const REACTOR_BUDGET: u32 = 1_000_000;
+/// See [`REACTOR_BUDGET`].
+pub const REACTOR_BUDGET_PER: Duration = Duration::from_secs(3600);
+
 /// Bytes of rendered text, of chunks, of a call's load and of a result that a record keeps, and how many names of minions.
 pub const REACTOR_TEXT_BYTES_MAX: usize = 64 * 1024;
 /// See [`REACTOR_TEXT_BYTES_MAX`].
@@ -87,8 +113,25 @@ pub const REACTOR_STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// A runner of which no word has come for so long does not exist, or was not given what it needs: 3008 says nothing then.
 pub const REACTOR_RUNNER_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runners that are waited for.
-pub const REACTOR_RUNNERS_MAX: usize = 10_000;
+/// How long the log is searched for the start of a runner or a wheel function after a request without an answer. A busy master
+/// works through its queue meanwhile; afterwards the outcome is unknown.
+pub const REACTOR_START_TIME: Duration = Duration::from_secs(60);
+
+/// The same after a start of the daemon. What was started while it was down is not in the log, so there is less to wait for.
+pub const REACTOR_START_TIME_RESUMED: Duration = Duration::from_secs(10);
+
+/// Starts of runners and wheel functions that are remembered, each claimed or not.
+pub const REACTOR_STARTS_MAX: usize = 10_000;
+
+/// Bytes by which the file `REACTOR` may grow before it is written whole again, besides twice its size then.
+pub const REACTOR_FILE_GROWTH: u64 = 256 * 1024;
+
+/// How long a runner counts as under way without its result. Most take seconds; an orchestration that takes longer than this no longer
+/// keeps others waiting.
+pub const REACTOR_RUNNER_TIME: Duration = Duration::from_secs(3600);
+
+/// Runners that may be under way at once, whatever the master's configuration says.
+pub const REACTOR_RUNNERS_MAX: u32 = 10_000;
 
 /// Bytes of records that are searched for the one about an event.
 pub const REACTOR_SEARCH_BYTES: usize = 64 * 1024 * 1024;

@@ -1,7 +1,7 @@
 //! What a master answers.
 //!
 //! A map if it understood, else a string: `bad load` and its kin for a request that it cannot read, other words if something
-//! broke on its side (`salt/channel/server.py`).
+//! broke on its side (`salt/channel/server.py`). Any other answer does not tell whether the request was carried out.
 
 use std::path::Path;
 
@@ -46,13 +46,16 @@ pub enum Answer {
 /// Reads a reply.
 pub(super) fn read(cmd: Cmd, reply: &[u8], place: &Place, key: &Path) -> Result<Answer, MasterError> {
     let at = place.to_string();
-    let odd = |why: &str| MasterError::Refused { place: at.clone(), why: why.to_owned() };
+    let odd = |why: &str| MasterError::NoAnswer { place: at.clone(), why: why.to_owned() };
     if let Some(words) = as_text(reply) {
         let why = format!("{words:?}");
         return Err(match words {
+            // It could not read the request.
+            w if w.starts_with("bad load") || w.starts_with("payload and load must be") => {
+                MasterError::Refused { place: at, why }
+            }
             // Something broke on its side, and nobody knows where.
-            w if w.contains("exception handling") => MasterError::NoAnswer { place: at, why },
-            _ => MasterError::Refused { place: at, why },
+            _ => MasterError::NoAnswer { place: at, why },
         });
     }
     // One value, and a map: all else is no master of Salt.

@@ -18,7 +18,6 @@ pub mod pack;
 mod signatures;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -96,8 +95,8 @@ pub enum MasterError {
         /// What it said.
         why: String,
     },
-    /// The request went out and no answer came: it may have been carried out.
-    #[error("the master at {place} got the request and gave no answer: {why}")]
+    /// The request went out, and no answer came or none that can be read: it may have been carried out.
+    #[error("the master at {place} got the request and gave no usable answer: {why}")]
     NoAnswer {
         /// Where.
         place: String,
@@ -132,15 +131,15 @@ pub struct Master {
     key: Key,
     idle: Mutex<Vec<Connection>>,
     metrics: Arc<Metrics>,
-    /// The master does not let us be anybody but its own user.
-    own_name_only: AtomicBool,
+    /// The key under which the master rejects the reactor's name and accepts its own. With another key both are tried again.
+    own_name_only: Mutex<Option<String>>,
 }
 
 impl Master {
     /// A master that is asked once there is something to ask.
     pub fn new(place: Place, metrics: Arc<Metrics>) -> Self {
         let key = Key::of(&place);
-        Self { place, key, idle: Mutex::default(), metrics, own_name_only: AtomicBool::new(false) }
+        Self { place, key, idle: Mutex::default(), metrics, own_name_only: Mutex::default() }
     }
 
     /// Where it is.
@@ -162,32 +161,47 @@ impl Master {
         // `salt/auth`). What they fire then carries that name, and no reactor reacts to it.
         let may_be_reactor = call.cmd != Cmd::Publish && matches!(self.place.user.as_str(), "root" | "salt");
         let mut anew = false;
+        // The key as it is on disk, under which the master rejected the reactor's name.
+        let mut rejected: Option<String> = None;
         loop {
-            let as_reactor = may_be_reactor && !self.own_name_only.load(Ordering::Relaxed);
+            let key = match &rejected {
+                Some(key) => key.clone(),
+                None => self.key.text(anew)?,
+            };
+            let as_reactor = may_be_reactor && rejected.is_none() && !self.is_own_name_only(&key);
             let user = if as_reactor { REACTOR_USER } else { &self.place.user };
-            let request = call.request(&self.key.text(anew)?, user, jid);
+            let request = call.request(&key, user, jid);
             self.metrics.master_requests.add(1);
             let reply = self.exchange(&request, until);
             let outcome =
                 reply.and_then(|reply| answer::read(call.cmd, &reply, &self.place, self.key.path()));
             match outcome {
                 Err(MasterError::Unauthenticated { .. }) if !anew => anew = true,
-                // With the key as it is on disk: perhaps it is the name.
-                Err(MasterError::Unauthenticated { .. }) if as_reactor => {
-                    self.own_name_only.store(true, Ordering::Relaxed);
-                    tracing::warn!(
-                        place = %self.place, user = %self.place.user,
-                        "the master takes runners and wheels under its own user's name only; events of theirs do not say that they are reactions"
-                    );
-                }
+                // Either the key is wrong or the name is; the master's own name shows which.
+                Err(MasterError::Unauthenticated { .. }) if as_reactor => rejected = Some(key),
                 outcome => {
-                    if outcome.is_err() {
-                        self.metrics.master_requests_failed.add(1);
+                    match (&outcome, rejected) {
+                        (Ok(_), Some(key)) => self.use_own_name_only(key),
+                        (Ok(_), None) => {}
+                        (Err(_), _) => self.metrics.master_requests_failed.add(1),
                     }
                     return outcome;
                 }
             }
         }
+    }
+
+    /// True if the master rejected the reactor's name under this key and accepted its own.
+    fn is_own_name_only(&self, key: &str) -> bool {
+        self.own_name_only.lock().unwrap_or_else(PoisonError::into_inner).as_deref() == Some(key)
+    }
+
+    fn use_own_name_only(&self, key: String) {
+        tracing::warn!(
+            place = %self.place, user = %self.place.user,
+            "the master accepts runners and wheels under its own user's name only; their events do not show that they are reactions"
+        );
+        *self.own_name_only.lock().unwrap_or_else(PoisonError::into_inner) = Some(key);
     }
 
     /// Sees to it that a connection stands, without asking anything.

@@ -203,6 +203,53 @@ fn runners_and_wheels_go_out_under_the_reactors_name_and_only_then_under_the_mas
     lab.end();
 }
 
+/// A master that accepts these users with these keys; every request's user, as it comes in.
+fn accepting(accepts: impl Fn(&str, &str) -> bool + Send + 'static) -> (Lab, Receiver<String>) {
+    let (tx, asked) = sync_channel(100);
+    let mut started = Writer::new();
+    started.map(2).str("tag").str("salt/run/9").str("jid").str("9");
+    let (started, rejected) = (started.into_bytes(), error("UserAuthenticationError"));
+    let lab = peer(1, move |_, stream| {
+        let mut router = greeted(stream);
+        while let Some(request) = router.next() {
+            let load = get(&request, "load").unwrap();
+            let text = |name| as_text(get(load, name).unwrap()).unwrap().to_owned();
+            let is_accepted = accepts(&text("user"), &text("key"));
+            router.say(if is_accepted { &started } else { &rejected });
+            tx.send(text("user")).unwrap();
+        }
+    });
+    (lab, asked)
+}
+
+#[test]
+fn after_a_wrong_key_runners_went_out_under_the_masters_name_for_ever() {
+    let (lab, asked) = accepting(|_, key| key == "the key");
+    let file = lab.place.cachedir.join(".root_key");
+    std::fs::write(&file, "a wrong one").unwrap();
+    let (master, call) = (lab.master(), Call::runner("test.arg", vec![], Map::new()));
+    assert!(matches!(master.ask(&call, "", PATIENCE), Err(MasterError::Unauthenticated { .. })));
+    std::fs::write(&file, "the key").unwrap();
+    master.ask(&call, "", PATIENCE).unwrap();
+    drop(master);
+    lab.end();
+    assert_eq!(asked.iter().collect::<Vec<_>>(), ["Reactor", "Reactor", "root", "Reactor"]);
+}
+
+#[test]
+fn a_new_key_did_not_bring_the_reactors_name_back() {
+    let (lab, asked) = accepting(|user, key| user == "root" || key == "another key");
+    let (master, call) = (lab.master(), Call::runner("test.arg", vec![], Map::new()));
+    for _ in 0..2 {
+        master.ask(&call, "", PATIENCE).unwrap();
+    }
+    std::fs::write(lab.place.cachedir.join(".root_key"), "another key").unwrap();
+    master.ask(&call, "", PATIENCE).unwrap();
+    drop(master);
+    lab.end();
+    assert_eq!(asked.iter().collect::<Vec<_>>(), ["Reactor", "Reactor", "root", "root", "Reactor"]);
+}
+
 #[test]
 fn a_wheels_answer_is_its_result() {
     let mut w = Writer::new();
@@ -245,10 +292,13 @@ fn each_refusal_says_what_to_do_next() {
     check(error("AuthorizationError"), "refused");
     check(nobody, "nobody");
     check(no_jid, "retry");
-    check(b"\xc1".to_vec(), "refused");
-    check(b"\x80".to_vec(), "refused");
-    check(b"\x81\xa4load".to_vec(), "refused");
-    check(vec![], "refused");
+    check(words("payload and load must be a dict"), "refused");
+    // Garbage does not tell that nothing was done.
+    check(words("something else"), "no answer");
+    check(b"\xc1".to_vec(), "no answer");
+    check(b"\x80".to_vec(), "no answer");
+    check(b"\x81\xa4load".to_vec(), "no answer");
+    check(vec![], "no answer");
 }
 
 #[test]
@@ -290,6 +340,31 @@ fn a_connection_that_died_while_nothing_was_asked_is_not_asked() {
     }
     master.ask(&ping(), "1", PATIENCE).unwrap();
     assert_eq!(master.metrics.master_connects.get(), 2);
+    lab.end();
+}
+
+#[test]
+fn a_second_answer_to_one_request_is_not_the_answer_to_the_next() {
+    let lab = peer(2, |n, stream| {
+        let mut router = greeted(stream);
+        router.next().unwrap();
+        for _ in 0..=1 - n {
+            router.say(&published(&n.to_string()));
+        }
+        router.next();
+    });
+    let master = lab.master();
+    let jid = |answer| match answer {
+        Ok(Answer::Published { jid, .. }) => jid,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(jid(master.ask(&ping(), "0", PATIENCE)), "0");
+    crate::testing::wait_for("the second answer", || {
+        (!master.idle().iter().any(Connection::is_quiet)).then_some(())
+    });
+    assert_eq!(jid(master.ask(&ping(), "1", PATIENCE)), "1");
+    assert_eq!(master.metrics.master_connects.get(), 2);
+    drop(master);
     lab.end();
 }
 

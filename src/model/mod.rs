@@ -23,7 +23,9 @@ pub use hashing::{FastHasher, FastMap, chained, secret_seed};
 pub use jid::{JidKey, JidSpeller, stamped_jid, start_time};
 pub use master_key::{KEY_BYTES_MIN, KeyTexts, MANAGE_TAG, REDACTED, is_manage_tag, same_key};
 pub use note::{Location, Note, NoteLevel, ReactionFailure};
-pub use reaction::{Allow, ListedRule, Rate, ReactorSettings, RuleOptions, SaltsReactor};
+pub use reaction::{
+    Allow, ListedRule, Rate, ReactorSettings, RuleOptions, RuleOrder, RunnerLimits, SaltsReactor,
+};
 pub use right::Right;
 pub use rule::{Action, Builtin, FilterRule, Pattern, RedactRule, Scope};
 pub use seqno::SeqNo;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::Glob;
 use crate::limits::{
-    REACTOR_BACKOFF, REACTOR_BACKOFF_MAX, REACTOR_DEPTH_MAX, REACTOR_EVENT_AGE_MAX, REACTOR_SHADOW_WINDOW,
-    REACTOR_TRIES, REACTOR_WORKERS,
+    REACTOR_BACKOFF, REACTOR_BACKOFF_MAX, REACTOR_BUDGET, REACTOR_BUDGET_PER, REACTOR_DEPTH_MAX,
+    REACTOR_EVENT_AGE_MAX, REACTOR_SHADOW_WINDOW, REACTOR_TRIES, REACTOR_WORKERS,
 };
 
 /// How often something may happen: so many times in so much time.
@@ -18,6 +18,34 @@ pub struct Rate {
     pub per: Duration,
 }
 
+/// Which of the events that a rule takes wait for one another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RuleOrder {
+    /// All.
+    Rule,
+    /// Those of one minion, and those without one.
+    #[default]
+    Minion,
+    /// None.
+    None,
+}
+
+/// How many runners and wheel functions the reactor has under way on the master: its `reactor_worker_threads` and `reactor_worker_hwm`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunnerLimits {
+    /// At once.
+    pub threads: u32,
+    /// Rendered reactions that wait for one; no limit if none. Events beyond it wait in the log.
+    pub waiting: Option<usize>,
+}
+
+impl Default for RunnerLimits {
+    /// As Salt.
+    fn default() -> Self {
+        Self { threads: 10, waiting: Some(10_000) }
+    }
+}
+
 /// How one rule runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleOptions {
@@ -25,20 +53,24 @@ pub struct RuleOptions {
     pub rule: Arc<str>,
     /// A call is never made a second time, even if nobody knows whether the first one reached the master.
     pub at_most_once: bool,
+    /// A runner or a wheel function is called again if no answer came and the log does not show its start.
+    pub retry_unanswered: bool,
     /// How often a call is tried before it is set aside.
     pub tries: u32,
     /// The pause before the second try; it doubles with each, up to [`REACTOR_BACKOFF_MAX`].
     pub backoff: Duration,
     /// Reactions beyond it wait.
     pub rate: Option<Rate>,
-    /// Reactions beyond it are set aside: something runs away.
+    /// Reactions beyond it are dead-lettered, which stops runaway loops; `None` for no limit.
     pub budget: Option<Rate>,
     /// Only the last event of a minion counts, once it has been quiet for so long.
     pub debounce: Option<Duration>,
     /// Only the first event of a minion counts, in so much time.
     pub once_per: Option<Duration>,
-    /// So many reactions at once.
-    pub concurrency: u32,
+    /// So many reactions at once, and so many runners under way.
+    pub concurrency: Option<u32>,
+    /// Which events wait for one another.
+    pub order: RuleOrder,
     /// What it may call; anything if empty.
     pub allow: Vec<Allow>,
 }
@@ -68,20 +100,26 @@ impl Default for RuleOptions {
         Self {
             rule: "".into(),
             at_most_once: false,
+            retry_unanswered: false,
             tries: REACTOR_TRIES,
             backoff: REACTOR_BACKOFF,
             rate: None,
-            budget: None,
+            budget: Some(Rate { times: REACTOR_BUDGET, per: REACTOR_BUDGET_PER }),
             debounce: None,
             once_per: None,
-            // Half of them, so that a rule whose template is slow leaves workers to the others.
-            concurrency: REACTOR_WORKERS / 2,
+            concurrency: None,
+            order: RuleOrder::default(),
             allow: Vec::new(),
         }
     }
 }
 
 impl RuleOptions {
+    /// So many reactions at once: by default half of the workers, so that a rule whose template is slow leaves the rest to the others.
+    pub fn concurrency(&self) -> u32 {
+        self.concurrency.unwrap_or(REACTOR_WORKERS / 2)
+    }
+
     /// The pause before the next try, after so many.
     pub fn pause(&self, tried: u32) -> Duration {
         let doubled = 1_u32.checked_shl(tried.saturating_sub(1).min(20)).unwrap_or(u32::MAX);
@@ -103,6 +141,8 @@ pub struct ListedRule {
 pub struct SaltsReactor {
     /// Salt starts it.
     pub runs: bool,
+    /// Runners and wheel functions that it runs at once (`reactor_worker_threads`).
+    pub workers: usize,
     /// Its rules.
     pub rules: Vec<ListedRule>,
 }
@@ -120,6 +160,8 @@ pub struct ReactorSettings {
     pub age_max: Duration,
     /// Reactions to events of reactions to events... beyond so many are set aside.
     pub depth_max: u32,
+    /// How many runners are under way on the master.
+    pub runners: RunnerLimits,
     /// Of rules that have no options of their own.
     pub plain: Arc<RuleOptions>,
     /// Of rules that have.
@@ -134,6 +176,7 @@ impl Default for ReactorSettings {
             shadow_window: REACTOR_SHADOW_WINDOW,
             age_max: REACTOR_EVENT_AGE_MAX,
             depth_max: REACTOR_DEPTH_MAX,
+            runners: RunnerLimits::default(),
             plain: Arc::default(),
             rules: Vec::new(),
         }
@@ -144,6 +187,15 @@ impl ReactorSettings {
     /// In shadow, the window within which calls are compared.
     pub fn compares(&self) -> Option<Duration> {
         self.shadow.then_some(self.shadow_window)
+    }
+
+    /// The options of rules that are rendered together.
+    pub fn options_of(&self, rules: &[Arc<str>]) -> &Arc<RuleOptions> {
+        let own = match rules {
+            [rule] => self.rules.iter().find(|options| options.rule == *rule),
+            _ => None,
+        };
+        own.unwrap_or(&self.plain)
     }
 
     /// Rules that are rendered together, with their options: those without options of their own are, as Salt does it with all.

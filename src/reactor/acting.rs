@@ -52,7 +52,8 @@ pub fn of_master(master: &SaltMaster) -> SaltsReactor {
         Some(reactor) => Rules::new(reactor).listed(),
         None => Vec::new(),
     };
-    SaltsReactor { runs: master.runs_reactor(), rules }
+    let workers = master.int("reactor_worker_threads").and_then(|workers| usize::try_from(workers).ok());
+    SaltsReactor { runs: master.runs_reactor(), workers: workers.unwrap_or_default(), rules }
 }
 
 /// Who acts on which rule, the rules of ours first. `blocked` says what keeps ours from acting, `lacks` why ours does not have a rule
@@ -102,7 +103,7 @@ mod tests {
 
     /// `a` is a rule of both, `b` of ours alone, `c` of Salt's alone.
     fn check(runs: bool, blocked: Option<&str>, expected: &str, whys: [&str; 3]) {
-        let salts = SaltsReactor { runs, rules: listed(&["a", "c"]) };
+        let salts = SaltsReactor { runs, workers: 10, rules: listed(&["a", "c"]) };
         let found = assign(listed(&["a", "b"]), &salts, blocked, "ours lacks it");
         let words: Vec<_> =
             found.iter().map(|one| format!("{} {}", one.rule.pattern, one.actor.name())).collect();

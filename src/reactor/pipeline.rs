@@ -7,7 +7,7 @@
 //! Whatever the event, the rules and the files are, an event gives an [`Outcome`]; what Salt's process dies of is an ERROR in it.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use super::dispatch::{self, Dispatch, DispatchSettings, REACTOR_USER};
 use super::files::{FileSettings, Templates};
@@ -36,9 +36,7 @@ pub struct Pipeline {
     signatures: RwLock<Option<Arc<Signatures>>>,
     learn: OnceLock<Learn>,
     rules: RwLock<Source>,
-    leader: Mutex<Value>,
-    /// What `salt-run reactor.add` (references) and `reactor.delete` (none) did, by pattern, the latest of each.
-    changes: Mutex<Vec<(Value, Option<Value>)>>,
+    managed: Mutex<Managed>,
     id: String,
     key_file: PathBuf,
     salt: Arc<dyn Salt>,
@@ -50,6 +48,16 @@ pub struct Pipeline {
 
 /// Asks what the master's own runners take, of that Salt or otherwise.
 pub type Learn = Box<dyn Fn(&dyn Salt) -> Option<Arc<Signatures>> + Send + Sync>;
+
+/// What `salt-run reactor.*` changed.
+struct Managed {
+    /// The value of `set_leader`.
+    leader: Value,
+    /// Rules that `reactor.add` added (references) and `reactor.delete` deleted (none), by pattern, the latest of each.
+    changes: Vec<(Value, Option<Value>)>,
+    /// The pipeline that has taken over. Requests that are still under way in this one are carried out there.
+    successor: Option<Arc<Pipeline>>,
+}
 
 /// Where the rules stand.
 enum Source {
@@ -95,8 +103,7 @@ impl Pipeline {
             signatures: RwLock::default(),
             learn: OnceLock::new(),
             rules: RwLock::new(Source::new(&reactor)),
-            leader: Mutex::new(Value::Bool(true)),
-            changes: Mutex::default(),
+            managed: Mutex::new(Managed { leader: Value::Bool(true), changes: Vec::new(), successor: None }),
             id: master.id.clone(),
             key_file: master.key_file(),
             salt,
@@ -137,12 +144,12 @@ impl Pipeline {
 
     /// Makes this reactor the one that acts, or one that watches.
     pub fn set_leader(&self, leader: bool) {
-        *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = Value::Bool(leader);
+        self.lock_managed().leader = Value::Bool(leader);
     }
 
     /// Whether this reactor acts.
     pub fn is_leader(&self) -> bool {
-        self.leader.lock().unwrap_or_else(PoisonError::into_inner).truthy()
+        self.lock_managed().leader.truthy()
     }
 
     /// The rules as they are now; an ERROR if their file cannot be read.
@@ -187,25 +194,47 @@ impl Pipeline {
     }
 
     /// Goes on where another one was, for it takes that one's place: who leads, and what `salt-run` added and deleted.
-    pub fn take_over(&self, from: &Self) {
-        let of = |leader: &Mutex<Value>| leader.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let leader = of(&from.leader);
-        *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = leader;
-        let changes = from.changes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for (pattern, references) in changes {
+    pub fn take_over(self: &Arc<Self>, from: &Self) {
+        let mut before = from.lock_managed();
+        let mut managed = self.lock_managed();
+        managed.leader = before.leader.clone();
+        for (pattern, references) in before.changes.clone() {
             // A file that says the same by now, or is a file of rules, leaves nothing to change.
-            drop(self.change(pattern, references, &mut Vec::new()));
+            drop(self.change(&mut managed, pattern, references, &mut Vec::new()));
+        }
+        before.successor = Some(self.clone());
+    }
+
+    /// Gives `f` the pipeline in use: this one, or the last of those that have taken over since. None takes over meanwhile.
+    fn manage<R>(&self, f: impl FnOnce(&Self, &mut Managed) -> R) -> R {
+        let mut managed = self.lock_managed();
+        match managed.successor.clone() {
+            None => f(self, &mut managed),
+            Some(successor) => {
+                drop(managed);
+                successor.manage(f)
+            }
         }
     }
 
+    fn lock_managed(&self) -> MutexGuard<'_, Managed> {
+        self.managed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds a rule, or takes one away; whether there was something to do.
-    fn change(&self, pattern: Value, references: Option<Value>, notes: &mut Vec<Note>) -> Result<bool, Note> {
+    fn change(
+        &self,
+        managed: &mut Managed,
+        pattern: Value,
+        references: Option<Value>,
+        notes: &mut Vec<Note>,
+    ) -> Result<bool, Note> {
         let changed = self.change_rules(|rules| match &references {
             Some(references) => rules.with(pattern.clone(), references.clone(), notes),
             None => rules.without(&pattern, notes),
         })?;
         if changed {
-            let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+            let changes = &mut managed.changes;
             changes.retain(|(known, _)| !known.python_eq(&pattern));
             if changes.len() >= REACTOR_CHANGES_MAX {
                 changes.remove(0);
@@ -339,44 +368,48 @@ impl Worker {
         let verb = match request {
             Request::Other => return true,
             Request::IsLeader | Request::SetLeader => {
-                let mut leader = self.pipeline.leader.lock().unwrap_or_else(PoisonError::into_inner);
-                let ours = data.get("id").and_then(Value::as_str) == Some(&self.pipeline.id);
-                if request == Request::SetLeader && ours {
-                    match data.get("value") {
-                        Some(value) => *leader = value.clone(),
-                        None => out.notes.push(manage::lacks("value").failing(Location::default())),
+                self.pipeline.manage(|pipeline, managed| {
+                    let ours = data.get("id").and_then(Value::as_str) == Some(&pipeline.id);
+                    if request == Request::SetLeader && ours {
+                        match data.get("value") {
+                            Some(value) => managed.leader = value.clone(),
+                            None => out.notes.push(manage::lacks("value").failing(Location::default())),
+                        }
                     }
-                }
-                out.fired.push(manage::leader(leader.clone()));
+                    out.fired.push(manage::leader(managed.leader.clone()));
+                });
                 return true;
             }
             Request::List => "list-results",
             Request::Add => "add-complete",
             Request::Delete => "delete-complete",
         };
-        let result = match request {
-            Request::Add => match (data.get("event"), data.get("reactors")) {
-                (Some(event), Some(reactors)) => {
-                    let added = self.pipeline.change(event.clone(), Some(reactors.clone()), &mut out.notes);
-                    Some(told(added, "Reactor added.", "Reactor already exists.", out))
-                }
-                (None, _) => return refused(manage::lacks("event"), out),
-                (_, None) => return refused(manage::lacks("reactors"), out),
-            },
-            Request::Delete => match data.get("event") {
-                Some(event) => {
-                    let deleted = self.pipeline.change(event.clone(), None, &mut out.notes);
-                    Some(told(deleted, "Reactor deleted.", "Reactor does not exists.", out))
-                }
-                None => return refused(manage::lacks("event"), out),
-            },
-            _ => None,
-        };
-        match self.pipeline.rules() {
-            Ok(rules) => out.fired.push(manage::answer(verb, Value::List(rules.entries.clone()), result)),
-            Err(note) => out.notes.push(note.failing(self.pipeline.rules_file())),
-        }
-        false
+        self.pipeline.manage(|pipeline, managed| {
+            let result = match request {
+                Request::Add => match (data.get("event"), data.get("reactors")) {
+                    (Some(event), Some(reactors)) => {
+                        let references = Some(reactors.clone());
+                        let added = pipeline.change(managed, event.clone(), references, &mut out.notes);
+                        Some(told(added, "Reactor added.", "Reactor already exists.", out))
+                    }
+                    (None, _) => return refused(manage::lacks("event"), out),
+                    (_, None) => return refused(manage::lacks("reactors"), out),
+                },
+                Request::Delete => match data.get("event") {
+                    Some(event) => {
+                        let deleted = pipeline.change(managed, event.clone(), None, &mut out.notes);
+                        Some(told(deleted, "Reactor deleted.", "Reactor does not exists.", out))
+                    }
+                    None => return refused(manage::lacks("event"), out),
+                },
+                _ => None,
+            };
+            match pipeline.rules() {
+                Ok(rules) => out.fired.push(manage::answer(verb, Value::List(rules.entries.clone()), result)),
+                Err(note) => out.notes.push(note.failing(pipeline.rules_file())),
+            }
+            false
+        })
     }
 
     /// Renders and compiles all references of an event.
@@ -600,5 +633,9 @@ mod tests {
         let newer = read("[{c: [/c]}, {b: [/b]}]");
         newer.take_over(&new);
         assert_eq!((patterns(&newer).as_str(), newer.is_leader()), ("c b", false));
+        // A request that was under way during a reload changed rules that were no longer in use, and was answered with success.
+        ask("add", "event: late, reactors: [/late]");
+        ask("set_leader", "id: m, value: true");
+        assert_eq!((patterns(&newer).as_str(), newer.is_leader()), ("c b late", true));
     }
 }

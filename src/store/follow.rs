@@ -97,19 +97,36 @@ impl Store {
         bytes_max: usize,
         mut take: impl FnMut(Followed<'_>),
     ) -> Result<SeqNo, StoreError> {
-        self.walk(from, self.durable(), bytes_max, &wanted, |_, rows, row| {
-            let (seq, tag) = (rows.seq(row), rows.tag(row));
-            match rows.body(row) {
-                Ok(body) => {
-                    let (kind, source, at) = (rows.kind(row), rows.source(row), rows.at(row));
-                    let (jid, minion) = (rows.jid(row), rows.minion(row));
-                    let flags = rows.flags(row);
-                    take(Followed { seq, kind, source, flags, at, jid: &jid, minion, tag: &tag, body });
-                    tag.len() + body.len()
-                }
-                Err(what) => self.0.left_out(seq, &what),
-            }
+        self.walk(from, self.durable(), bytes_max, Keep::No, &wanted, |_, rows, row| {
+            self.hand_out(rows, row, &mut take)
         })
+    }
+
+    /// Hands the first entry from `from` on that is `wanted` to `take`. Its block is kept in memory for a while: entries near to it are
+    /// likely to be asked for.
+    pub fn look_at(
+        &self,
+        wanted: impl Fn(Kind, Flags) -> bool,
+        from: SeqNo,
+        mut take: impl FnMut(Followed<'_>),
+    ) -> Result<(), StoreError> {
+        let one = |_: &Segment, rows: Rows<'_>, row: usize| self.hand_out(rows, row, &mut take).max(1);
+        self.walk(from, self.durable(), 1, Keep::Yes, &wanted, one).map(drop)
+    }
+
+    /// Hands an entry to `take`; its bytes.
+    fn hand_out(&self, rows: Rows<'_>, row: usize, take: &mut impl FnMut(Followed<'_>)) -> usize {
+        let (seq, tag) = (rows.seq(row), rows.tag(row));
+        match rows.body(row) {
+            Ok(body) => {
+                let (kind, source, at) = (rows.kind(row), rows.source(row), rows.at(row));
+                let (jid, minion) = (rows.jid(row), rows.minion(row));
+                let flags = rows.flags(row);
+                take(Followed { seq, kind, source, flags, at, jid: &jid, minion, tag: &tag, body });
+                tag.len() + body.len()
+            }
+            Err(what) => self.0.left_out(seq, &what),
+        }
     }
 
     /// Entries of every kind that is `wanted`, from `from` on and before `upto`, in the order of the log, until their bytes have
@@ -123,7 +140,7 @@ impl Store {
     ) -> Result<(Vec<StoredEntry>, SeqNo), StoreError> {
         let mut found = Vec::new();
         let upto = upto.min(self.durable());
-        let next = self.walk(from, upto, bytes_max, &wanted, |segment, rows, at| {
+        let next = self.walk(from, upto, bytes_max, Keep::No, &wanted, |segment, rows, at| {
             match stored(segment, rows, at, true) {
                 Ok(entry) => {
                     let bytes = entry.tag.len() + entry.body.len();
@@ -142,6 +159,7 @@ impl Store {
         from: SeqNo,
         upto: SeqNo,
         bytes_max: usize,
+        keep: Keep,
         wanted: &dyn Fn(Kind, Flags) -> bool,
         mut take: impl FnMut(&Segment, Rows<'_>, usize) -> usize,
     ) -> Result<SeqNo, StoreError> {
@@ -150,7 +168,7 @@ impl Store {
         }
         let mut walks = Vec::new();
         for class in self.0.classes.all() {
-            let mut walk = Forwards::new(&self.0, class, from, wanted);
+            let mut walk = Forwards::new(&self.0, class, from, keep, wanted);
             if walk.peek(from)?.is_some() {
                 walks.push(walk);
             }
@@ -187,9 +205,31 @@ impl Shared {
     }
 }
 
+/// The first row whose number is not before `from`.
+fn first_from(rows: Rows<'_>, from: SeqNo) -> usize {
+    let (mut low, mut high) = (0, rows.len());
+    while low < high {
+        let middle = low.midpoint(high);
+        if rows.seq(middle) < from {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+/// Whether blocks that were read go into the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    Yes,
+    No,
+}
+
 /// A walk over a class from an entry to the end.
 struct Forwards<'a> {
     shared: &'a Shared,
+    keep: Keep,
     wanted: &'a dyn Fn(Kind, Flags) -> bool,
     /// Segments that may hold more, the next one last.
     segments: Vec<Arc<Segment>>,
@@ -201,7 +241,13 @@ struct Forwards<'a> {
 }
 
 impl<'a> Forwards<'a> {
-    fn new(shared: &'a Shared, class: Class, from: SeqNo, wanted: &'a dyn Fn(Kind, Flags) -> bool) -> Self {
+    fn new(
+        shared: &'a Shared,
+        class: Class,
+        from: SeqNo,
+        keep: Keep,
+        wanted: &'a dyn Fn(Kind, Flags) -> bool,
+    ) -> Self {
         let mut segments = Vec::new();
         for segment in shared.segments(class).into_iter().rev() {
             let sums = segment.sums();
@@ -215,7 +261,7 @@ impl<'a> Forwards<'a> {
                 break;
             }
         }
-        Self { shared, wanted, segments, current: None, view: None, at: 0 }
+        Self { shared, keep, wanted, segments, current: None, view: None, at: 0 }
     }
 
     /// The number of the next entry from `from` on.
@@ -248,12 +294,13 @@ impl<'a> Forwards<'a> {
                 continue;
             };
             let segment = segment.clone();
-            // Not kept in the cache: readers look for other blocks than those that pass by once.
+            // Readers look for other blocks than those that pass by once.
             self.view = match self.shared.cache.get((segment.id, number)) {
                 Some(view) => Some(view),
+                None if self.keep == Keep::Yes => self.shared.block(&segment, number)?,
                 None => self.shared.read_block(&segment, number, true)?,
             };
-            self.at = 0;
+            self.at = self.view.as_ref().map_or(0, |view| first_from(view.rows(), from));
         }
     }
 

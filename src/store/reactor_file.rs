@@ -1,7 +1,7 @@
-//! What the reactor keeps beside the log: a small file that is written whole.
+//! What the reactor keeps beside the log: a small file that is appended to, and written whole from time to time.
 //!
 //! ```text
-//! REACTOR    text; `reactor::run::ledger` has its form
+//! REACTOR    text; `reactor::run::checkpoint` has its form
 //! ```
 
 use std::sync::atomic::Ordering;
@@ -19,18 +19,43 @@ impl Store {
     }
 
     /// The file of the reactor, if there is one.
-    pub fn reactor_file(&self) -> Result<Option<String>, StoreError> {
+    pub fn reactor_file(&self) -> Result<Option<Vec<u8>>, StoreError> {
         let path = self.0.dir.join(NAME);
-        match std::fs::read_to_string(&path) {
-            Ok(text) => Ok(Some(text)),
+        match std::fs::read(&path) {
+            Ok(bytes) => Ok(Some(bytes)),
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(why) => Err(io_at("read", &path)(why)),
         }
     }
 
-    /// Writes it. Durable when it returns.
+    /// Writes it whole. Durable when it returns.
     pub fn keep_reactor_file(&self, text: &str) -> Result<(), StoreError> {
         let path = self.0.dir.join(NAME);
         self.0.medium.write_whole(&path, text.as_bytes()).map_err(io_at("write", &path))
+    }
+
+    /// Appends to it; fails if it does not end at `offset`. Durable when it returns. After an error any part of it may be there.
+    pub fn append_to_reactor_file(&self, offset: u64, text: &str) -> Result<(), StoreError> {
+        let path = self.0.dir.join(NAME);
+        let append = || {
+            let file = self.0.medium.open_to_write(&path)?;
+            if file.size()? != offset {
+                return Err(std::io::Error::other("it is not as long as it was left"));
+            }
+            file.write_all_at(text.as_bytes(), offset)?;
+            file.sync_data()
+        };
+        append().map_err(io_at("append to", &path))
+    }
+
+    /// Removes it; whether it was there. Durable when it returns.
+    pub fn remove_reactor_file(&self) -> Result<bool, StoreError> {
+        let path = self.0.dir.join(NAME);
+        match self.0.medium.remove_file(&path) {
+            Ok(()) => self.0.medium.sync_dir(&self.0.dir).map_err(io_at("sync", &self.0.dir))?,
+            Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(why) => return Err(io_at("remove", &path)(why)),
+        }
+        Ok(true)
     }
 }

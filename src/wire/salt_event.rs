@@ -349,6 +349,13 @@ fn entry_of<'a>(
     (entry, prints(&entry, seen.answer))
 }
 
+/// The minion that sent an event, if the master put it there: it does so where it fires the whole of what a minion sent, after it has
+/// checked who that is. A list of events in one message is fired without it, and so is what others fire.
+pub fn authenticated(data: &[u8]) -> Option<&str> {
+    let seen = peek(data);
+    seen.id.filter(|_| matches!(seen.cmd, Some("_minion_event" | "_return")))
+}
+
 /// The minion in `salt/minion/<id>/start`, `salt/beacon/<id>/..`, `minion/refresh/<id>`.
 fn minion_of(tag: &[u8]) -> Option<&str> {
     let tag = std::str::from_utf8(tag).ok()?;

@@ -144,7 +144,9 @@ pub(crate) fn lab(port: u16, rules: &str, files: &[(&str, &str)], options: &str)
     let at = dir.path().to_str().unwrap().to_owned();
     std::fs::create_dir_all(dir.path().join("cache")).unwrap();
     std::fs::write(dir.path().join("cache/.root_key"), "the key").unwrap();
-    let master = format!("interface: 127.0.0.1\nret_port: {port}\ncachedir: {at}/cache\nuser: root\nid: m\n");
+    let master = format!(
+        "interface: 127.0.0.1\nret_port: {port}\ncachedir: {at}/cache\nsock_dir: {at}\nuser: root\nid: m\n"
+    );
     std::fs::write(dir.path().join("master"), master).unwrap();
     for (name, text) in files {
         std::fs::write(dir.path().join(name), text).unwrap();
@@ -330,6 +332,30 @@ fn a_kill_while_nobody_is_there_leaves_no_call_that_was_perhaps_made() {
 }
 
 #[test]
+fn a_master_whose_event_bus_was_gone_was_asked_in_vain_until_all_tries_were_used_up() {
+    let port = port_of_nobody();
+    let mut lab = lab(port, "[{'a/*': DIR/a.sls}]", &[("a.sls", LEGACY)], "");
+    lab.tell_one("a/1", "web1");
+    wait_for("a try", || (lab.cellar.counter("master_connects") > 0).then_some(()));
+    // The daemon comes back to a master whose request port is there, and whose publisher is not.
+    lab.cellar.kill();
+    std::fs::remove_file(lab.cellar.dir.path().join("master_event_pub.ipc")).unwrap();
+    let master = FakeMaster::start();
+    lab.has_moved(port, master.port);
+    lab.cellar.restart();
+    wait_for("the master to be away", || {
+        let list = lab.cellar.ask("reactor_list", vec![]);
+        (list["master_away"] == true.into()).then_some(())
+    });
+    assert_eq!(master.asked(), []);
+    lab.bus = FakeBus::in_dir(lab.cellar.dir.path());
+    lab.stream = lab.bus.subscriber();
+    assert_eq!(master.wait(1).len(), 1);
+    wait_for("the record", || (lab.history().len() == 1).then_some(()));
+    assert_eq!(lab.history()[0]["reaction"]["calls"][0]["tries"].as_u64(), Some(1));
+}
+
+#[test]
 fn what_is_killed_in_the_middle_loses_nothing_and_does_nothing_twice_that_must_not_be() {
     // Nobody is there at first.
     let port = port_of_nobody();
@@ -464,4 +490,10 @@ fn the_measures_of_the_whole_reactor_run() {
         serde_json::from_str(&run(&["--wire", "--rate", "200", "--seconds", "1"])).unwrap();
     let requests: Vec<_> = wire.as_array().unwrap().iter().map(|row| row["requests"].as_u64()).collect();
     assert_eq!(requests, [Some(2), Some(20), Some(200)]);
+    // What waits in memory by now, and what waits as a number.
+    let backlog = run(&["--backlog", "3000"]);
+    assert!(backlog.contains("\"waiting\": 3000"), "{backlog}");
+    let isolation: serde_json::Value =
+        serde_json::from_str(&run(&["--isolation", "--rate", "200", "--seconds", "1"])).unwrap();
+    assert_eq!(isolation.as_array().unwrap().len(), 4);
 }

@@ -158,7 +158,7 @@ fn doctor_and_the_start_say_who_reacts() {
     let found = doctor(&lab);
     let [live, written] = &found[..] else { panic!("{found:?}") };
     assert!(live.0 == "warning" && live.1.contains("it only watches"), "{live:?}");
-    assert!(written.0 == "problem" && written.1.contains("/master:6"), "{written:?}");
+    assert!(written.0 == "problem" && written.1.contains("/master:7"), "{written:?}");
     assert!(
         written.1.contains("reactor.shadow: true") && written.1.contains("engines: [saltcellar-reactor]"),
         "{written:?}"
@@ -235,11 +235,12 @@ fn what_salts_own_renderer_is_asked_for_is_counted() {
     let master = FakeMaster::start();
     let options = format!("  python: {python}\n");
     let mut lab = lab(master.port, rules, &[("good.sls", good), ("dies.sls", dies)], &options);
-    for tag in ["a/1", "b/1", "a/2"] {
+    // One after the other, so that one process is enough.
+    for (n, tag) in ["a/1", "b/1", "a/2"].into_iter().enumerate() {
         lab.tell_one(tag, "web1");
+        wait_for("the record", || (lab.history().len() == n + 1).then_some(()));
     }
     assert_eq!(master.wait(2)[1].2, "a/2");
-    wait_for("all to be through", || (lab.open() == 0).then_some(()));
     let count = |name: &str| lab.cellar.counter(name);
     // The file that ends its process is rendered three times, and then fails.
     assert_eq!((count("helper_starts"), count("helper_renders"), count("helper_requests_broken")), (4, 3, 3));
@@ -279,10 +280,11 @@ fn shadow_tells_what_salts_reactor_did_otherwise() {
         ];
         (format!("salt/run/{jid}/new"), map(data))
     };
-    for tag in ["a/same", "a/differs", "n/1", "once/1", "once/2"] {
+    // Differences are listed in the order of our records.
+    for (n, tag) in ["a/same", "a/differs", "n/1", "once/1", "once/2"].into_iter().enumerate() {
         lab.tell_one(tag, "web1");
+        wait_for("the record", || (lab.history().len() == n + 1).then_some(()));
     }
-    wait_for("the records", || (lab.history().len() == 5).then_some(()));
     lab.tell(&[salts("1", "a/same", 1), salts("2", "a/differs", 2)]);
     lab.tell(&[salts("3", "once/1", 1), salts("4", "once/2", 1)]);
     let (found, code) = wait_for("the verdicts", || {
@@ -321,4 +323,59 @@ fn shadow_tells_what_salts_reactor_did_otherwise() {
     assert_eq!(code, Some(0), "before it there was nothing");
     lab.cellar.counted("shadow_differs", 1);
     lab.cellar.counted("shadow_same", 2);
+}
+
+#[test]
+fn a_reactor_that_was_removed_and_put_back_acted_on_what_had_come_in_between() {
+    let master = FakeMaster::start();
+    let mut lab = lab(master.port, RULES, &[("a.sls", LEGACY)], "");
+    lab.tell_one("a/1", "web1");
+    assert_eq!(master.wait(1)[0].2, "a/1");
+    wait_for("the record", || (lab.open() == 0).then_some(()));
+    let with = fs::read_to_string(path(&lab, "c.yaml")).unwrap();
+    let (without, _) = with.split_once("reactor:").unwrap();
+    fs::write(path(&lab, "c.yaml"), without).unwrap();
+    assert!(lab.cellar.terminate());
+    lab.restart();
+    for n in 2..8 {
+        lab.tell_one(&format!("a/{n}"), "web1");
+    }
+    wait_for("the events", || {
+        let found = lab.cellar.ask("events_list", vec![("tag", "a/*".into()), ("limit", 100.into())]);
+        (found["events"].as_array().unwrap().len() == 7).then_some(())
+    });
+    assert!(lab.cellar.log().contains("no reactor is configured"));
+    fs::write(path(&lab, "c.yaml"), with).unwrap();
+    assert!(lab.cellar.terminate());
+    lab.restart();
+    lab.tell_one("a/8", "web1");
+    let asked: Vec<_> = master.wait(2).into_iter().map(|(_, _, tag, ..)| tag).collect();
+    assert_eq!(asked, ["a/1", "a/8"]);
+    wait_for("the record", || (lab.open() == 0).then_some(()));
+    assert_eq!(lab.history().len(), 2);
+}
+
+#[test]
+fn a_checkpoint_whose_end_is_torn_is_read_up_to_there_and_the_log_has_the_rest() {
+    let master = FakeMaster::start();
+    let mut lab = lab(master.port, RULES, &[("a.sls", LEGACY)], "");
+    let checkpoint = path(&lab, "state").join("REACTOR");
+    let whole = fs::read(&checkpoint).unwrap().len();
+    for n in 0..20 {
+        lab.tell_one(&format!("a/{n}"), "web1");
+    }
+    master.wait(20);
+    wait_for("the records", || (lab.open() == 0).then_some(()));
+    // A kill between two seconds, and a write that did not get to its end.
+    let grown = wait_for("something to be appended", || {
+        Some(fs::read(&checkpoint).unwrap()).filter(|bytes| bytes.len() > whole)
+    });
+    assert!(grown.starts_with(b"saltcellar reactor 2\n"));
+    lab.cellar.kill();
+    let end = fs::metadata(&checkpoint).unwrap().len();
+    fs::File::options().write(true).open(&checkpoint).unwrap().set_len(end - 3).unwrap();
+    lab.restart();
+    wait_for("all to be through", || (lab.open() == 0).then_some(()));
+    assert!(lab.cellar.log().contains("incomplete or damaged"));
+    assert_eq!((master.asked().len(), lab.history().len()), (20, 20));
 }

@@ -86,6 +86,20 @@ fn rules_and_files_are_looked_over() {
 }
 
 #[test]
+fn check_looked_at_another_master_than_the_one_of_its_own_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let (master, config) = (master(dir.path()), dir.path().join("c.yaml"));
+    let check = |yaml: &str| {
+        std::fs::write(&config, yaml).unwrap();
+        program().args(["reactor", "check", "--config"]).arg(&config).output().unwrap()
+    };
+    let done = check(&format!("reactor:\n  master: {master}\n"));
+    assert!(stdout(&done).ends_with("2 rules, 4 files, 2 faults\n"), "{}{}", stdout(&done), stderr(&done));
+    let done = check(&format!("reactor:\n  master: {master}\n  rules: [{{a: [/no/such.sls]}}]\n"));
+    assert!(stdout(&done).ends_with("1 rules, 1 files, 1 faults\n"), "{}{}", stdout(&done), stderr(&done));
+}
+
+#[test]
 fn the_helper_runs_no_python_from_the_current_directory_or_the_environment() {
     let python = Path::new("/usr/bin/python3");
     if !python.exists() {

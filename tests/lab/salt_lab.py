@@ -277,7 +277,7 @@ def write_minion(lab, mid, extra):
 # ---------------------------------------------------------------- processes
 def salt_command(lab, name):
     """Through the interpreter, not the script's #! line: that breaks on long paths."""
-    return [os.path.join(lab["bin"], "python"), os.path.join(lab["bin"], name)]
+    return [lab["python"] or os.path.join(lab["bin"], "python"), os.path.join(lab["bin"], name)]
 
 
 def spawn(lab, name, *cmd):
@@ -343,7 +343,7 @@ def env_of(lab):
     return {
         "SALT_LAB_DIR": root, "SALT_RELEASE": lab["release"],
         "SALT_LAB_SOCK_DIR": f"{root}/master/run",
-        "SALT_LAB_ROOT_KEY": f"{root}/master/cache/.{getpass.getuser()}_key",
+        "SALT_LAB_ROOT_KEY": f"{root}/master/cache/.{lab['user']}_key",
         "SALT_LAB_RET_PORT": str(lab["ret_port"]),
         "SALT_CONFIG_DIR": f"{root}/conf",  # read by every salt command
         "PYTHONWARNINGS": "ignore",
@@ -384,8 +384,11 @@ def responds(lab):
 
 
 def start(release=None, minions=2, prefix="lab-", directory=None, master_conf=None, minion_conf=None,
-          module_dirs=(), timeout=90, progress=say, extension=True):
-    """Start a lab and wait until its minions answer. Everything is ended again if that fails."""
+          module_dirs=(), timeout=90, progress=say, extension=True, python=None):
+    """Start a lab and wait until its minions answer. Everything is ended again if that fails.
+
+    `python` is another interpreter with Salt, for a master whose user cannot read the library of the environment's.
+    """
     release = release or default_release()
     venv = ensure_venv(release, progress, extension)
     began = time.monotonic()
@@ -400,6 +403,7 @@ def start(release=None, minions=2, prefix="lab-", directory=None, master_conf=No
         "dir": root, "release": release, "bin": os.path.join(venv, "bin"), "publish_port": publish_port,
         "ret_port": ret_port, "module_dirs": [os.path.abspath(d) for d in module_dirs],
         "minions": [f"{prefix}{i}" for i in range(1, minions + 1)], "procs": {},
+        "user": (master_conf or {}).get("user", getpass.getuser()), "python": python,
     }
     save(lab)
     try:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -80,9 +81,10 @@ class Daemon:
         self.bin = os.environ["SALTCELLAR_BIN"]
         self.socket, self.log = f"{root}/sc.sock", f"{root}/daemon.log"
         self.flags = []  # more of them, for `serve`
+        self.prefix = []  # a command that runs another one, as another user
 
     def start(self):
-        cmd = [self.bin, "serve", "--state-dir", f"{self.root}/state", "--socket", self.socket, "--bus", self.bus,
+        cmd = [*self.prefix, self.bin, "serve", "--state-dir", f"{self.root}/state", "--socket", self.socket, "--bus", self.bus,
                *self.flags]
         env = {k: v for k, v in os.environ.items() if not k.startswith("SALTCELLAR_")}
         with open(self.log, "ab") as log:
@@ -119,7 +121,7 @@ class Daemon:
 
     # what it answers
     def cli(self, *args, check=True):
-        p = procs.run([self.bin, *args, "--socket", self.socket], stdin=subprocess.DEVNULL, timeout=PATIENCE,
+        p = procs.run([*self.prefix, self.bin, *args, "--socket", self.socket], stdin=subprocess.DEVNULL, timeout=PATIENCE,
                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert not check or p.returncode == 0, f"{p.args} ended with {p.returncode}: {p.stderr}"
         return p
@@ -255,6 +257,81 @@ class Lab:
         if not hasattr(self, "framing"):
             self.framing = rawbus.probe(self.sock_dir)["pull"]
         rawbus.fire_as(self.sock_dir, tag, {"_stamp": "2026-01-01T00:00:00.000001", **data}, self.framing).close()
+
+
+class Reactor(Daemon):
+    """A daemon that reacts."""
+
+    def __init__(self, root, bus, **reactor):
+        os.makedirs(root)
+        super().__init__(root, bus)
+        salt_lab.write(f"{root}/c.yaml", json.dumps({"reactor": reactor}))
+        self.flags = ["--config", f"{root}/c.yaml"]
+
+    def said(self, words):
+        with open(self.log, errors="replace") as log:
+            return words in log.read()
+
+    def history(self, tag):
+        return self.json("reactor", "history", "--tag", tag, "--limit", "100")["reactions"]
+
+    def reaction(self, tag, calls=1, seconds=40):
+        """The latest record of what was done about an event with that tag: one with so many calls."""
+        def found():
+            return [row for row in self.history(tag) if len(row["reaction"]["calls"]) == calls]
+        return eventually(f"a reaction to {tag} with {calls} calls", found, seconds)[0]
+
+    def result(self, row, what):
+        def probe():
+            result = self.json("reactor", "show", str(row["seq"]))["results"][0]
+            return result if result and result.get(what) else None
+        return eventually(f"{what} of {row['tag']}", probe, 40)
+
+
+class Live(Lab):
+    """A lab whose minions are started by and by."""
+
+    def configure(self, name, **conf):
+        # A minion whose key is refused would wait for 10 to 20 s, and end.
+        salt_lab.write_minion(self.lab, name, {
+            "loop_interval": 1, "acceptance_wait_time": 1, "rejected_retry": True, **conf})
+
+    def minion(self, name, **conf):
+        self.configure(name, **conf)
+        self.start(name)
+
+    def start(self, name):
+        salt_lab.spawn(self.lab, name, "salt-minion", "-c", f"{self.lab['dir']}/conf-{name}", "--disable-keepalive")
+
+    def master(self):
+        salt_lab.spawn(self.lab, "master", "salt-master", "-c", f"{self.lab['dir']}/conf")
+
+    def kill(self, name):
+        pgid = self.lab["procs"][name]
+        procs.signal_each([pgid], signal.SIGKILL, os.killpg)
+        assert procs.poll(lambda: not procs.alive(pgid), 10)
+
+    def runner(self, fun, *args):
+        """A runner through Salt's own client: `salt-run` without its start."""
+        import salt.config
+        import salt.runner
+        if not hasattr(self, "client"):
+            self.client = salt.runner.RunnerClient(salt.config.master_config(f"{self.lab['dir']}/conf/master"))
+        return self.client.cmd(fun, list(args), print_event=False)
+
+    def let_go(self):
+        if hasattr(getattr(self, "client", None), "destroy"):  # 3008's wants it
+            self.client.destroy()
+
+    def keys(self):
+        """Which minion's key is where."""
+        pki = f"{self.lab['dir']}/master/pki"
+        where = {"accepted": "minions", "pending": "minions_pre", "rejected": "minions_rejected", "denied": "minions_denied"}
+        return {state: sorted(os.listdir(f"{pki}/{name}")) if os.path.isdir(f"{pki}/{name}") else []
+                for state, name in where.items()}
+
+    def is_key(self, name, state):
+        return eventually(f"{name} to be {state}", lambda: name in self.keys()[state], 40)
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,12 @@ no such runner:
     - args:
       - a: 1
 """,
+    "slow.sls": """
+slow:
+  runner.test.sleep:
+    - args:
+      - s_time: 1
+""",
     "own.sls": """
 open:
   runner.shop.open_door:
@@ -39,7 +45,8 @@ open:
 """,
 }
 RULES = {"lab/*/start": "start.sls", "say/*": "say.sls", "orch/*": "orch.sls", "wheel/*": "wheel.sls",
-         "unknown/*": "unknown.sls", "own/*": "own.sls"}
+         "unknown/*": "unknown.sls", "own/*": "own.sls",
+         "slow/*": "slow.sls", "salt/beacon/*/claim/*": "say.sls"}
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +134,32 @@ def test_a_runner_that_does_not_exist_leaves_a_trace(lab, reactor):
     result = reactor.json("reactor", "show", str(row["seq"]))["results"][0]
     # 3008 says nothing at all, the others tell the traceback as the result
     assert not result["seen"] or result.get("success") in (False, None)
+
+
+def test_a_slow_runner_has_no_more_processes_at_once_than_salts_own_pool(lab, reactor):
+    mark = uuid.uuid4().hex
+    for n in range(25):
+        lab.fire(f"slow/{mark}/{n}", {})
+
+    def ended():
+        rows = reactor.json("reactor", "history", "--tag", f"slow/{mark}/*", "--limit", "100")["reactions"]
+        jids = [call["jid"] for row in rows for call in row["reaction"]["calls"]]
+        events = [e for e in reactor.events("--tag", "salt/run/*") if e["tag"].split("/")[2] in jids]
+        done = [e for e in events if e["tag"].endswith("/ret")]
+        return events if len(jids) == 25 and len(done) == 25 else None
+
+    under_way = most = 0
+    for event in eventually("the end of all runners", ended):
+        under_way += {"new": 1, "ret": -1}.get(event["tag"].split("/")[3], 0)
+        most = max(most, under_way)
+    assert 2 <= most <= 10, most
+
+
+def test_a_minion_that_claims_to_be_another_one_is_known_by_its_key(lab, reactor):
+    tag = f"salt/beacon/lab-1/claim/{uuid.uuid4().hex}"
+    lab.salt("lab-2", "event.send", tag, "{word: claimed}")
+    row = reaction(reactor, tag)
+    assert row["minion"] == "lab-2", row
 
 
 def test_requests_of_salt_run_are_answered_and_take_effect(lab, reactor, root):

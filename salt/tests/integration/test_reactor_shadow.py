@@ -45,6 +45,12 @@ nobody there:
   local.test.ping:
     - tgt: no-such-minion
 """,
+    "busy.sls": """
+keep a worker busy:
+  runner.test.sleep:
+    - args:
+      - s_time: 6
+""",
     # Other files for the same events, for our side alone.
     "say2.sls": """
 say {{ data['word'] }}:
@@ -69,6 +75,9 @@ the new way:
 EVENTS = {"shadow/apply": {"id": "lab-1"}, "shadow/say": {"word": "hello"}, "shadow/orch": {"word": "from the event"},
           "shadow/old": {"word": "old"}, "shadow/wheel": {"id": "lab-1"}, "shadow/nobody": {}}
 
+# Runners that Salt's reactor runs at once, and more than it can begin within the window.
+WORKERS, BUSY = 2, 5
+
 
 def rules_of(directory, **others):
     """`reactor:` of a configuration: a rule for each event, its file by its name, or another one."""
@@ -87,7 +96,8 @@ def lab_of_two_reactors(root):
     running = None
     try:
         running = salt_lab.start(directory=f"{root}/sl", minions=1, master_conf={
-            "master_job_cache": "saltcellar", "saltcellar.socket": d.socket, "reactor": rules_of(f"{root}/s")})
+            "master_job_cache": "saltcellar", "saltcellar.socket": d.socket, "reactor_worker_threads": WORKERS,
+            "reactor": [*rules_of(f"{root}/s"), {"busy": [f"{root}/s/busy.sls"]}]})
         salt_lab.write(f"{running['dir']}/srv/salt/works.sls", "it works:\n  test.nop: []\n")
         salt_lab.write(f"{running['dir']}/srv/salt/orch/works.sls",
                        "say it:\n  salt.function:\n    - name: test.arg\n    - tgt: lab-1\n    - arg:\n"
@@ -129,7 +139,7 @@ def seen(d, count):
 def test_salts_own_reactor_and_ours_do_the_same(lab_of_two_reactors):
     lab, d = lab_of_two_reactors
     listed = d.json("reactor", "list")
-    assert listed["shadow"] and len(listed["rules"]) == len(EVENTS), listed
+    assert listed["shadow"] and len(listed["rules"]) == len(EVENTS) + 1, listed
     fire_all(lab)
     # The job for nobody leaves nothing; the orchestration starts a job and a runner, which are no reactions.
     eventually("Salt's reactor has warmed up", lambda: seen(d, len(EVENTS) - 1 + 2))
@@ -144,6 +154,23 @@ def test_salts_own_reactor_and_ours_do_the_same(lab_of_two_reactors):
     assert found["unseen"] == {}, "with the loads of jobs everything is visible"
     assert all(rule["same"] == (rule["rule"] != "shadow/nobody") for rule in found["rules"]), found
     assert not d.json("reactor", "history", "--tag", "shadow/old")["reactions"][0]["reaction"]["calls"][0]["tries"]
+
+
+def test_equal_runners_were_only_ours_and_only_salts_while_salts_workers_were_busy(lab_of_two_reactors):
+    lab, d = lab_of_two_reactors
+    since = now()
+    for _ in range(BUSY):
+        lab.fire("busy", {})
+
+    def judged():
+        found, _ = shadow(d, "--since", since)
+        return found if found["waiting"] == {"ours": 0, "salts": 0} and sum(found["counts"].values()) >= BUSY else None
+    found = eventually("it to be judged", judged)
+    assert (found["counts"]["same"], found["differences"]) == (BUSY, []), found
+    begun = [event["time"] for event in d.events("--tag", "salt/run/*/new", "--since", since)
+             if event["data"]["fun"] == "runner.test.sleep"]
+    first, last = (datetime.datetime.fromisoformat(time.rstrip("Z")) for time in (begun[0], begun[-1]))
+    assert last - first > datetime.timedelta(seconds=WINDOW), "else nothing had to wait"
 
 
 def test_each_difference_is_shown(lab_of_two_reactors, root):
@@ -185,3 +212,21 @@ def test_each_difference_is_shown(lab_of_two_reactors, root):
     d.kill()
     d.start()
     assert shadow(d, "--since", since)[0]["counts"] == counts
+
+
+def test_a_request_to_the_reactor_had_two_answers_in_shadow(lab_of_two_reactors):
+    lab, d = lab_of_two_reactors
+    lab.run("reactor.list")
+
+    def answers():
+        return d.events("--tag", "salt/reactors/manage/list-results")
+    eventually("Salt's own reactor to answer", answers)
+
+    def is_through():
+        # Ours would have answered by the time that it has written down what it did about the request.
+        listed = d.json("reactor", "list")
+        return not listed["behind"] and not listed["open"]
+    eventually("ours to be through with it", is_through)
+    lab.fire("after/the/answers", {})
+    eventually("what was fired before to be stored", lambda: d.events("--tag", "after/the/answers"))
+    assert len(answers()) == 1

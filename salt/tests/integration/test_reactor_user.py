@@ -1,14 +1,18 @@
-"""Salt's Python beside the daemon runs as the master's user, with a configuration that only root can read."""
+"""A master that runs as another user than root: Salt's Python beside the daemon, and the whole reactor, as root and as that user."""
 import json
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
+import sysconfig
+import uuid
 
+import procs
 import pytest
 import salt_lab
-from conftest import Daemon
+from conftest import Daemon, Live, Reactor, eventually
 
 SLS = """
 {% do salt['file.mkdir'](CACHE ~ '/made') %}
@@ -23,19 +27,50 @@ who:
 """
 
 
+def missing(what):
+    assert "CI" not in os.environ, what
+    pytest.skip(what)
+
+
+def as_user(user):
+    """A command that runs another one as that user."""
+    return ["setpriv", "--reset-env", "--reuid", user.pw_name, "--regid", str(user.pw_gid), "--init-groups"]
+
+
+def account(name):
+    """The user of that name, if it may run the Python of this lab and the daemon."""
+    if os.geteuid() != 0:
+        missing("only root can switch users")
+    try:
+        wanted = pwd.getpwnam(name)
+    except KeyError:
+        missing(f"there is no user {name}")
+    for cmd in ([sys.executable, "-c", "import salt"], [os.environ["SALTCELLAR_BIN"], "--version"]):
+        probe = subprocess.run([*as_user(wanted), *cmd], cwd="/", capture_output=True, text=True)
+        if probe.returncode:
+            missing(f"{name} cannot run {cmd[0]}: {probe.stderr[-200:]}")
+    return wanted
+
+
+def python_for(user, place):
+    """An interpreter with Salt whose library that user can read: that of the lab, or one of the system and of the same version."""
+    library = sysconfig.get_path("stdlib")
+    readable = [*as_user(user), "sh", "-c", f"exec 3< {library}/multiprocessing/sharedctypes.py"]
+    if subprocess.run(readable, cwd="/", capture_output=True).returncode == 0:
+        return sys.executable
+    system = f"/usr/bin/python{sysconfig.get_python_version()}"
+    if not os.path.exists(system):
+        missing(f"{user.pw_name} cannot read {library}, and there is no {system}")
+    subprocess.run([system, "-m", "venv", "--without-pip", f"{place}/venv"], check=True)
+    packages = f"lib/python{sysconfig.get_python_version()}/site-packages"
+    salt_lab.write(f"{place}/venv/{packages}/lab.pth", f"{sys.prefix}/{packages}\n")
+    return f"{place}/venv/bin/python"
+
+
 @pytest.fixture
 def user():
-    """A user other than root, that the Python of this lab may be run by."""
-    if os.geteuid() != 0:
-        assert "CI" not in os.environ, "this needs root"
-        pytest.skip("only root can switch users")
-    wanted = pwd.getpwnam("nobody")
-    args = ["setpriv", "--reuid", "nobody", "--regid", str(wanted.pw_gid), "--init-groups", sys.executable, "-c", "import salt"]
-    probe = subprocess.run(args, cwd="/", capture_output=True, text=True)
-    if probe.returncode:
-        assert "CI" not in os.environ, probe.stderr
-        pytest.skip(f"others than root cannot run {sys.executable}: {probe.stderr[-200:]}")
-    return wanted
+    """A user other than root."""
+    return account("nobody")
 
 
 @pytest.fixture
@@ -62,3 +97,80 @@ def test_a_command_in_a_template_ran_as_root_where_salt_runs_it_as_its_user(user
     groups = subprocess.run(["id", "-G", user.pw_name], capture_output=True, text=True, check=True).stdout.strip()
     assert said["calls"][0]["publish"]["arg"] == [user.pw_name, groups, "/", {"n": [1, "two"]}], said
     assert os.stat(f"{place}/cache/made").st_uid == user.pw_uid
+
+
+# Salt's Python is needed for it, a function that the access lists below do not allow, and an argument of the event.
+SAY = """
+say:
+  local.cmd.run:
+    - tgt: lab-1
+    - args:
+      - cmd: echo {{ data['word'] }} {{ salt['cmd.run']('id -un') }}
+"""
+RUN = """
+run:
+  runner.event.send:
+    - args:
+      - tag: ran/{{ data['word'] }}
+      - data: {}
+"""
+WHEEL = """
+finger:
+  wheel.key.finger:
+    - args:
+      - match: lab-1
+"""
+
+
+@pytest.fixture(params=["nobody", "salt"])
+def user_s_master(request, place):
+    """A master of that user, with access lists for another one and a password that lets anybody ping."""
+    wanted = account(request.param)
+    python = python_for(wanted, place)
+    for name, text in (("say", SAY), ("run", RUN), ("wheel", WHEEL)):
+        salt_lab.write(f"{place}/r/{name}.sls", text)
+    running = salt_lab.start(directory=f"{place}/lab", minions=1, master_conf={
+        "user": wanted.pw_name, "engines": ["saltcellar-reactor"],
+        "reactor": [{f"{name}/*": f"{place}/r/{name}.sls"} for name in ("say", "run", "wheel")],
+        "publisher_acl": {"daemon": ["test.*"]}, "sharedsecret": "open sesame",
+        "external_auth": {"sharedsecret": {"daemon": ["test.*", "@runner"]}}}, python=python)
+    try:
+        yield Live(running), wanted
+    finally:
+        procs.signal_each(running["procs"].values(), signal.SIGKILL, os.killpg)
+        salt_lab.stop(running, keep=True)
+
+
+def test_a_master_of_another_user_is_reacted_for_by_root_and_by_that_user(user_s_master, place):
+    lab, user = user_s_master
+    for runner in (None, user):
+        word = uuid.uuid4().hex
+        root = f"{place}/{'root' if runner is None else 'user'}"
+        d = Reactor(root, lab.sock_dir, master=f"{lab.lab['dir']}/conf/master", python=lab.lab["python"])
+        if runner is not None:
+            os.chown(root, user.pw_uid, user.pw_gid)
+            d.prefix = as_user(user)
+        try:
+            d.start()
+            d.wait_for_bus()
+            for kind in ("say", "run", "wheel"):
+                lab.fire(f"{kind}/{word}", {"word": word})
+            job = d.reaction(f"say/{word}")
+            assert job["reaction"]["calls"][0]["outcome"] == "published", job
+            d.result(job, "returned")
+            returns = d.job(job["reaction"]["calls"][0]["jid"])["returns"]
+            assert [(one["minion"], one["return"]) for one in returns] == [("lab-1", f"{word} {user.pw_name}")]
+            eventually("the runner's event", lambda: d.events("--tag", f"ran/{word}"))
+            call = d.reaction(f"wheel/{word}")["reaction"]["calls"][0]
+            assert call["success"] and "lab-1" in call["result"]["minions"], call
+            # others get in by their own doors, and not as far
+            allowed = lab.command("salt", "--out=json", "-a", "sharedsecret", "--username", "daemon", "--password",
+                                  "open sesame", "lab-1", "test.ping")
+            assert salt_lab.documents(allowed.stdout) == [{"lab-1": True}], (allowed.stdout, allowed.stderr)
+            assert lab.run("reactor.list")[0] == {"say/*": f"{place}/r/say.sls"}
+            found = d.cli("doctor", "--master-config", f"{lab.lab['dir']}/conf/master", check=False).stdout
+            assert "does not take the key" not in found, found
+            assert d.stop() == 0
+        finally:
+            if d.running:
+                d.kill()

@@ -39,12 +39,13 @@ pub(super) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let is_over = from >= durable;
     let window = ctx.reactor.as_ref().map_or(REACTOR_SHADOW_WINDOW, Handle::shadow_window);
     let mut w = Writer::new();
-    w.map(5).str("items").array(count).raw(&items);
+    w.map(6).str("items").array(count).raw(&items);
     w.str("next").uint(from.0).str("more").bool(!is_over);
     // With the end of the log the present is reached: whatever has been waited for long enough will not come.
     let reached = if is_over { Some(ctx.clock.now()) } else { seen };
     w.str("reached").int(reached.unwrap_or_default().0);
     w.str("window_s").uint(window.as_secs());
+    w.str("workers").uint(ctx.reactor.as_ref().map_or(0, Handle::salts_workers) as u64);
     Ok(w.into_bytes())
 }
 

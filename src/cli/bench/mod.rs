@@ -4,11 +4,13 @@
 //! over its socket. The load is a pure function of the seed. Whatever can be compared with physics is, in the
 //! same run: see [`yardstick`].
 
+mod backlog;
 mod child;
 mod corpus;
 mod doors;
 mod driver;
 mod ingest;
+mod isolation;
 mod load;
 #[cfg(test)]
 mod measure;

@@ -47,12 +47,21 @@ pub(in crate::cli) struct Args {
     /// The whole way instead: events into the log at --rate, and the requests at a master that is played
     #[arg(long, conflicts_with = "only")]
     wire: bool,
-    /// Events per second, for --wire
+    /// Events per second, for --wire and --isolation
     #[arg(long, value_name = "EVENTS", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
     /// Memory over so many events instead; fails if it grows
     #[arg(long, value_name = "EVENTS", conflicts_with_all = ["only", "wire"])]
     soak: Option<u64>,
+    /// Latency beside a rule that is throttled, slow or failing instead, at --rate
+    #[arg(long, conflicts_with_all = ["only", "wire", "soak"])]
+    isolation: bool,
+    /// So many events while the master is down instead; fails if they are lost, repeated or out of order
+    #[arg(long, value_name = "EVENTS", conflicts_with_all = ["only", "wire", "soak", "isolation"])]
+    backlog: Option<u64>,
+    /// Fail if another rule delays reactions by over 50 ms (--isolation), or memory exceeds 200 MB (--backlog)
+    #[arg(long)]
+    check: bool,
     /// Make the temporary files in this directory
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -89,6 +98,14 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
     if let Some(events) = args.soak {
         super::soak::run(&mut out, root, events)?;
+        return Ok(out.flush()?);
+    }
+    if args.isolation {
+        super::isolation::run(&mut out, root, args.rate, time, args.check)?;
+        return Ok(out.flush()?);
+    }
+    if let Some(events) = args.backlog {
+        super::backlog::run(&mut out, root, events, args.check)?;
         return Ok(out.flush()?);
     }
     let mut rows = Vec::new();

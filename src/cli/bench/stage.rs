@@ -159,6 +159,13 @@ impl Stage {
         self.wait("the store", |stage| stage.sent - stage.answered.load(Ordering::Relaxed) < UNANSWERED_MAX)
     }
 
+    /// Waits until all events are in the log, and the reactor has read it.
+    pub(super) fn wait_until_read(&self) -> anyhow::Result<()> {
+        self.wait("the log to be read", |stage| {
+            stage.answered.load(Ordering::Relaxed) == stage.sent && stage.handle.status().behind == 0
+        })
+    }
+
     /// Waits until nothing is left to do.
     pub(super) fn wait_until_through(&self) -> anyhow::Result<()> {
         self.wait("the reactions", |stage| {
@@ -271,8 +278,17 @@ pub(super) fn own_cpu_s() -> anyhow::Result<f64> {
 
 /// Megabytes of memory that this process holds.
 pub(super) fn own_rss_mb() -> anyhow::Result<f64> {
+    memory_mb("VmRSS:")
+}
+
+/// The most that it has held.
+pub(super) fn peak_rss_mb() -> anyhow::Result<f64> {
+    memory_mb("VmHWM:")
+}
+
+fn memory_mb(name: &str) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string("/proc/self/status").context("read /proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
-    let kb: f64 = line.trim().trim_end_matches(" kB").parse().context("read VmRSS")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    let kb: f64 = line.trim().trim_end_matches(" kB").parse().with_context(|| format!("read {name}"))?;
     Ok(kb / 1024.0)
 }

@@ -142,7 +142,7 @@ fn measure(root: &Path, one_of: usize, rate: u32, time: Duration) -> anyhow::Res
 }
 
 /// A value of a sorted list.
-fn share(sorted: &[f64], thousandth: usize) -> f64 {
+pub(super) fn share(sorted: &[f64], thousandth: usize) -> f64 {
     let place = sorted.len().saturating_sub(1) * thousandth / 1000;
     sorted.get(place).copied().unwrap_or(0.0)
 }

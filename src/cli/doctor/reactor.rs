@@ -14,6 +14,7 @@ use crate::limits::LIST_ROWS_MAX;
 
 const CHECK: &str = "reactor";
 const REACTIONS: &str = "reactions";
+const LOOPS: &str = "reactor.loops";
 
 /// How far back reactions that failed are looked for.
 const DAYS: i64 = 7;
@@ -62,6 +63,9 @@ pub(super) fn look(found: &mut Findings, client: &mut Client, config: &Config) {
             format!("{who}: {rules} rules, {behind} events behind, {unstored} not stored yet, {open} open");
         found.say(CHECK, Verdict::Ok, words);
     }
+    if let Err(error) = limited(found, client) {
+        found.say(LOOPS, Verdict::Problem, format!("cannot list reactions: {error}"));
+    }
     if let Err(error) = failed(found, client, is("shadow")) {
         found.say(REACTIONS, Verdict::Problem, format!("cannot list reactions: {error}"));
     }
@@ -95,6 +99,33 @@ fn actors(found: &mut Findings, reactor: &Json) {
     if let Some(blocked) = blocked {
         found.say(CHECK, Verdict::Problem, format!("it does not act: {blocked}"));
     }
+}
+
+/// Reactions that were left out because their rule is taken for a loop: by `depth_max`, or by its `budget`.
+fn limited(found: &mut Findings, client: &mut Client) -> Result<(), ClientError> {
+    let since = Clock::real().now().0.saturating_sub(DAYS * 86_400_000_000);
+    let pairs = [("state", "left".into()), ("limit", Value::from(LIST_ROWS_MAX)), ("since", since.into())];
+    let answer = ask::call(client, "reactor_history", pairs)?;
+    let rows = answer.get("reactions").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
+    for (why, option) in [("depth", "reactor.depth_max"), ("budget", "budget")] {
+        let is_of = |row: &&Json| row.get("reaction").is_some_and(|record| text(record, "why") == why);
+        let these: Vec<&Json> = rows.iter().filter(is_of).collect();
+        let Some(latest) = these.first() else { continue };
+        let rules = latest.get("reaction").and_then(|record| record.get("rules")).and_then(Json::as_array);
+        let rules: Vec<_> = rules.into_iter().flatten().filter_map(Json::as_str).collect();
+        let (count, tag, rules) = (these.len(), text(latest, "tag"), rules.join(", "));
+        let words = format!(
+            "`{option}` stopped at least {count} reactions of the last {DAYS} days; the latest is to {tag}, of rules {rules}"
+        );
+        let advice = Advice {
+            why: "reactions cause the events that they are reactions to, or a rule has more to do than expected".to_owned(),
+            write: format!(
+                "`saltcellar reactor history --state left` lists them; mend the rule, or raise `{option}` if this is wanted"
+            ),
+        };
+        found.advise(LOOPS, Verdict::Warning, words, advice);
+    }
+    Ok(())
 }
 
 /// Reactions that failed, wholly or in part, and were not done since.

@@ -4,13 +4,14 @@ use serde_json::{Value as Json, json};
 
 use super::super::Global;
 use super::super::output::{Format, Output, plain};
-use super::SaltArgs;
+use super::{Chosen, SaltArgs};
 use crate::model::{Note, NoteLevel};
 use crate::reactor::{Pipeline, Rules, Salt, Unusable, resolve};
 use crate::sls::Value;
 
 pub(super) const EXAMPLES: &str = "\
-Reads the master's configuration as Salt does, finds the files that the rules refer to, and compiles each. What only an \
+Reads the configuration of the master (or minion) of saltcellar's own configuration, or of the one given, as Salt does; \
+`reactor.rules` take the place of its rules. Finds the files that the rules refer to, and compiles each. What only an \
 event can show (an undefined variable, a target that is no YAML) is shown by `reactor test`.
 
 Examples:
@@ -64,9 +65,11 @@ impl State {
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let master = args.salt.master();
-    let salt = args.salt.salt();
+    let Chosen { master, rules, salt } = args.salt.choose(global)?;
     let pipeline = Pipeline::new(&master, salt.clone());
+    if let Some(rules) = &rules {
+        pipeline.set_rules(rules);
+    }
     let mut notes = master.notes.clone();
     if !master.files.contains(&master.conf_file) {
         let path = master.conf_file.display();

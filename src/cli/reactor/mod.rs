@@ -10,12 +10,16 @@ mod show;
 mod test;
 mod why;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+
+use anyhow::Context as _;
 
 use super::Global;
 use crate::config::salt_master::{Role, SALT_MASTER_FILE, SALT_PYTHON, SaltMaster};
+use crate::config::{Config, Surroundings};
 use crate::reactor::{Helper, HelperOptions, NoSalt, Salt};
+use crate::sls;
 
 pub(super) use self::check::Broken;
 pub(super) use self::history::failures;
@@ -57,9 +61,10 @@ pub(super) enum Reactor {
 /// Which Salt.
 #[derive(clap::Args)]
 struct SaltArgs {
-    /// The Salt master's configuration file
-    #[arg(long, value_name = "FILE", default_value = SALT_MASTER_FILE)]
-    master_config: PathBuf,
+    /// The Salt master's configuration file [default: `reactor.master` or `reactor.minion` of saltcellar's own configuration, or else
+    /// /etc/salt/master]
+    #[arg(long, value_name = "FILE")]
+    master_config: Option<PathBuf>,
     /// A minion's configuration file instead, for a minion's reactor (`reactor.minion`)
     #[arg(long, value_name = "FILE", conflicts_with = "master_config")]
     minion_config: Option<PathBuf>,
@@ -85,20 +90,40 @@ impl PythonArgs {
     }
 }
 
+/// The Salt that the flags name, or else saltcellar's own configuration.
+struct Chosen {
+    master: SaltMaster,
+    /// `reactor.rules`, which take the place of the master's own.
+    rules: Option<sls::Value>,
+    salt: Arc<dyn Salt>,
+}
+
 impl SaltArgs {
-    fn whose(&self) -> (Role, &Path) {
-        let minion = self.minion_config.as_deref().map(|path| (Role::Minion, path));
-        minion.unwrap_or((Role::Master, &self.master_config))
+    fn choose(&self, global: &Global) -> anyhow::Result<Chosen> {
+        let named = match (&self.master_config, &self.minion_config) {
+            (_, Some(path)) => Some((Role::Minion, path.clone())),
+            (Some(path), None) => Some((Role::Master, path.clone())),
+            (None, None) => None,
+        };
+        let (role, path, rules, python) = if let Some((role, path)) = named {
+            (role, path, None, None)
+        } else {
+            let config = Config::load(&global.given(), &Surroundings::of_process())
+                .context("read the configuration")?
+                .reactor;
+            let of_whom = config.of_whom().map(|(role, path, _)| (role, path.to_owned()));
+            let (role, path) = of_whom.unwrap_or((Role::Master, PathBuf::from(SALT_MASTER_FILE)));
+            (role, path, config.rules, config.python)
+        };
+        let master = SaltMaster::read_as(&path, role);
+        let salt = self.salt(&master, python);
+        Ok(Chosen { master, rules, salt })
     }
 
-    fn master(&self) -> SaltMaster {
-        let (role, path) = self.whose();
-        SaltMaster::read_as(path, role)
-    }
-
-    fn salt(&self) -> Arc<dyn Salt> {
-        let Some(python) = self.python.python() else { return Arc::new(NoSalt) };
-        let mut options = HelperOptions::of_daemon(python, &self.master());
+    fn salt(&self, master: &SaltMaster, configured: Option<PathBuf>) -> Arc<dyn Salt> {
+        let python = self.python.salt_python.clone().or(configured).or_else(|| self.python.python());
+        let Some(python) = python else { return Arc::new(NoSalt) };
+        let mut options = HelperOptions::of_daemon(python, master);
         // Nothing is sent, so whoever is not root may try files as themselves.
         options.user = options.user.filter(|_| rustix::process::geteuid().is_root());
         Arc::new(Helper::new(options))

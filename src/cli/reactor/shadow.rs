@@ -35,7 +35,7 @@ pub(in crate::cli) struct Args {
 
 pub(super) const EXAMPLES: &str = "\
 Holds what our reactor would have called against what Salt's own reactor called, while ours was in shadow, out of the \
-log. `only ours`: Salt did nothing like it within reactor.shadow_window after the event. `only Salt's`: no rule of ours \
+log. While Salt's reactor runs as many runners as it can (reactor_worker_threads), the window of the others goes on. `only ours`: Salt did nothing like it within reactor.shadow_window after the event. `only Salt's`: no rule of ours \
 wanted it, or one did and is kept from it, by `once_per`, `debounce`, `rate`, `budget` or `allow`, which is then said. \
 `ours failed`: our rendering failed, with file, line and cause; Salt's call in its place is shown, if one can be seen. `differs`: in the fields shown. `unseen`: nothing of Salt's side can be seen, as with `caller`. A job shows \
 whether a reactor published it only where saltcellar is the master's job cache; without, jobs that ours has nothing like \
@@ -170,7 +170,9 @@ fn read(client: &mut Client, since: Micros, until: Micros, report: &mut Report) 
         let of = |name| ask::field(&page, name);
         let window_s = of("window_s").and_then(Value::as_u64).ok_or_else(|| odd("no window"))?;
         let window = std::time::Duration::from_secs(window_s);
-        let comparer = comparer.get_or_insert_with(|| Comparer::new(window, since, until));
+        let workers = of("workers").and_then(Value::as_u64).and_then(|workers| usize::try_from(workers).ok());
+        let workers = workers.ok_or_else(|| odd("no workers"))?;
+        let comparer = comparer.get_or_insert_with(|| Comparer::new(window, workers, since, until));
         for item in of("items").and_then(Value::as_array).ok_or_else(|| odd("no items"))? {
             let item = value(item).as_ref().and_then(Item::from_value).ok_or_else(|| odd("an odd item"))?;
             comparer.take(item, &mut |verdict| report.note(verdict));

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 
 use super::super::Global;
 use super::super::output::{Format, Output, plain};
-use super::SaltArgs;
+use super::{Chosen, SaltArgs};
 use crate::model::NoteLevel;
 use crate::reactor::{Body, Detail, Outcome, Pipeline, Worker, decode, encode, encode_map};
 use crate::sls::value::Key;
@@ -40,8 +40,8 @@ pub(in crate::cli) struct Args {
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let data: Json = serde_json::from_str(&args.data).context("read --data as JSON")?;
     let data = decode(&data);
-    let master = args.salt.master();
-    let pipeline = Pipeline::new(&master, args.salt.salt());
+    let Chosen { master, salt, .. } = args.salt.choose(global)?;
+    let pipeline = Pipeline::new(&master, salt);
     let mut rule = Map::new();
     rule.insert(Key::from("*"), Value::List(vec![args.file.as_str().into()]));
     pipeline.set_rules(&Value::List(vec![Value::Map(rule)]));

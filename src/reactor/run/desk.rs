@@ -1,30 +1,35 @@
 //! The desk: what waits for a worker, and whose turn it is.
 //!
-//! Events of one minion lie in one lane, in order; only the first of a lane is worked on, and the next begins when it is through,
-//! however often it has to be tried. Lanes do not wait for one another. A rule has no more reactions under way than its
-//! `concurrency`, so that a slow one leaves workers to the others.
+//! Rules that are rendered together have queues of their own ([`super::queues`]), and take turns: what one of them has waiting, or
+//! waits for, keeps no other one waiting. Events of one minion, or without one, are in order among those that the same rules take; the
+//! option `order` changes that. A rule has no more reactions under way than its `concurrency`, so that a slow one leaves workers to
+//! the others.
 //!
-//! Pure: whoever asks brings the time.
+//! An event that waits is a sequence number unless there is room for more. So the follower never waits for a rule.
+//!
+//! Pure: the caller gives the time.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
-use std::time::Duration;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Event;
+use super::queues::{Item, RuleQueues, Rules};
 use super::record::Made;
+use super::runners::Runners;
 use super::throttle::{Start, Throttles};
 use super::{Reacted, SeqNo, micros};
 use crate::clock::Micros;
-use crate::limits::{REACTOR_BODIES_BYTES, REACTOR_TASKS_MAX};
-use crate::model::RuleOptions;
+use crate::limits::{REACTOR_BODIES_BYTES, REACTOR_TASKS_MAX, REACTOR_WAITING_MAX};
+use crate::model::{ReactorSettings, RuleOptions, RuleOrder, secret_seed};
 
 /// Rules that are to react to an event.
 #[derive(Debug)]
 pub struct Task {
-    /// The event. Its body may have been left in the log.
+    /// The event. A replay of calls needs none of its data.
     pub event: Event,
-    /// Is the body here?
-    pub loaded: bool,
     /// The rules.
     pub rules: Vec<Arc<str>>,
     /// How many rules took the event.
@@ -64,96 +69,113 @@ pub struct Progress {
     pub unsure: bool,
     /// The log has it that the next one begins, and may have been made.
     pub begun: bool,
+    /// Entries before it were in the log when the next one was sent first.
+    pub since: SeqNo,
+    /// The next one was sent, is not sent again, and there is no answer.
+    pub unanswered: Option<Unanswered>,
 }
 
-impl Task {
-    fn lane(&self) -> LaneKey {
-        if self.event.minion.is_empty() {
-            LaneKey::Alone(self.event.seq)
-        } else {
-            LaneKey::Minion(self.event.minion.clone())
-        }
+/// A call that was sent once and got no answer.
+#[derive(Debug)]
+pub struct Unanswered {
+    /// Why there is none.
+    pub why: String,
+    /// Until then the log is searched for proof that it was carried out.
+    pub until: Micros,
+    /// The end of the log at that time; the search is over once the log was read up to it.
+    pub end: Option<SeqNo>,
+}
+
+impl Progress {
+    /// The calls of an event that has just been rendered.
+    pub fn of(event: &Event, began: Micros, reacted: Reacted, unsure: bool) -> Self {
+        let (made, since) = (Vec::new(), event.seq);
+        Self { began, reacted, made, tries: 0, unsure, begun: false, since, unanswered: None }
     }
 
-    /// Whose concurrency it counts for.
-    fn group(&self) -> Arc<str> {
-        self.rules.first().cloned().unwrap_or_default()
-    }
-
-    fn bytes(&self) -> usize {
-        if self.loaded { self.event.body.len() } else { 0 }
+    /// A call is over; the next one has not been tried, unless that was before the daemon was started.
+    pub fn over(&mut self, made: Made, task: &Task) {
+        self.made.push(made);
+        (self.tries, self.unsure, self.begun) = (0, task.resumed, false);
+        (self.since, self.unanswered) = (task.event.seq, None);
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum LaneKey {
-    Minion(String),
-    /// About no minion: it waits for nobody.
-    Alone(SeqNo),
-}
-
-/// What a worker does next.
+/// The next action of a worker.
 #[derive(Debug)]
 pub enum Turn {
-    /// This; then [`Desk::done`] or [`Desk::again`].
-    Run(Task, Place),
-    /// Write down that nothing is done about it. It is off the desk.
-    Leave(Task, &'static str),
+    /// This; then [`Desk::done`], or one of the ways to give it back.
+    Run(Item, Place),
     /// Nothing until then, or until something comes.
     Wait(Option<Micros>),
 }
 
-/// Where a task came from.
+/// Where an item came from.
 #[derive(Debug)]
 pub struct Place {
-    lane: LaneKey,
-    group: Arc<str>,
-    bytes: usize,
+    id: u32,
+    key: u64,
+    /// Its rules, as they were when it came.
+    pub rules: Rules,
+    /// How they run by now.
+    pub options: Arc<RuleOptions>,
 }
 
-/// A rule with a pause, and a minion.
-type Quiet = (Arc<str>, String);
+/// Rules with a pause, and a minion.
+type Quiet = (Rules, u64);
 
 /// See the top of the file.
 #[derive(Debug, Default)]
 pub struct Desk {
-    lanes: HashMap<LaneKey, VecDeque<Task>>,
-    ready: VecDeque<LaneKey>,
-    /// Lanes whose first task waits for a time.
-    parked: BTreeMap<(Micros, u64), LaneKey>,
-    /// Lanes whose first task waits for one of its rule to be through.
-    blocked: HashMap<Arc<str>, VecDeque<LaneKey>>,
-    running: HashMap<Arc<str>, u32>,
-    /// Lanes whose first task is with a worker.
-    under_way: HashSet<LaneKey>,
+    settings: Arc<ReactorSettings>,
+    ids: HashMap<Rules, u32>,
+    queues: BTreeMap<u32, RuleQueues>,
+    next_id: u32,
+    /// Whose turn it was last.
+    last: u32,
+    /// Queues whose first item waits for a time.
+    parked: BTreeMap<(Micros, u64), (u32, u64)>,
     /// Events of minions that are not quiet yet, by the time at which they will have been.
     quiet: BTreeMap<(Micros, u64), Quiet>,
-    held: HashMap<Quiet, ((Micros, u64), Task)>,
+    held: HashMap<Quiet, ((Micros, u64), Item)>,
     throttles: Throttles,
+    /// Runners under way.
+    pub runners: Runners,
+    is_away: bool,
     waiting: usize,
+    tasks: usize,
     bytes: usize,
     stamp: u64,
 }
 
+fn hash_of(minion: &str) -> u64 {
+    xxh3_64_with_seed(minion.as_bytes(), secret_seed())
+}
+
 impl Desk {
-    /// Tasks that are on the desk, those under way among them.
+    /// These settings hold from now on, also for what waits.
+    pub fn configure(&mut self, settings: Arc<ReactorSettings>) {
+        self.runners.limit(settings.runners);
+        for queues in self.queues.values_mut() {
+            queues.options = settings.options_of(&queues.rules).clone();
+            queues.until = None;
+        }
+        self.settings = settings;
+    }
+
+    /// Items that wait or are with a worker.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
     /// Is there room for another event?
     pub fn has_room(&self) -> bool {
-        self.waiting < REACTOR_TASKS_MAX
-    }
-
-    /// Is there room for another body? Else it stays in the log until its turn comes.
-    pub fn has_room_for(&self, bytes: usize) -> bool {
-        self.bytes + bytes <= REACTOR_BODIES_BYTES
+        self.waiting < REACTOR_WAITING_MAX
     }
 
     /// Is there work for another worker?
     pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+        self.queues.values().any(|queues| queues.has_next(&self.runners, self.is_away))
     }
 
     /// An event of a minion was the first that counts for a rule, before the daemon was started.
@@ -161,44 +183,82 @@ impl Desk {
         self.throttles.note(options, minion, at);
     }
 
-    /// Puts a task on the desk; what is left out therefore, and why. In shadow nothing waits for quiet that would be later than the
-    /// window of the comparison.
-    pub fn offer(
-        &mut self,
-        task: Task,
-        now: Micros,
-        shadow: Option<Duration>,
-    ) -> Option<(Task, &'static str)> {
-        let options = task.options.clone();
+    /// Puts a task on the desk; what is left out therefore, with its rules and the reason. In shadow nothing waits for quiet that would
+    /// be later than the window of the comparison.
+    pub fn offer(&mut self, task: Task, now: Micros) -> Option<(Rules, Item, &'static str)> {
+        let (rules, options) = (Rules::from(&*task.rules), task.options.clone());
         // By the time of the event, so that it does not matter when it is looked at: also after a start.
         if task.replay.is_none() && !self.throttles.is_first(&options, &task.event.minion, task.event.at) {
-            return Some((task, "once"));
+            return Some((rules, task.into(), "once"));
         }
         let Some(pause) = options.debounce.filter(|_| task.replay.is_none()) else {
             self.put(task);
             return None;
         };
-        if shadow.is_some_and(|window| pause > window) {
-            return Some((task, "quiet"));
+        if self.settings.compares().is_some_and(|window| pause > window) {
+            return Some((rules, task.into(), "quiet"));
         }
+        let key = (rules, hash_of(&task.event.minion));
+        let item = self.fitted(task, true);
         self.waiting += 1;
-        self.bytes += task.bytes();
-        let key = (options.rule.clone(), task.event.minion.clone());
-        let pause = micros(pause);
-        let due = (Micros(now.0.saturating_add(pause)), self.next_stamp());
+        let due = (Micros(now.0.saturating_add(micros(pause))), self.next_stamp());
         self.quiet.insert(due, key.clone());
-        let (was_due, before) = self.held.insert(key, (due, task))?;
+        let (was_due, before) = self.held.insert(key.clone(), (due, item))?;
         self.quiet.remove(&was_due);
         self.waiting -= 1;
-        self.bytes -= before.bytes();
-        Some((before, "quiet"))
+        self.is_taken(&before);
+        Some((key.0, before, "quiet"))
     }
 
     /// Puts a task on the desk that no throttle keeps waiting.
     pub fn put(&mut self, task: Task) {
+        let (id, key) =
+            self.place_of(&Rules::from(&*task.rules), hash_of(&task.event.minion), task.event.seq);
+        let has_room = self.queues.get(&id).is_some_and(|queues| queues.has_room(key));
+        let item = self.fitted(task, has_room);
         self.waiting += 1;
-        self.bytes += task.bytes();
-        self.queue(task);
+        if let Some(queues) = self.queues.get_mut(&id) {
+            queues.push(key, item);
+        }
+    }
+
+    /// The queues of these rules, and the one among them.
+    fn place_of(&mut self, rules: &Rules, minion: u64, seq: SeqNo) -> (u32, u64) {
+        let id = self.ids.get(rules).copied().unwrap_or_else(|| {
+            self.next_id = self.next_id.wrapping_add(1);
+            let options = self.settings.options_of(rules).clone();
+            self.queues.insert(self.next_id, RuleQueues::new(rules.clone(), options));
+            self.ids.insert(rules.clone(), self.next_id);
+            self.next_id
+        });
+        let order = self.queues.get(&id).map(|queues| queues.options.order).unwrap_or_default();
+        let key = match order {
+            RuleOrder::Rule => 0,
+            RuleOrder::Minion => minion,
+            RuleOrder::None => seq.0,
+        };
+        (id, key)
+    }
+
+    /// A task in memory if there is room for it, else by its number.
+    fn fitted(&mut self, task: Task, has_room: bool) -> Item {
+        let fits = has_room
+            && self.tasks < REACTOR_TASKS_MAX
+            && self.bytes + task.event.body.len() <= REACTOR_BODIES_BYTES;
+        let item = Item::from(task);
+        let item = if fits { item } else { item.unloaded() };
+        self.is_kept(&item);
+        item
+    }
+
+    fn is_kept(&mut self, item: &Item) {
+        let (tasks, bytes) = item.load();
+        (self.tasks, self.bytes) = (self.tasks + tasks, self.bytes + bytes);
+    }
+
+    fn is_taken(&mut self, item: &Item) {
+        let (tasks, bytes) = item.load();
+        (self.tasks, self.bytes) = (self.tasks - tasks, self.bytes - bytes);
     }
 
     fn next_stamp(&mut self) -> u64 {
@@ -206,133 +266,122 @@ impl Desk {
         self.stamp
     }
 
-    fn queue(&mut self, task: Task) {
-        let key = task.lane();
-        let lane = self.lanes.entry(key.clone()).or_default();
-        lane.push_back(task);
-        // A lane is in one of the lists, or under way, as long as it is there at all.
-        if lane.len() == 1 && !self.under_way.contains(&key) {
-            self.ready.push_back(key);
+    /// The next thing to do. Rules take turns.
+    pub fn next(&mut self, now: Micros) -> Turn {
+        self.release(now);
+        let behind = self.queues.range((Bound::Excluded(self.last), Bound::Unbounded));
+        let mut in_turn = behind.chain(self.queues.range(..=self.last));
+        let found = in_turn.find(|(_, queues)| queues.has_next(&self.runners, self.is_away));
+        let Some(id) = found.map(|(id, _)| *id) else { return Turn::Wait(self.next_at()) };
+        let taken = self.queues.get_mut(&id).and_then(|queues| {
+            let (key, item) = queues.take(&mut self.runners, self.is_away)?;
+            Some((item, Place { id, key, rules: queues.rules.clone(), options: queues.options.clone() }))
+        });
+        let Some((mut item, place)) = taken else { return Turn::Wait(self.next_at()) };
+        self.last = id;
+        self.is_taken(&item);
+        if let Item::Task(task) = &mut item {
+            task.options = place.options.clone();
         }
+        Turn::Run(item, place)
     }
 
-    /// The next thing to do. In shadow, with this window of the comparison, nothing waits for a `rate`: Salt's reactor does not, and what
-    /// would be later than the window is left out.
-    pub fn next(&mut self, now: Micros, shadow: Option<Duration>) -> Turn {
+    /// Lets go on what has waited for a time that has come.
+    fn release(&mut self, now: Micros) {
         while let Some(entry) = self.quiet.first_entry()
             && entry.key().0 <= now
         {
-            let key = entry.remove();
-            if let Some((_, task)) = self.held.remove(&key) {
-                self.queue(task);
+            let held = entry.remove();
+            if let Some((_, item)) = self.held.remove(&held) {
+                let (id, key) = self.place_of(&held.0, held.1, item.seq());
+                if let Some(queues) = self.queues.get_mut(&id) {
+                    queues.push(key, item);
+                }
             }
         }
         while let Some(entry) = self.parked.first_entry()
             && entry.key().0 <= now
         {
-            let key = entry.remove();
-            self.ready.push_back(key);
-        }
-        while let Some(key) = self.ready.pop_front() {
-            let Some(lane) = self.lanes.get_mut(&key) else { continue };
-            let Some(task) = lane.front() else { continue };
-            let group = task.group();
-            let running = self.running.entry(group.clone()).or_default();
-            if *running >= task.options.concurrency {
-                self.blocked.entry(group).or_default().push_back(key);
-                continue;
-            }
-            // A task that was begun has passed its throttles, and one that is left out was kept back by one.
-            let start = if task.progress.is_some() || task.left.is_some() {
-                Start::Go
-            } else if let Some(window) = shadow {
-                match self.throttles.would_start(&task.options, now) {
-                    Some(at) if at.0 - task.event.at.0 > micros(window) => Start::TooLate,
-                    Some(_) => Start::Go,
-                    None => Start::OverBudget,
-                }
-            } else {
-                self.throttles.start(&task.options, now)
-            };
-            match start {
-                Start::At(at) => {
-                    let stamp = self.next_stamp();
-                    self.parked.insert((at, stamp), key);
-                }
-                Start::OverBudget | Start::TooLate => {
-                    let Some(task) = lane.pop_front() else { continue };
-                    self.waiting -= 1;
-                    self.bytes -= task.bytes();
-                    self.go_on(key);
-                    return Turn::Leave(task, if start == Start::TooLate { "rate" } else { "budget" });
-                }
-                Start::Go => {
-                    *running += 1;
-                    let Some(task) = lane.pop_front() else { continue };
-                    let bytes = task.bytes();
-                    self.under_way.insert(key.clone());
-                    return Turn::Run(task, Place { lane: key, group, bytes });
-                }
+            let (id, key) = entry.remove();
+            if let Some(queues) = self.queues.get_mut(&id) {
+                queues.unpark(key);
             }
         }
-        Turn::Wait(self.next_at())
+        for queues in self.queues.values_mut() {
+            queues.until = queues.until.filter(|until| *until > now);
+        }
     }
 
     /// The time for which the first of those waits that wait for one.
     pub fn next_at(&self) -> Option<Micros> {
         let first = |times: Option<&(Micros, u64)>| times.map(|(at, _)| *at);
-        [first(self.parked.keys().next()), first(self.quiet.keys().next())].into_iter().flatten().min()
+        let throttled = self.queues.values().filter_map(RuleQueues::begins_at).min();
+        let times = [first(self.parked.keys().next()), first(self.quiet.keys().next()), throttled];
+        times.into_iter().flatten().min()
     }
 
-    /// A lane whose first task is through goes on, or goes away.
-    fn go_on(&mut self, key: LaneKey) {
-        match self.lanes.get(&key) {
-            Some(lane) if !lane.is_empty() => self.ready.push_back(key),
-            _ => drop(self.lanes.remove(&key)),
+    /// Lets a reaction begin, by the throttles of its rule. In shadow nothing waits for a `rate`: Salt's reactor does not, and what would
+    /// be later than the window of the comparison is left out.
+    pub fn start(&mut self, task: &Task, now: Micros) -> Start {
+        let rule = task.rules.first().cloned().unwrap_or_default();
+        let Some(window) = self.settings.compares() else {
+            return self.throttles.start(&rule, &task.options, now);
+        };
+        match self.throttles.would_start(&rule, &task.options, now) {
+            Some(at) if at.0 - task.event.at.0 > micros(window) => Start::TooLate,
+            Some(_) => Start::Go,
+            None => Start::OverBudget,
         }
     }
 
-    /// One less of a rule is under way.
-    fn release(&mut self, group: &Arc<str>) {
-        if let Some(running) = self.running.get_mut(group) {
-            *running -= 1;
-            if *running == 0 {
-                self.running.remove(group);
-            }
-        }
-        if let Some(blocked) = self.blocked.get_mut(group) {
-            if let Some(key) = blocked.pop_front() {
-                // In front: it has waited longer than those that are ready.
-                self.ready.push_front(key);
-            }
-            if blocked.is_empty() {
-                self.blocked.remove(group);
-            }
-        }
-    }
-
-    /// A task is through.
-    pub fn done(&mut self, place: Place) {
+    /// An item is through.
+    pub fn done(&mut self, place: &Place) {
         self.waiting -= 1;
-        self.bytes -= place.bytes;
-        self.under_way.remove(&place.lane);
-        self.release(&place.group);
-        self.go_on(place.lane);
+        let Some(queues) = self.queues.get_mut(&place.id) else { return };
+        queues.done(place.key);
+        if queues.is_empty() {
+            self.queues.remove(&place.id);
+            self.ids.remove(&place.rules);
+        }
     }
 
-    /// A task is to go on at some time; nothing of its lane goes before it.
-    pub fn again(&mut self, task: Task, place: Place, at: Micros) {
-        self.bytes = self.bytes + task.bytes() - place.bytes;
-        self.under_way.remove(&place.lane);
-        self.release(&place.group);
-        self.lanes.entry(place.lane.clone()).or_default().push_front(task);
+    /// An item is to go on at some time; nothing of its queue goes before it.
+    pub fn again(&mut self, item: Item, place: &Place, at: Micros) {
+        self.is_kept(&item);
         let stamp = self.next_stamp();
-        self.parked.insert((at, stamp), place.lane);
+        if let Some(queues) = self.queues.get_mut(&place.id) {
+            queues.park(place.key, item);
+            self.parked.insert((at, stamp), (place.id, place.key));
+        }
     }
 
-    /// The rest waits for no time any more: the master is back.
-    pub fn hurry(&mut self) {
-        let parked = std::mem::take(&mut self.parked);
-        self.ready.extend(parked.into_values());
+    /// A throttle lets a reaction begin then, and none of its rule before.
+    pub fn throttle(&mut self, item: Item, place: &Place, until: Micros) {
+        self.is_kept(&item);
+        if let Some(queues) = self.queues.get_mut(&place.id) {
+            queues.throttle(place.key, item, until);
+        }
+    }
+
+    /// An item is to go on once a runner may be started.
+    pub fn await_runner(&mut self, item: Item, place: &Place) {
+        self.is_kept(&item);
+        self.runners.awaiting += 1;
+        if let Some(queues) = self.queues.get_mut(&place.id) {
+            queues.await_runner(place.key, item);
+        }
+    }
+
+    /// The master is away, or is back: then the rest waits for no time any more.
+    pub fn master_is_away(&mut self, away: bool) {
+        self.is_away = away;
+        if away {
+            return;
+        }
+        for (id, key) in std::mem::take(&mut self.parked).into_values() {
+            if let Some(queues) = self.queues.get_mut(&id) {
+                queues.unpark(key);
+            }
+        }
     }
 }

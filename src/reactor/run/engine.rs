@@ -1,21 +1,22 @@
 //! The reactor's threads, and what they share.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::checkpoint::{self, Checkpoint, Update};
 use super::desk::{Desk, Task};
 use super::ledger::Ledger;
 use super::origins::{ForeignCalls, Origins};
 use super::record::{self, Record, option_of};
 use super::recorder::{Clean, Recorder};
+use super::starts::Starts;
 use super::{Ask, Event, React, lock, micros};
 use crate::clock::{Clock, Micros};
 use crate::limits::{
-    LIST_ROWS_MAX, REACTOR_KEEP, REACTOR_MODE_TOLD, REACTOR_RUNNER_PATIENCE, REACTOR_RUNNERS_MAX,
-    REACTOR_SEARCH_BYTES, REACTOR_STOP_PATIENCE, REACTOR_WORKERS, STOP_CHECK,
+    LIST_ROWS_MAX, REACTOR_KEEP, REACTOR_MODE_TOLD, REACTOR_SEARCH_BYTES, REACTOR_STOP_PATIENCE,
+    REACTOR_WORKERS, STOP_CHECK,
 };
 use crate::metrics::Metrics;
 use crate::model::{EventFilter, Glob, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo};
@@ -91,13 +92,13 @@ pub(super) struct Shared {
     pub(super) origins: Mutex<Origins>,
     pub(super) recorder: Recorder,
     pub(super) ledger: Mutex<Ledger>,
-    /// Runners that were started, and until when a word of them may take.
-    pub(super) runners: Mutex<HashMap<String, (Micros, String)>>,
     /// Calls of another reactor while ours acts.
     pub(super) foreign_calls: Mutex<ForeignCalls>,
     pub(super) master_away: AtomicBool,
     pub(super) drain: Drain,
-    kept: AtomicU64,
+    /// Starts of runners and wheel functions that the log shows.
+    pub(super) starts: Mutex<Starts>,
+    checkpoint: Mutex<Checkpoint>,
 }
 
 /// A running reactor.
@@ -110,39 +111,54 @@ impl Reactor {
     /// Reads where it was, and goes on.
     pub fn start(parts: Parts) -> Result<Self, StoreError> {
         let Parts { store, intake, clean, clock, metrics, rules, settings, ask } = parts;
-        let ledger = match store.reactor_file()? {
-            None => Ledger::at(store.durable()),
-            Some(text) => Ledger::parse(&text)
-                .and_then(|ledger| ledger.within(store.durable()))
-                .unwrap_or_else(|problem| {
-                    tracing::error!(
-                        problem,
-                        "the file REACTOR cannot be read; the reactor begins with the next event"
+        let durable = store.durable();
+        let mut ledger = match store.reactor_file()?.map(|bytes| checkpoint::parse(&bytes, durable)) {
+            None => Ledger::at(durable),
+            Some(Ok((ledger, ignored))) => {
+                if ignored > 0 {
+                    let cursor = ledger.cursor.0;
+                    tracing::warn!(
+                        ignored,
+                        cursor,
+                        "bytes at the end of the file REACTOR are incomplete or damaged; the log is read again from the cursor"
                     );
-                    metrics.reactor_keeps_failed.add(1);
-                    Ledger::at(store.durable())
-                }),
+                }
+                ledger
+            }
+            Some(Err(problem)) => {
+                tracing::error!(
+                    problem,
+                    "the file REACTOR cannot be read; the reactor begins with the next event"
+                );
+                metrics.reactor_keeps_failed.add(1);
+                Ledger::at(durable)
+            }
         };
+        set_rules(&mut ledger, &*rules, durable);
+        ledger.set_mode(settings.shadow, durable);
         store.note_heard();
+        let settings = Arc::new(settings);
+        let mut desk = Desk::default();
+        desk.configure(settings.clone());
         let shared = Arc::new(Shared {
             store,
             clock,
             recorder: Recorder::new(intake, clean, metrics.clone()),
             metrics,
-            ruled: RwLock::new(Ruled { rules, settings: Arc::new(settings) }),
+            ruled: RwLock::new(Ruled { rules, settings }),
             refused: Mutex::default(),
             comparer: Mutex::default(),
             ask,
-            desk: Mutex::default(),
+            desk: Mutex::new(desk),
             change: Condvar::new(),
             room: Condvar::new(),
             origins: Mutex::default(),
             ledger: Mutex::new(ledger),
-            runners: Mutex::default(),
             foreign_calls: Mutex::default(),
             master_away: AtomicBool::new(false),
             drain: Drain::new(),
-            kept: AtomicU64::new(u64::MAX),
+            starts: Mutex::default(),
+            checkpoint: Mutex::default(),
         });
         // Kept before anything is done: a first event that is open when the daemon is killed must be known.
         shared.keep();
@@ -209,6 +225,16 @@ impl Shared {
         self.ruled().rules
     }
 
+    /// The rules that take an event: they match its tag, and were configured when it came.
+    pub(super) fn matching(&self, rules: &dyn React, tag: &str, seq: SeqNo) -> Vec<Arc<str>> {
+        let mut matched = rules.matching(tag);
+        if !matched.is_empty() {
+            let ledger = lock(&self.ledger);
+            matched.retain(|rule| ledger.takes(rule, seq));
+        }
+        matched
+    }
+
     pub(super) fn settings(&self) -> Arc<ReactorSettings> {
         self.ruled().settings
     }
@@ -222,15 +248,6 @@ impl Shared {
     /// Calls by a reactor that come now may be ours without our knowing.
     pub(super) fn suspend_foreign_calls(&self) {
         lock(&self.foreign_calls).suspend(self.clock.now());
-    }
-
-    /// Puts a task on the desk.
-    pub(super) fn offer(&self, task: Task) {
-        let left = lock(&self.desk).offer(task, self.clock.now(), self.settings().compares());
-        self.change.notify_one();
-        if let Some((task, why)) = left {
-            self.leave(task, why);
-        }
     }
 
     /// Counts a reaction about which nothing is done.
@@ -278,23 +295,23 @@ impl Shared {
                 found = Some(super::follower::event_of(&row));
             }
         };
-        self.store.follow_those(super::follower::is_of_interest, seq, 1, take)?;
+        self.store.look_at(super::follower::is_of_interest, seq, take)?;
         Ok(found)
     }
 
-    /// Writes down the place in the log, if it is another one than last time.
+    /// Writes down what has changed in the ledger since last time.
     fn keep(&self) {
-        let text = lock(&self.ledger).text();
-        let hash = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
-        if self.kept.load(Ordering::Relaxed) == hash {
-            return;
-        }
-        match self.store.keep_reactor_file(&text) {
-            Ok(()) => self.kept.store(hash, Ordering::Relaxed),
-            Err(error) => {
-                self.metrics.reactor_keeps_failed.add(1);
-                tracing::error!(%error, "the reactor's place in the log could not be written down");
-            }
+        let mut checkpoint = lock(&self.checkpoint);
+        let update = checkpoint.update(&mut lock(&self.ledger));
+        let written = match update {
+            None => Ok(()),
+            Some(Update::Whole(text)) => self.store.keep_reactor_file(&text),
+            Some(Update::Append(offset, text)) => self.store.append_to_reactor_file(offset, &text),
+        };
+        if let Err(error) = written {
+            checkpoint.failed();
+            self.metrics.reactor_keeps_failed.add(1);
+            tracing::error!(%error, "the reactor's place in the log could not be written down");
         }
     }
 
@@ -342,52 +359,16 @@ impl Shared {
         }
     }
 
-    /// Notes a runner that was started.
-    pub(super) fn await_runner(&self, jid: &str, fun: &str) {
-        let mut runners = lock(&self.runners);
-        if runners.len() < REACTOR_RUNNERS_MAX {
-            let until = self.clock.now().0 + micros(REACTOR_RUNNER_PATIENCE);
-            runners.insert(jid.to_owned(), (Micros(until), fun.to_owned()));
-        }
-    }
-
-    /// Tells of runners that never said a word: 3008 fires nothing for one that it does not know.
-    fn look_after_runners(&self) {
-        let now = self.clock.now();
-        let mut over = Vec::new();
-        lock(&self.runners).retain(|jid, (until, fun)| {
-            let waits = now < *until;
-            if !waits {
-                over.push((jid.clone(), std::mem::take(fun)));
-            }
-            waits
-        });
-        for (jid, fun) in over {
-            match self.store.job_entries_with(&jid, |_| false) {
-                Ok(entries) if entries.is_empty() => {
-                    self.metrics.reactor_runners_silent.add(1);
-                    tracing::error!(
-                        jid,
-                        fun,
-                        "the master started a runner and never said a word of it: there is none of that name, or it takes other arguments"
-                    );
-                }
-                Ok(_) => {}
-                Err(error) => tracing::warn!(%error, jid, "could not look for a runner's result"),
-            }
-        }
-    }
-
     /// The master has answered, or is away.
     pub(super) fn master_is(&self, away: bool, why: &str) {
         if self.master_away.swap(away, Ordering::Relaxed) == away {
             return;
         }
+        lock(&self.desk).master_is_away(away);
         if away {
             tracing::warn!(why, "reactions wait for the master");
         } else {
             tracing::info!("the master is back; reactions go on");
-            lock(&self.desk).hurry();
             self.change.notify_all();
         }
     }
@@ -402,6 +383,12 @@ impl Shared {
         let pause = Duration::from_micros(u64::try_from(micros).unwrap_or(0)).min(STOP_CHECK);
         self.change.wait_timeout(desk, pause).unwrap_or_else(PoisonError::into_inner).0
     }
+}
+
+/// Rules that are new take events from `from` on.
+fn set_rules(ledger: &mut Ledger, rules: &dyn React, from: SeqNo) {
+    let rules = rules.all();
+    ledger.set_rules(rules.iter().map(|rule| rule.pattern.as_str()), from);
 }
 
 impl Handle {
@@ -426,12 +413,23 @@ impl Handle {
     /// Lets other rules and settings take the place of those that are, both at once. What is under way ends as it began.
     pub fn change(&self, rules: Arc<dyn React>, settings: ReactorSettings) {
         let shared = &self.0;
+        {
+            let (from, before) = (shared.store.durable(), shared.rules());
+            let mut ledger = lock(&shared.ledger);
+            // Rules that `salt-run reactor.add` added have taken all that was read.
+            set_rules(&mut ledger, &*before, SeqNo(0));
+            set_rules(&mut ledger, &*rules, from);
+            ledger.set_mode(settings.shadow, from);
+        }
+        let settings = Arc::new(settings);
         let changes = {
             let mut ruled = shared.ruled.write().unwrap_or_else(PoisonError::into_inner);
             let changes = ruled.settings.shadow != settings.shadow;
-            *ruled = Ruled { rules, settings: Arc::new(settings) };
+            *ruled = Ruled { rules, settings: settings.clone() };
             changes
         };
+        lock(&shared.desk).configure(settings);
+        shared.change.notify_all();
         if changes {
             shared.tell_mode(false);
             shared.suspend_foreign_calls();
@@ -449,6 +447,11 @@ impl Handle {
     /// How long after an event Salt's own reactor may do what is held against ours.
     pub fn shadow_window(&self) -> Duration {
         self.0.settings().shadow_window
+    }
+
+    /// Runners and wheel functions that Salt's own reactor runs at once.
+    pub fn salts_workers(&self) -> usize {
+        self.0.settings().salts.workers
     }
 
     /// When something is tried again, or has waited long enough, at the earliest.
@@ -484,7 +487,7 @@ impl Handle {
             return Some("it only watches: `reactor.shadow` is true".to_owned());
         }
         let full = || "records of reactions cannot be written to the log".to_owned();
-        rules.idle().or_else(|| shared.recorder.is_full().then(full))
+        rules.idle().or_else(|| shared.ask.idle()).or_else(|| shared.recorder.is_full().then(full))
     }
 
     /// Reactions since the start by how they ended: done, failed, partial, dead.

@@ -1,16 +1,18 @@
 //! The follower: reads the log in order, folds records, and puts what rules take on the desk.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::desk::Task;
-use super::engine::Shared;
+use super::engine::{Ruled, Shared};
 use super::origins::says_reactor;
-use super::record::{Record, told};
+use super::record::{self, Record, told};
 use super::{Event, lock};
 use crate::limits::{REACTOR_WAVE_BYTES, STOP_CHECK};
-use crate::model::{Flags, Kind, ReactorSettings, SeqNo, Source};
+use crate::model::{Flags, Kind, SeqNo, Source};
 use crate::reactor::shadow;
 use crate::store::{Followed, StoreError};
+use crate::wire::salt_event::authenticated;
 
 /// The entries that the reactor looks at.
 pub(super) fn is_of_interest(kind: Kind, flags: Flags) -> bool {
@@ -18,10 +20,16 @@ pub(super) fn is_of_interest(kind: Kind, flags: Flags) -> bool {
 }
 
 /// Was it on a bus that the daemon read itself? Whoever may add to history could otherwise make the master act.
-fn is_of_a_bus(row: &Followed<'_>) -> bool {
+pub(super) fn is_of_a_bus(row: &Followed<'_>) -> bool {
     row.kind == Kind::Heard
         || (matches!(row.source, Source::Bus | Source::SpilledBus)
             && !matches!(row.kind, Kind::Gap | Kind::Reaction))
+}
+
+/// Is it the `salt/run/<jid>/ret` of a runner?
+fn is_result_of_runner(row: &Followed<'_>) -> bool {
+    let rest = row.tag.strip_prefix(b"salt/run/").and_then(|rest| rest.strip_prefix(row.jid.as_bytes()));
+    rest == Some(b"/ret")
 }
 
 pub(super) fn event_of(row: &Followed<'_>) -> Event {
@@ -30,7 +38,8 @@ pub(super) fn event_of(row: &Followed<'_>) -> Event {
         at: row.at,
         tag: String::from_utf8_lossy(row.tag).into_owned(),
         body: row.body.into(),
-        minion: row.minion.to_owned(),
+        // A minion may put another one into the tag of its event, and not into the name under which the master knows it.
+        minion: authenticated(row.body).unwrap_or(row.minion).to_owned(),
         has_key: row.flags.has(Flags::MASTER_KEY),
     }
 }
@@ -44,19 +53,35 @@ pub(super) fn run(shared: &Arc<Shared>) {
             return;
         }
     }
+    while note_starts(shared).is_err() {
+        if shared.drain.wait(READ_AGAIN) {
+            return;
+        }
+    }
     let open: Vec<SeqNo> = lock(&shared.ledger).open.keys().copied().collect();
     if !open.is_empty() {
         tracing::info!(events = open.len(), "going on with reactions that were not through");
     }
-    for seq in open {
-        if !wait_for_room(shared) {
-            return;
+    let depths = loop {
+        match shared.remember_origins() {
+            Ok(depths) => break depths,
+            Err(error) => {
+                tracing::error!(%error, "cannot read the log for the origins of events, retrying");
+                if shared.drain.wait(READ_AGAIN) {
+                    return;
+                }
+            }
         }
-        resume(shared, seq);
-    }
+    };
+    let mut unread = resume(shared, open, &depths);
+    let mut read = Instant::now();
     loop {
         if !wait_for_room(shared) {
             return;
+        }
+        if !unread.is_empty() && read.elapsed() >= READ_AGAIN {
+            unread = resume(shared, unread, &depths);
+            read = Instant::now();
         }
         let before = lock(&shared.ledger).cursor;
         match wave(shared, None) {
@@ -71,7 +96,32 @@ pub(super) fn run(shared: &Arc<Shared>) {
 }
 
 /// The pause before the log is read again where it could not be read.
-const READ_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+const READ_AGAIN: Duration = Duration::from_secs(1);
+
+/// Reads which runners and wheel functions were started since the first of the open events whose calls were begun, and which of those
+/// starts belong to calls that have a record.
+fn note_starts(shared: &Shared) -> Result<(), StoreError> {
+    let (first, end) = {
+        let ledger = lock(&shared.ledger);
+        let mut begun = ledger.open.iter().filter(|(_, open)| !open.begun().is_empty());
+        (begun.next().map(|(seq, _)| *seq), ledger.cursor)
+    };
+    let Some(mut from) = first else { return Ok(()) };
+    while from < end && !shared.drain.is_stopping() {
+        from = shared.store.follow_those(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
+            let mut starts = lock(&shared.starts);
+            if row.kind == Kind::Reaction {
+                record::jids(row.body).for_each(|jid| starts.claim(jid));
+            } else if row.seq < end
+                && is_of_a_bus(&row)
+                && let Some(start) = shadow::master_call(&row)
+            {
+                starts.note(row.seq, &start.jid, start.act);
+            }
+        })?;
+    }
+    Ok(())
+}
 
 /// Waits until there is room on the desk; false if the daemon stops.
 fn wait_for_room(shared: &Shared) -> bool {
@@ -99,24 +149,27 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
     // What was before the start was counted before it.
     let compares = ruled.settings.shadow && fold.is_none();
     if compares {
-        shared.begin_comparing(ruled.settings.shadow_window);
+        shared.begin_comparing(ruled.settings.shadow_window, ruled.settings.salts.workers);
     }
     let debug = tracing::enabled!(tracing::Level::DEBUG);
-    let wanted =
-        |kind, flags| is_of_interest(kind, flags) || (compares && shadow::is_of_interest(kind, flags));
+    let wanted = |kind, flags| {
+        is_of_interest(kind, flags) || kind == Kind::Gap || (compares && shadow::is_of_interest(kind, flags))
+    };
     let mut seen = None;
     let after = shared.store.follow_those(wanted, from, REACTOR_WAVE_BYTES, |row| {
         if compares {
             shared.compare(&row);
             seen = seen.max(Some(row.at).filter(|_| shadow::is_timely(row.source)));
         }
-        if !compares
-            && fold.is_none()
+        if fold.is_none()
             && is_of_a_bus(&row)
             && let Some(salts) = shadow::master_call(&row)
         {
-            let mut foreign = lock(&shared.foreign_calls);
-            foreign.note(&salts.jid, &salts.act.fun, shared.clock.now());
+            if !compares {
+                let mut foreign = lock(&shared.foreign_calls);
+                foreign.note(&salts.jid, &salts.act.fun, shared.clock.now());
+            }
+            lock(&shared.starts).note(row.seq, &salts.jid, salts.act);
         }
         if row.kind == Kind::Reaction {
             if let Some(told) = told(row.body) {
@@ -124,15 +177,24 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
             }
             return;
         }
+        if row.kind == Kind::Gap && fold.is_none() {
+            lock(&shared.desk).runners.missed_events(shared.clock.now());
+        }
         if !is_of_a_bus(&row) {
             return;
+        }
+        if fold.is_none() {
+            lock(&shared.origins).follow(&row);
+            if is_result_of_runner(&row) && lock(&shared.desk).runners.ended(row.jid) {
+                shared.change.notify_one();
+            }
         }
         let tag = String::from_utf8_lossy(row.tag);
         if debug && fold.is_none() && !says_reactor(row.body) {
             // As Salt says it, for each event that is not its own.
             tracing::debug!("Gathering reactors for tag {tag}");
         }
-        let matched = ruled.rules.matching(&tag);
+        let matched = shared.matching(&*ruled.rules, &tag, row.seq);
         if matched.is_empty() {
             return;
         }
@@ -145,9 +207,8 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
             return;
         }
         shared.metrics.reactor_events.add(1);
-        let depth = lock(&shared.origins).depth(row.jid);
-        let event = Event { body: Arc::default(), ..event_of(&Followed { body: &[], ..row }) };
-        admit(shared, &ruled.settings, &event, row.body, matched, depth, false);
+        let depth = lock(&shared.origins).depth_of(&row);
+        shared.admit(&ruled.settings, &event_of(&row), &matched, depth, false);
     })?;
     assert!(from <= after && after <= shared.store.durable(), "cursor <= durable, and it never goes back");
     lock(&shared.ledger).cursor = after;
@@ -161,82 +222,55 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
     Ok(after)
 }
 
-/// Puts an event on the desk, a task for each group of its rules.
-fn admit(
-    shared: &Arc<Shared>,
-    settings: &ReactorSettings,
-    event: &Event,
-    body: &[u8],
-    matched: Vec<Arc<str>>,
-    depth: u32,
-    resumed: bool,
-) {
-    let of = matched.len();
-    let order = matched.clone();
-    for (rules, options) in settings.groups(matched) {
-        let (rules, begun) = {
-            let ledger = lock(&shared.ledger);
-            let rules: Vec<_> = rules.into_iter().filter(|rule| !ledger.is_done(event.seq, rule)).collect();
-            (rules, ledger.open.get(&event.seq).map(|open| open.begun.clone()).unwrap_or_default())
-        };
-        let Some(first) = rules.first() else { continue };
-        let place = order.iter().position(|rule| rule == first).unwrap_or(0);
-        let loaded = lock(&shared.desk).has_room_for(body.len());
-        let body = if loaded { body } else { &[] };
-        let event = Event { body: body.into(), ..event.clone() };
-        let task = Task {
-            event,
-            loaded,
-            rules,
-            of,
-            place,
-            options,
-            depth,
-            begun,
-            resumed,
-            replay: None,
-            already_made: Vec::new(),
-            left: None,
-            progress: None,
-        };
-        if depth > settings.depth_max {
-            shared.leave(task, "depth");
-        } else {
-            shared.offer(task);
+/// Goes on with events that were open when the daemon ended; those that could not be read.
+fn resume(shared: &Shared, open: Vec<SeqNo>, depths: &HashMap<SeqNo, u32>) -> Vec<SeqNo> {
+    let mut unread = Vec::new();
+    let mut open = open.into_iter().peekable();
+    while let Some(seq) = open.peek().copied() {
+        if !wait_for_room(shared) {
+            break;
+        }
+        let ruled = shared.ruled();
+        let mut found = Vec::new();
+        let read = shared.store.follow_those(is_of_interest, seq, REACTOR_WAVE_BYTES, |row| {
+            if lock(&shared.ledger).open.contains_key(&row.seq) {
+                found.push(event_of(&row));
+            }
+        });
+        let upto = read.unwrap_or_else(|error| {
+            if unread.is_empty() {
+                tracing::error!(%error, event = seq.0, "events that are to be reacted to cannot be read; trying again");
+            }
+            shared.metrics.reactor_events_unread.add(1);
+            unread.push(seq);
+            found.clear();
+            seq.next()
+        });
+        let mut found = found.into_iter().peekable();
+        while let Some(seq) = open.next_if(|seq| *seq < upto) {
+            while found.next_if(|event| event.seq < seq).is_some() {}
+            match found.next_if(|event| event.seq == seq) {
+                Some(event) => go_on(shared, &ruled, event, depths.get(&seq).copied().unwrap_or(0)),
+                None if unread.last() != Some(&seq) => shared.is_gone(seq),
+                None => {}
+            }
         }
     }
+    unread
 }
 
-/// Goes on with an event that was open when the daemon ended.
-fn resume(shared: &Arc<Shared>, seq: SeqNo) {
-    let event = match shared.load(seq) {
-        Ok(Some(event)) => event,
-        Ok(None) => {
-            // Retention has let go of it. There is nothing to react to, and nothing to wait for.
-            tracing::warn!(event = seq.0, "an event that was to be reacted to is no longer in the log");
-            shared.metrics.reactions_left_gone.add(1);
-            lock(&shared.ledger).open.remove(&seq);
-            return;
-        }
-        Err(error) => {
-            tracing::error!(%error, event = seq.0, "an event that was to be reacted to cannot be read");
-            shared.metrics.reactions_left_gone.add(1);
-            lock(&shared.ledger).open.remove(&seq);
-            return;
-        }
-    };
-    let ruled = shared.ruled();
-    let matched = ruled.rules.matching(&event.tag);
-    let left: Vec<_> = {
+/// Goes on with an event, by the rules as they are now.
+fn go_on(shared: &Shared, ruled: &Ruled, event: Event, depth: u32) {
+    let matched = shared.matching(&*ruled.rules, &event.tag, event.seq);
+    let is_open = {
         let ledger = lock(&shared.ledger);
-        matched.iter().filter(|rule| !ledger.is_done(seq, rule)).cloned().collect()
+        matched.iter().any(|rule| !ledger.is_done(event.seq, rule))
     };
-    if left.is_empty() {
-        // The rules are others by now.
-        shared.metrics.reactions_left_gone.add(1);
-        let now = shared.clock.now();
-        shared.recorder.write(Record::left(event, Vec::new(), 0, "gone", now).batch(now));
-        return;
+    if is_open {
+        return shared.admit(&ruled.settings, &event, &matched, depth, true);
     }
-    admit(shared, &ruled.settings, &event, &event.body, matched, 0, true);
+    // The rules are others by now.
+    shared.metrics.reactions_left_gone.add(1);
+    let now = shared.clock.now();
+    shared.recorder.write(Record::left(event, Vec::new(), 0, "gone", now).batch(now));
 }

@@ -1,34 +1,56 @@
-//! What is left to do: a fold over the log up to a place.
-//!
-//! # On disk
-//!
-//! ```text
-//! REACTOR    text, written whole
-//!   saltcellar reactor 1
-//!   cursor <number>                                   everything below has been folded
-//!   open <number> <of> [done=<hash>,..] [begun=<hash>,..]   an event that rules took: how many; which are done; calls begun
-//! ```
-//!
-//! Without the file the reactor begins with the next event: what an archive holds from before there was a reactor, or what was
-//! brought back out of a backup, is nothing to react to.
+//! What is left to do: a fold over the log up to a place. A start reads it from the file `REACTOR`, see `checkpoint`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::record::{Mark, Told};
 use crate::model::SeqNo;
 
-/// An event that rules took, until all of them are through with it.
+/// An event that rules took, until all of them are through with it. A million of them are open after an hour without a master.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Open {
+    of: u32,
+    /// None for an event of which nothing was done: almost all.
+    progress: Option<Box<Progress>>,
+}
+
+const _: () = assert!(size_of::<Open>() == 16);
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Progress {
+    done: Vec<u64>,
+    begun: Vec<u64>,
+}
+
+impl Open {
+    /// An event that so many rules took.
+    pub(super) fn taken_by(rules: u32) -> Self {
+        Self { of: rules, progress: None }
+    }
+
     /// How many rules took it.
-    pub of: usize,
+    pub fn of(&self) -> usize {
+        self.of as usize
+    }
+
     /// Hashes of those that are through.
-    pub done: Vec<u64>,
+    pub fn done(&self) -> &[u64] {
+        self.progress.as_ref().map_or(&[], |progress| &progress.done)
+    }
+
     /// Calls that may have been made already and must not be made twice; one as often as it was begun and not taken back.
-    pub begun: Vec<u64>,
+    pub fn begun(&self) -> &[u64] {
+        self.progress.as_ref().map_or(&[], |progress| &progress.begun)
+    }
+
+    pub(super) fn done_mut(&mut self) -> &mut Vec<u64> {
+        &mut self.progress.get_or_insert_default().done
+    }
+
+    pub(super) fn begun_mut(&mut self) -> &mut Vec<u64> {
+        &mut self.progress.get_or_insert_default().begun
+    }
 }
 
 /// The fold.
@@ -38,9 +60,15 @@ pub struct Ledger {
     pub cursor: SeqNo,
     /// What is left to do.
     pub open: BTreeMap<SeqNo, Open>,
+    /// Hashes of the rules, and the first event that each takes: a rule does not act on what came before it was configured.
+    rules: BTreeMap<u64, SeqNo>,
+    /// Calls for earlier events are not made: Salt's reactor acted then. None in shadow.
+    acting_from: Option<SeqNo>,
+    /// Events that were opened, changed or closed since the last [`Ledger::take_changes`], and whether they were open then.
+    changed: BTreeMap<SeqNo, bool>,
+    /// Everything is to be written anew.
+    changed_whole: bool,
 }
-
-const TITLE: &str = "saltcellar reactor 1";
 
 /// A rule in the file.
 pub fn rule_hash(rule: &str) -> u64 {
@@ -50,25 +78,29 @@ pub fn rule_hash(rule: &str) -> u64 {
 impl Ledger {
     /// Nothing is left to do before `cursor`.
     pub fn at(cursor: SeqNo) -> Self {
-        Self { cursor, open: BTreeMap::new() }
+        Self { cursor, ..Self::default() }
     }
 
     /// Rules took an event.
     pub fn opened(&mut self, event: SeqNo, of: usize) {
-        self.open.entry(event).or_default().of = of;
+        self.changes(event);
+        self.open.entry(event).or_default().of = u32::try_from(of).unwrap_or(u32::MAX);
     }
 
     /// A record was read.
     pub fn told(&mut self, told: &Told<'_>) {
+        if self.open.contains_key(&told.event) {
+            self.changes(told.event);
+        }
         let Some(open) = self.open.get_mut(&told.event) else { return };
         if let Some(marks) = &told.marks {
             for (mark, key) in marks {
                 match mark {
-                    Mark::Begun => open.begun.push(*key),
+                    Mark::Begun => open.begun_mut().push(*key),
                     // One, and not all: what was begun once more may have been made then.
                     Mark::TakenBack => {
-                        if let Some(place) = open.begun.iter().position(|begun| begun == key) {
-                            open.begun.remove(place);
+                        if let Some(place) = open.begun().iter().position(|begun| begun == key) {
+                            open.begun_mut().remove(place);
                         }
                     }
                 }
@@ -77,81 +109,87 @@ impl Ledger {
         }
         for rule in &told.rules {
             let hash = rule_hash(rule);
-            if !open.done.contains(&hash) {
-                open.done.push(hash);
+            if !open.done().contains(&hash) {
+                open.done_mut().push(hash);
             }
         }
         // The rules may be others by now than when it was opened; the record tells how many there were then.
-        if open.done.len() >= open.of.min(told.of) {
+        if open.done().len() >= open.of().min(told.of) {
             self.open.remove(&told.event);
         }
     }
 
     /// Is a rule through with an event?
     pub fn is_done(&self, event: SeqNo, rule: &str) -> bool {
-        self.open.get(&event).is_none_or(|open| open.done.contains(&rule_hash(rule)))
+        self.open.get(&event).is_none_or(|open| open.done().contains(&rule_hash(rule)))
     }
 
-    /// As the file holds it.
-    pub fn text(&self) -> String {
-        let mut text = format!("{TITLE}\ncursor {}\n", self.cursor.0);
-        for (seq, open) in &self.open {
-            let _ = write!(text, "open {} {}", seq.0, open.of);
-            for (name, hashes) in [("done", &open.done), ("begun", &open.begun)] {
-                if !hashes.is_empty() {
-                    let words: Vec<_> = hashes.iter().map(|hash| format!("{hash:016x}")).collect();
-                    let _ = write!(text, " {name}={}", words.join(","));
-                }
-            }
-            text.push('\n');
-        }
-        text
+    fn changes(&mut self, event: SeqNo) {
+        let is_open = self.open.contains_key(&event);
+        self.changed.entry(event).or_insert(is_open);
     }
 
-    /// The same, if nothing in it lies behind what is stored: the file may be of another store, or of a later time.
-    pub fn within(self, durable: SeqNo) -> Result<Self, String> {
-        if self.cursor > durable {
-            return Err(format!("line 2: {} lies behind the end of the log, {}", self.cursor.0, durable.0));
+    /// An event is open no longer, without a record.
+    pub fn forget(&mut self, event: SeqNo) {
+        self.changes(event);
+        self.open.remove(&event);
+    }
+
+    /// The events that the checkpoint has to write again; none if it has to write everything.
+    pub fn take_changes(&mut self) -> Option<Vec<SeqNo>> {
+        let changed = std::mem::take(&mut self.changed);
+        if std::mem::take(&mut self.changed_whole) {
+            return None;
         }
-        match self.open.keys().next_back().filter(|seq| **seq >= self.cursor) {
-            Some(seq) => {
-                Err(format!("event {} is open and lies behind the cursor, {}", seq.0, self.cursor.0))
-            }
-            None => Ok(self),
+        // What was opened and closed since was never in the file.
+        let is_of_file =
+            |(event, was_open): (SeqNo, bool)| (was_open || self.open.contains_key(&event)).then_some(event);
+        Some(changed.into_iter().filter_map(is_of_file).collect())
+    }
+
+    /// These are the rules from now on. New ones take events from `from` on; those that are gone are forgotten, so that they are new when
+    /// they come back.
+    pub fn set_rules<'a>(&mut self, rules: impl Iterator<Item = &'a str>, from: SeqNo) {
+        let since = |rule: &str| {
+            let hash = rule_hash(rule);
+            (hash, self.rules.get(&hash).copied().unwrap_or(from))
+        };
+        let rules = rules.map(since).collect();
+        if self.rules != rules {
+            (self.rules, self.changed_whole) = (rules, true);
         }
     }
 
-    /// Reads the file; an error names the line.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let mut lines = (1..).zip(text.lines());
-        if lines.next().is_none_or(|(_, line)| line != TITLE) {
-            return Err(format!("line 1: expected `{TITLE}`"));
+    /// Does a rule take an event? One that is not configured (`salt-run reactor.add`) takes all that is read.
+    pub fn takes(&self, rule: &str, event: SeqNo) -> bool {
+        self.rules.get(&rule_hash(rule)).is_none_or(|since| event >= *since)
+    }
+
+    /// Whether calls are made from now on. At the end of shadow that begins with events from `from` on.
+    pub fn set_mode(&mut self, shadow: bool, from: SeqNo) {
+        if self.acting_from.is_none() != shadow {
+            (self.acting_from, self.changed_whole) = ((!shadow).then_some(from), true);
         }
-        let cursor = lines.next().and_then(|(_, line)| line.strip_prefix("cursor ")?.parse().ok());
-        let mut ledger = Self::at(SeqNo(cursor.ok_or("line 2: expected `cursor` and a number")?));
-        for (number, line) in lines {
-            let read = || {
-                let mut words = line.strip_prefix("open ")?.split(' ');
-                let seq = SeqNo(words.next()?.parse().ok()?);
-                let mut open = Open { of: words.next()?.parse().ok()?, ..Open::default() };
-                for word in words {
-                    let (name, hashes) = word.split_once('=')?;
-                    let place = match name {
-                        "done" => &mut open.done,
-                        "begun" => &mut open.begun,
-                        _ => return None,
-                    };
-                    for hash in hashes.split(',') {
-                        place.push(u64::from_str_radix(hash, 16).ok()?);
-                    }
-                }
-                Some((seq, open))
-            };
-            let (seq, open) =
-                read().ok_or_else(|| format!("line {number}: expected `open`, two numbers, hashes"))?;
-            ledger.open.insert(seq, open);
-        }
-        Ok(ledger)
+    }
+
+    /// The first event whose calls are made; none in shadow.
+    pub fn acting_from(&self) -> Option<SeqNo> {
+        self.acting_from
+    }
+
+    /// Hashes of the rules, and the first event that each takes.
+    pub fn rules(&self) -> impl Iterator<Item = (u64, SeqNo)> + '_ {
+        self.rules.iter().map(|(rule, since)| (*rule, *since))
+    }
+
+    /// As the checkpoint has it.
+    pub fn restore_mode(&mut self, acting_from: Option<SeqNo>) {
+        self.acting_from = acting_from;
+    }
+
+    /// As the checkpoint has it.
+    pub fn restore_rule(&mut self, rule: u64, since: SeqNo) {
+        self.rules.insert(rule, since);
     }
 }
 
@@ -178,40 +216,25 @@ mod tests {
     }
 
     #[test]
-    fn the_file_gives_back_the_fold() {
-        let mut ledger = Ledger::at(SeqNo(99));
-        for seq in [3, 7] {
-            ledger.opened(SeqNo(seq), 3);
-        }
-        ledger.told(&told(7, &["a", "b"], 3));
-        let marks = Some(vec![(Mark::Begun, 1), (Mark::Begun, u64::MAX)]);
-        ledger.told(&Told { marks, ..told(7, &["c"], 3) });
-        assert_eq!(Ledger::parse(&ledger.text()), Ok(ledger));
-    }
-
-    #[test]
-    fn a_cursor_behind_the_end_of_the_log_passed_over_what_came_next() {
+    fn a_rule_that_came_back_took_what_had_come_in_between() {
         let mut ledger = Ledger::at(SeqNo(5));
-        ledger.opened(SeqNo(4), 1);
-        assert_eq!(ledger.clone().within(SeqNo(5)), Ok(ledger.clone()));
-        assert!(ledger.clone().within(SeqNo(4)).unwrap_err().starts_with("line 2:"));
-        ledger.opened(SeqNo(5), 1);
-        assert!(ledger.within(SeqNo(9)).unwrap_err().contains("event 5"));
+        ledger.set_rules(["a", "b"].into_iter(), SeqNo(5));
+        ledger.set_rules(["b"].into_iter(), SeqNo(7));
+        ledger.set_rules(["a", "b"].into_iter(), SeqNo(9));
+        assert_eq!([8, 9].map(|seq| ledger.takes("a", SeqNo(seq))), [false, true]);
+        assert_eq!([4, 5].map(|seq| ledger.takes("b", SeqNo(seq))), [false, true]);
+        assert!(ledger.takes("added while it runs", SeqNo(1)));
     }
 
     #[test]
-    fn a_file_that_is_none_is_refused_with_its_line() {
-        for (text, line) in [
-            ("", 1),
-            ("saltcellar reactor 2\ncursor 1\n", 1),
-            ("saltcellar reactor 1\n", 2),
-            ("saltcellar reactor 1\ncursor x\n", 2),
-            ("saltcellar reactor 1\ncursor 1\nopen 1\n", 3),
-            ("saltcellar reactor 1\ncursor 1\nopen 1 1\nopen 2 1 done=xyz\n", 4),
-            ("saltcellar reactor 1\ncursor 1\nopen 1 1 odd=1\n", 3),
-        ] {
-            let error = Ledger::parse(text).unwrap_err();
-            assert!(error.starts_with(&format!("line {line}:")), "{text:?}: {error}");
+    fn acting_begins_anew_at_the_end_of_each_shadow() {
+        let mut ledger = Ledger::at(SeqNo(5));
+        assert_eq!(ledger.acting_from(), None);
+        for (shadow, from, acting) in
+            [(false, 5, Some(5)), (false, 7, Some(5)), (true, 8, None), (false, 9, Some(9))]
+        {
+            ledger.set_mode(shadow, SeqNo(from));
+            assert_eq!(ledger.acting_from(), acting.map(SeqNo));
         }
     }
 }

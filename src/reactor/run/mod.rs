@@ -1,9 +1,9 @@
 //! The reactor, running: it follows the log, lets rules render, and sends what they ask for to the master.
 //!
 //! ```text
-//! log -> follower: fold records, match -> desk: a lane per minion, rules' throttles -> workers: render, ask the master
-//!  ^                                                                                       |
-//!  `------------- recorder: what became of it, an entry of the log like any other <--------'
+//! log -> follower: fold records, match -> desk: queues per rule and minion, throttles -> workers: render, ask the master
+//!  ^                                                                                         |
+//!  `-------------- recorder: what became of it, an entry of the log like any other <---------'
 //! ```
 //!
 //! # The queue is the log
@@ -17,15 +17,22 @@
 //! An event that a rule takes is open from the moment it is read to the moment its record is read. What is open when the
 //! daemon ends, in whatever way, is done after its next start: at least once, and with `at_most_once` never a second time.
 
+pub mod admit;
+pub mod announced;
+pub mod checkpoint;
 pub mod desk;
 pub mod engine;
 pub mod follower;
 pub mod ledger;
 pub mod native;
 pub mod origins;
+pub mod queues;
 pub mod record;
 pub mod recorder;
 pub mod replay;
+pub mod runners;
+mod settle;
+pub mod starts;
 pub mod throttle;
 mod watch;
 pub mod worker;
@@ -171,6 +178,11 @@ pub trait Ask: Send + Sync {
 
     /// Why nothing of this client (`local`, `runner`, `wheel`, `caller`) can ever be carried out here; none if it can.
     fn cannot(&self, _client: &str) -> Option<String> {
+        None
+    }
+
+    /// Why no reaction can be carried out, whatever it is.
+    fn idle(&self) -> Option<String> {
         None
     }
 

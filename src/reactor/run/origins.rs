@@ -1,14 +1,26 @@
 //! Which jobs are reactions, and how deep: reactions to events of reactions are how loops begin.
+//!
+//! The depth of an event is the number of reactions that led to it. It follows from the log alone: records of reactions name their jobs,
+//! and the links of [`announced`] and `__pub_jid` lead on from these.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use super::micros;
+use super::announced::{self, Announced};
+use super::engine::Shared;
+use super::record::jobs_of;
+use super::{SeqNo, lock, micros};
 use crate::clock::Micros;
 use crate::limits::{
     REACTOR_FOREIGN_CALL_GRACE, REACTOR_FOREIGN_CALL_TTL, REACTOR_FOREIGN_CALLS_MAX, REACTOR_ORIGINS_MAX,
+    REACTOR_ORIGINS_SEARCH, REACTOR_WAVE_BYTES,
 };
+use crate::master::{Call, Cmd};
+use crate::model::Kind;
+use crate::sls::Value;
+use crate::store::{Followed, StoreError};
 use crate::wire::msgpack::{as_text, get};
+use crate::wire::salt_event::job_tag;
 
 /// The user in whose name Salt's reactor, and ours, runs runners and wheels. Events of theirs are nothing to react to.
 use crate::master::REACTOR_USER;
@@ -18,12 +30,17 @@ use crate::master::REACTOR_USER;
 pub struct Origins {
     depths: HashMap<String, u32>,
     order: VecDeque<String>,
+    announced: Announced,
 }
 
 impl Origins {
     /// A job is a reaction to an event of that depth.
     pub fn note(&mut self, jid: &str, depth: u32) {
-        if jid.is_empty() || self.depths.insert(jid.to_owned(), depth.saturating_add(1)).is_some() {
+        self.set(jid, depth.saturating_add(1));
+    }
+
+    fn set(&mut self, jid: &str, depth: u32) {
+        if jid.is_empty() || self.depths.insert(jid.to_owned(), depth).is_some() {
             return;
         }
         self.order.push_back(jid.to_owned());
@@ -37,6 +54,132 @@ impl Origins {
     /// How many reactions led to an event of that job.
     pub fn depth(&self, jid: &str) -> u32 {
         if jid.is_empty() { 0 } else { self.depths.get(jid).copied().unwrap_or(0) }
+    }
+
+    /// Follows what an entry of a bus tells about jobs and runner calls that others started.
+    pub fn follow(&mut self, row: &Followed<'_>) {
+        let is_run = row.tag.starts_with(b"salt/run/");
+        if !is_run && (self.announced.is_empty() || !row.tag.starts_with(b"salt/job/")) {
+            return;
+        }
+        let Some(tag) = job_tag(row.tag) else { return };
+        let depth = self.depth(tag.jid);
+        match tag.about {
+            "new" if !is_run => {
+                let announced = announced::of_job(row.body).filter(|_| depth == 0);
+                if let Some(depth) = announced.and_then(|key| self.announced.take(key, row.at)) {
+                    self.set(tag.jid, depth);
+                }
+            }
+            _ if !is_run => {}
+            "args" if depth > 0 => {
+                if let Some(key) = announced::by_orchestration(row.body) {
+                    self.announced.add(key, depth, row.at);
+                }
+            }
+            "new" if depth > 0 || !self.announced.is_empty() => {
+                let Some((key, sends)) = announced::of_run(row.body) else { return };
+                // Also where the depth is known: the announcement is used up.
+                let depth = self.announced.take(key, row.at).unwrap_or(0).max(depth);
+                if depth > 0 {
+                    self.set(tag.jid, depth);
+                    if let Some(key) = sends {
+                        self.announced.add(key, depth, row.at);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// How many reactions led to an event: by its job, by the job that its data names, or by what announced it.
+    pub fn depth_of(&mut self, row: &Followed<'_>) -> u32 {
+        let of_data = |data: &[u8]| get(data, "__pub_jid").and_then(as_text).map_or(0, |jid| self.depth(jid));
+        let mut depth = self.depth(row.jid);
+        if memchr::memmem::find(row.body, b"__pub_jid").is_some() {
+            // A minion's event lies within what the master fires of it.
+            depth = depth.max(of_data(row.body)).max(get(row.body, "data").map_or(0, of_data));
+        }
+        if depth == 0 && !self.announced.is_empty() {
+            let announced = announced::of_event(row.tag, row.body);
+            depth = announced.and_then(|key| self.announced.take(key, row.at)).unwrap_or(0);
+        }
+        depth
+    }
+}
+
+/// The jid under which an orchestration announces what it starts, if a call has one.
+pub fn orchestration_jid(call: &Call) -> Option<&str> {
+    call.load.get("kwarg")?.as_map()?.get("kwarg")?.as_map()?.get(ORCHESTRATION_JID)?.as_str()
+}
+
+/// Gives a call of an orchestration that jid, as `salt-run` does; without it the master makes one up, and nothing leads from there to the
+/// runner call.
+pub fn name_orchestration(call: &mut Call, jid: impl FnOnce() -> String) {
+    let is_orchestration = matches!(call.fun.as_str(), "state.orchestrate" | "state.orch" | "state.sls");
+    if call.cmd != Cmd::Runner || !is_orchestration {
+        return;
+    }
+    let Some(Value::Map(both)) = call.load.get_mut("kwarg") else { return };
+    // It is the eighth argument.
+    let is_positional = both.get("arg").and_then(Value::as_list).is_some_and(|args| args.len() > 7);
+    if let Some(Value::Map(words)) = both.get_mut("kwarg").filter(|_| !is_positional) {
+        words.entry(ORCHESTRATION_JID.into()).or_insert_with(|| jid().into());
+    }
+}
+
+const ORCHESTRATION_JID: &str = "orchestration_jid";
+
+/// The event that a job of a reaction was made for, by its jid: see `jid` in `worker.rs`.
+fn event_of(jid: &str) -> Option<u64> {
+    jid.split_once('_')?.1.parse().ok()
+}
+
+impl Shared {
+    /// Finds out again, after a start, which jobs are reactions; the depths of events that are open. The log before the oldest of these is
+    /// read for [`REACTOR_ORIGINS_SEARCH`] entries.
+    pub(super) fn remember_origins(&self) -> Result<HashMap<SeqNo, u32>, StoreError> {
+        let (open, cursor) = {
+            let ledger = lock(&self.ledger);
+            let open: HashMap<u64, SeqNo> = ledger.open.keys().map(|seq| (seq.0 % (1 << 32), *seq)).collect();
+            (open, ledger.cursor)
+        };
+        let oldest = open.values().min().copied().unwrap_or(cursor);
+        let from = SeqNo(oldest.0.saturating_sub(REACTOR_ORIGINS_SEARCH).max(1));
+        let mut depths = HashMap::new();
+        let mut origins = lock(&self.origins);
+        // Records first: what a runner's events lead to may come before its record.
+        let mut at = from;
+        while at < cursor {
+            at = self.store.follow_those(
+                |kind, _| kind == Kind::Reaction,
+                at,
+                REACTOR_WAVE_BYTES,
+                |row| {
+                    jobs_of(row.body, |jid, depth| origins.note(jid, depth));
+                },
+            )?;
+        }
+        at = from;
+        while at < cursor {
+            at = self.store.follow_those(super::follower::is_of_interest, at, REACTOR_WAVE_BYTES, |row| {
+                if row.seq >= cursor || !super::follower::is_of_a_bus(&row) {
+                    return;
+                }
+                // A job that was published, and of which the daemon ended before it could write a record.
+                if origins.depth(row.jid) == 0
+                    && let Some(seq) = event_of(row.jid).and_then(|event| open.get(&event))
+                    && *seq < row.seq
+                {
+                    origins.note(row.jid, depths.get(seq).copied().unwrap_or(0));
+                }
+                origins.follow(&row);
+                if open.get(&(row.seq.0 % (1 << 32))) == Some(&row.seq) {
+                    depths.insert(row.seq, origins.depth_of(&row));
+                }
+            })?;
+        }
+        Ok(depths)
     }
 }
 
@@ -107,6 +250,23 @@ mod tests {
             origins.note(&format!("n{n}"), 0);
         }
         assert_eq!((origins.depth("1"), origins.depths.len()), (0, REACTOR_ORIGINS_MAX));
+    }
+
+    #[test]
+    fn an_orchestration_announced_what_it_starts_under_a_jid_that_nobody_knew() {
+        let named = |fun: &str, args: usize| {
+            let mut call = Call::runner(fun, vec!["x".into(); args], crate::sls::Map::new());
+            name_orchestration(&mut call, || "1_2".to_owned());
+            name_orchestration(&mut call, || "3_4".to_owned());
+            orchestration_jid(&call).map(str::to_owned)
+        };
+        for fun in ["state.orchestrate", "state.orch", "state.sls"] {
+            assert_eq!(named(fun, 1).as_deref(), Some("1_2"));
+        }
+        assert_eq!((named("state.orchestrate", 8), named("test.arg", 1)), (None, None));
+        let mut wheel = Call::wheel("state.orchestrate", Vec::new(), crate::sls::Map::new());
+        name_orchestration(&mut wheel, || "1_2".to_owned());
+        assert_eq!(orchestration_jid(&wheel), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //!        began     when their turn came                        ended    when it was over
 //!        files     list of [file, rendered text]              chunks   the low chunks
 //!        calls     list of maps: id, sls, client, fun, tgt, load, jid, tries, sent, took, outcome, and what belongs to it
+//!        depth     how many reactions led to the event, unless none did
 //!        notes     list of [level, text]                       replay   of what it is a replay: the number of a record
 //!        failures  list of maps: file, line, rendered, cause; only if a part failed before there was a call of it
 //!
@@ -61,13 +62,14 @@ pub enum Outcome {
         /// What it returned, as msgpack.
         result: Vec<u8>,
     },
-    /// The job is there already: a try before, of whose answer nobody knew, had reached the master.
+    /// The log shows that the master carried it out, though its answer was lost: a job that was published or answered, or the start
+    /// of a runner or a wheel function.
     Found,
     /// It was not made: the reactor is in shadow.
     Shadowed,
     /// It could not be made, and will not be.
     Dead(String),
-    /// It was made, or not, before the daemon ended; it is not to be made twice.
+    /// It was sent, no answer came, and the log does not show whether it was carried out.
     Unknown(String),
 }
 
@@ -109,6 +111,8 @@ pub struct Record {
     pub calls: Vec<Made>,
     /// The record that this is a replay of.
     pub replay: Option<SeqNo>,
+    /// How many reactions led to the event.
+    pub depth: u32,
 }
 
 impl Record {
@@ -130,6 +134,7 @@ impl Record {
             reacted: Reacted::default(),
             calls: Vec::new(),
             replay: None,
+            depth: 0,
         }
     }
 
@@ -150,7 +155,12 @@ impl Record {
         let is_rendered = why.is_empty() || !self.calls.is_empty();
         let pairs = 8 + usize::from(!why.is_empty()) + 3 * usize::from(is_rendered);
         let failures = &self.reacted.failures;
-        w.map(pairs + usize::from(self.replay.is_some()) + usize::from(!failures.is_empty()));
+        w.map(
+            pairs
+                + usize::from(self.replay.is_some())
+                + usize::from(!failures.is_empty())
+                + usize::from(self.depth > 0),
+        );
         head(&mut w, &self.event, &self.rules, self.of, state);
         w.str("began").int(self.began.0).str("ended").int(self.ended.0);
         w.str("notes").array(self.reacted.notes.len());
@@ -159,6 +169,9 @@ impl Record {
         }
         if let Some(seq) = self.replay {
             w.str("replay").uint(seq.0);
+        }
+        if self.depth > 0 {
+            w.str("depth").uint(self.depth.into());
         }
         if !failures.is_empty() {
             w.str("failures").array(failures.len());
@@ -379,6 +392,12 @@ fn cut(text: &str, room: usize) -> (&str, bool) {
     (text.get(..end).unwrap_or_default(), false)
 }
 
+/// Jids of the calls that were made, by a record.
+pub fn jids(body: &[u8]) -> impl Iterator<Item = &str> {
+    let calls = elements(get(body, "calls").unwrap_or_default());
+    calls.filter_map(|call| as_text(get(call, "jid")?)).filter(|jid| !jid.is_empty())
+}
+
 /// What failed, by a record.
 pub fn failures(body: &[u8]) -> Vec<ReactionFailure> {
     let one = |failure| {
@@ -409,6 +428,20 @@ pub fn counted_once(body: &[u8], rule: &str) -> Option<Micros> {
     let never_came = matches!(get(body, "why").and_then(as_text), Some("once" | "depth" | "gone"));
     let counts = is_of(rule) && !never_came && get(body, "replay").is_none();
     counts.then(|| get(body, "at").and_then(as_int).map(Micros)).flatten()
+}
+
+/// The jobs and orchestrations that a record tells of, each with the depth of the event that it is a reaction to.
+pub fn jobs_of(body: &[u8], mut take: impl FnMut(&str, u32)) {
+    let depth = get(body, "depth").and_then(as_int).and_then(|depth| u32::try_from(depth).ok()).unwrap_or(0);
+    for call in elements(get(body, "calls").unwrap_or_default()) {
+        let load = get(call, "load").and_then(|load| get(load, "kwarg"));
+        let words = load.and_then(|both| get(both, "kwarg")).unwrap_or_default();
+        for jid in
+            [get(call, "jid"), get(words, "orchestration_jid")].into_iter().flatten().filter_map(as_text)
+        {
+            take(jid, depth);
+        }
+    }
 }
 
 /// What the fold over the log needs of a record.

@@ -81,8 +81,7 @@ impl Handle {
         }
         let (count, now) = (wanted.len(), self.0.clock.now());
         let reacted = Reacted { wanted, ..Reacted::default() };
-        let progress =
-            Progress { began: now, reacted, made: Vec::new(), tries: 0, unsure: false, begun: false };
+        let progress = Progress::of(&found.event, now, reacted, false);
         self.again(found.event, found.rules, found.of, record.seq, Some(Box::new(progress)), Vec::new());
         Ok(Replayed::Calls(count))
     }
@@ -125,13 +124,8 @@ impl Handle {
         already_made: Vec<u64>,
     ) {
         let settings = self.0.settings();
-        let options = settings
-            .groups(rules.clone())
-            .into_iter()
-            .next()
-            .map_or(settings.plain.clone(), |(_, options)| options);
+        let options = settings.options_of(&rules).clone();
         let task = Task {
-            loaded: progress.is_some() || !event.body.is_empty(),
             event,
             rules,
             of,

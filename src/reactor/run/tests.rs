@@ -18,7 +18,11 @@ use crate::wire::salt_event::event_entry;
 #[path = "caller_tests.rs"]
 mod callers;
 mod changes;
+mod load;
+mod loops;
 mod once;
+mod outcome;
+mod scheduling;
 const NOW: i64 = 1_795_000_000_000_000;
 const SECOND: i64 = 1_000_000;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -53,6 +57,11 @@ impl React for Rules {
         self.patterns.iter().filter(|glob| Glob::new(glob).matches(tag)).map(|glob| (*glob).into()).collect()
     }
 
+    fn all(&self) -> Vec<ListedRule> {
+        let listed = |glob: &&str| ListedRule { pattern: (*glob).to_owned(), files: Vec::new() };
+        self.patterns.iter().map(listed).collect()
+    }
+
     fn react(&self, event: &Event, rules: &[Arc<str>]) -> Reacted {
         if event.tag.starts_with("slow/") {
             self.slow.wait();
@@ -70,6 +79,12 @@ impl React for Rules {
         Reacted {
             files: vec![("/srv/a.sls".to_owned(), "rendered".to_owned())],
             wanted: rules.iter().map(wanted).collect(),
+            fired: event
+                .tag
+                .starts_with("request/")
+                .then(|| ("answer".to_owned(), Value::Null))
+                .into_iter()
+                .collect(),
             ..Reacted::default()
         }
     }
@@ -86,13 +101,7 @@ struct FakeMaster {
 
 impl Ask for FakeMaster {
     fn ask(&self, call: &Call, jid: &str, _patience: Duration) -> Result<Answer, MasterError> {
-        let what = call
-            .load
-            .get("arg")
-            .and_then(Value::as_list)
-            .and_then(|arg| arg.first()?.as_str())
-            .unwrap_or_default()
-            .to_owned();
+        let what = argument(call).to_owned();
         let times = {
             let mut times = lock(&self.times);
             let times = times.entry(what.clone()).or_default();
@@ -120,6 +129,12 @@ impl Ask for FakeMaster {
     fn caller(&self, fun: &str, _args: &[Value], _kwargs: &Value) -> Result<CallerReturn, CallerError> {
         callers::told(self.ask(&Call::publish("", "glob", fun, vec![fun.into()]), "", PATIENCE))
     }
+}
+
+/// The first argument of a call.
+fn argument(call: &Call) -> &str {
+    let load = call.load.get("kwarg").and_then(Value::as_map).unwrap_or(&call.load);
+    load.get("arg").and_then(Value::as_list).and_then(|arg| arg.first()?.as_str()).unwrap_or_default()
 }
 
 fn yes() -> Answer {
@@ -244,6 +259,15 @@ impl Rig {
             (String::from_utf8(entry.tag).unwrap().replace("saltcellar/reaction/", ""), state, outcomes)
         };
         found.into_iter().rev().map(record).collect()
+    }
+
+    /// A copy of what a kill would leave on the disk at this moment.
+    fn as_after_a_kill(&self) -> Arc<tempfile::TempDir> {
+        let copy = Arc::new(tempfile::tempdir().unwrap());
+        let from = self.dir.path().join(".");
+        let copied = std::process::Command::new("cp").arg("-a").arg(from).arg(copy.path()).status();
+        assert!(copied.unwrap().success());
+        copy
     }
 
     /// Stops all, in order; what was asked and not looked at.
@@ -421,28 +445,6 @@ fn what_is_refused_is_tried_again_with_growing_pauses_and_then_set_aside_and_can
     assert_eq!(rig.history()[1], done("1"));
     assert!(rig.reactor.handle().replay(&record, false).is_ok());
     rig.stop();
-}
-
-#[test]
-fn an_answer_that_is_lost_is_asked_for_again_unless_the_job_has_been_seen() {
-    let rig = Rig::start(rules(&["a", "b"]), Settings::default(), |_, times| {
-        if times == 1 { Err(no_answer()) } else { Ok(yes()) }
-    });
-    rig.tell("a", "web1");
-    let (_, jid) = rig.asked.recv_timeout(PATIENCE).unwrap();
-    rig.tell(&format!("salt/job/{jid}/new"), "");
-    rig.wait_for("the pause", |rig| rig.reactor.handle().next_at().is_some());
-    rig.clock.wind(SECOND);
-    rig.wait_until_through();
-    assert_eq!(rig.history(), [("a".to_owned(), "done".to_owned(), vec!["found".to_owned()])]);
-    rig.tell("b", "web1");
-    let (_, first) = rig.asked.recv_timeout(PATIENCE).unwrap();
-    rig.wait_for("the pause", |rig| rig.reactor.handle().next_at().is_some());
-    rig.clock.wind(SECOND);
-    let (_, second) = rig.asked.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(first, second, "it is the same job");
-    rig.wait_until_through();
-    assert_eq!(rig.stop().1, [""; 0]);
 }
 
 #[test]

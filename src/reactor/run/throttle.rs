@@ -9,9 +9,12 @@ use crate::limits::REACTOR_ONCE_MAX;
 use crate::model::{Rate, RuleOptions};
 
 /// When something may happen next, by one number: the time at which all that has happened would have been spread evenly
-/// (GCRA). A whole `times` may happen at once, after a pause.
+/// (GCRA). A whole `times` may happen at once, after a pause. Another rate begins anew.
 #[derive(Debug, Clone, Copy, Default)]
-struct Spread(i64);
+struct Spread {
+    rate: Option<Rate>,
+    even: i64,
+}
 
 impl Spread {
     /// Lets it happen now, or says when it may.
@@ -29,8 +32,8 @@ impl Spread {
     fn queue(&mut self, rate: Rate, now: Micros) -> Micros {
         let per = i64::try_from(rate.per.as_micros()).unwrap_or(i64::MAX / 4).max(1);
         let each = (per / i64::from(rate.times.max(1))).max(1);
-        let even = self.0.max(now.0);
-        self.0 = even.saturating_add(each);
+        let even = if self.rate == Some(rate) { self.even.max(now.0) } else { now.0 };
+        *self = Self { rate: Some(rate), even: even.saturating_add(each) };
         Micros(even - (per - each)).max(now)
     }
 }
@@ -63,6 +66,13 @@ pub enum Start {
 }
 
 impl Throttles {
+    fn of(&mut self, rule: &Arc<str>) -> &mut OfRule {
+        if !self.0.contains_key(rule) {
+            self.0.insert(rule.clone(), OfRule::default());
+        }
+        self.0.get_mut(rule).expect("it was just added")
+    }
+
     /// Is an event that came `at` then the first of its minion in the rule's window? Remembers it if so.
     pub fn is_first(&mut self, options: &RuleOptions, minion: &str, at: Micros) -> bool {
         if options.once_per.is_none() {
@@ -94,12 +104,12 @@ impl Throttles {
         }
     }
 
-    /// Lets a reaction begin, or says why not.
-    pub fn start(&mut self, options: &RuleOptions, now: Micros) -> Start {
+    /// Lets a reaction of a rule begin, or says why not.
+    pub fn start(&mut self, rule: &Arc<str>, options: &RuleOptions, now: Micros) -> Start {
         if options.rate.is_none() && options.budget.is_none() {
             return Start::Go;
         }
-        let of_rule = self.0.entry(options.rule.clone()).or_default();
+        let of_rule = self.of(rule);
         if let Some(rate) = options.rate
             && let Err(at) = of_rule.rate.take(rate, now)
         {
@@ -112,11 +122,11 @@ impl Throttles {
     }
 
     /// When a reaction would begin that comes now, if those before it had waited for their turn as well; `None` if it never would.
-    pub fn would_start(&mut self, options: &RuleOptions, now: Micros) -> Option<Micros> {
+    pub fn would_start(&mut self, rule: &Arc<str>, options: &RuleOptions, now: Micros) -> Option<Micros> {
         if options.rate.is_none() && options.budget.is_none() {
             return Some(now);
         }
-        let of_rule = self.0.entry(options.rule.clone()).or_default();
+        let of_rule = self.of(rule);
         let at = options.rate.map_or(now, |rate| of_rule.queue.queue(rate, now));
         options.budget.is_none_or(|budget| of_rule.budget.take(budget, at).is_ok()).then_some(at)
     }
@@ -144,7 +154,7 @@ mod tests {
     fn a_rate_lets_a_burst_pass_and_then_one_by_one() {
         let mut throttles = Throttles::default();
         let options = options(|o| o.rate = Some(rate(4, 2)));
-        let mut start = |at| throttles.start(&options, Micros(at));
+        let mut start = |at| throttles.start(&options.rule, &options, Micros(at));
         for _ in 0..4 {
             assert_eq!(start(0), Start::Go);
         }
@@ -160,7 +170,7 @@ mod tests {
     fn a_budget_that_is_used_up_lets_nothing_pass_until_time_has_gone_by() {
         let mut throttles = Throttles::default();
         let options = options(|o| o.budget = Some(rate(2, 60)));
-        let mut start = |at| throttles.start(&options, Micros(at));
+        let mut start = |at| throttles.start(&options.rule, &options, Micros(at));
         assert_eq!(
             [start(0), start(0), start(0), start(SECOND)],
             [Start::Go, Start::Go, Start::OverBudget, Start::OverBudget]
@@ -172,11 +182,16 @@ mod tests {
     fn who_does_not_wait_is_told_when_each_would_have_begun() {
         let mut throttles = Throttles::default();
         let options = options(|o| (o.rate, o.budget) = (Some(rate(2, 10)), Some(rate(3, 60))));
-        let mut at = |now| throttles.would_start(&options, Micros(now * SECOND)).map(|at| at.0 / SECOND);
+        let mut at = |now| {
+            throttles.would_start(&options.rule, &options, Micros(now * SECOND)).map(|at| at.0 / SECOND)
+        };
         assert_eq!([at(0), at(0), at(0), at(1)], [Some(0), Some(0), Some(5), None]);
         assert_eq!([at(30), at(30)], [Some(30), None]);
         // Nobody waits for what never waited.
-        assert_eq!(throttles.start(&RuleOptions { budget: None, ..options }, Micros(30 * SECOND)), Start::Go);
+        assert_eq!(
+            throttles.start(&"a".into(), &RuleOptions { budget: None, ..options }, Micros(30 * SECOND)),
+            Start::Go
+        );
     }
 
     #[test]

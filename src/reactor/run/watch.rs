@@ -24,13 +24,14 @@ impl Shared {
     }
 
     /// Begins, unless it has.
-    pub(super) fn begin_comparing(&self, window: Duration) {
+    pub(super) fn begin_comparing(&self, window: Duration, workers: usize) {
         let mut kept = lock(&self.comparer);
-        if kept.as_ref().is_some_and(|comparer| comparer.window() == window) {
+        if kept.as_ref().is_some_and(|comparer| comparer.window() == window && comparer.workers() == workers)
+        {
             return;
         }
         let now = self.clock.now();
-        let comparer = kept.insert(Comparer::new(window, now, Micros(i64::MAX)));
+        let comparer = kept.insert(Comparer::new(window, workers, now, Micros(i64::MAX)));
         // Our own word may be in the log already, and was not looked at.
         comparer.take(Item::Mode { at: now, shadow: true, started: true }, &mut |_| {});
     }

@@ -4,31 +4,39 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::desk::{Progress, Task, Turn};
+use super::desk::{Place, Progress, Task, Turn};
 use super::engine::{Ruled, Shared};
+use super::origins::{name_orchestration, orchestration_jid};
+use super::queues::{Item, Rules};
 use super::record::{Made, Mark, Outcome, Record, State, call_key, client, mark, target};
-use super::{CallerError, CallerReturn, Event, React, Reacted, Wanted, What, lock, micros};
+use super::settle::{is_made_once, start_of};
+use super::{CallerError, CallerReturn, Event, React, Reacted, SeqNo, Wanted, What, lock, micros};
 use crate::clock::Micros;
-use crate::limits::{MASTER_PATIENCE, REACTOR_MASTER_AWAY};
+use crate::limits::{MASTER_PATIENCE, REACTOR_MASTER_AWAY, REACTOR_START_TIME, REACTOR_START_TIME_RESUMED};
 use crate::master::{Answer, Cmd, MasterError, pack};
 use crate::model::{NoteLevel, stamped_jid};
 use crate::sls::Value;
 
 /// Where a task is after a step.
-enum Step {
+pub(super) enum Step {
     /// It is through.
     Done,
     /// It goes on then.
-    Again(Task, Micros),
+    Again(Item, Micros),
+    /// It begins then, and nothing of its rule before.
+    Throttled(Item, Micros),
+    /// It goes on once a runner may be started.
+    AwaitRunner(Item),
     /// Nothing is done about it.
-    Leave(Task, &'static str),
+    Leave(Box<Task>, &'static str),
 }
 
 /// What is known of a call after a try.
 #[expect(clippy::large_enum_variant, reason = "one per worker, and gone at once")]
-enum Tried {
+pub(super) enum Tried {
     Over(Made),
     Again(Micros),
+    AwaitRunner,
 }
 
 /// Why a call was not carried out.
@@ -70,19 +78,27 @@ impl From<CallerError> for Failure {
 pub(super) fn run(shared: &Arc<Shared>) {
     let mut desk = lock(&shared.desk);
     while !shared.drain.is_stopping() {
-        match desk.next(shared.clock.now(), shared.settings().compares()) {
-            Turn::Run(task, place) => {
+        // What cannot be written down is not begun.
+        if shared.recorder.is_full() {
+            desk = shared.rest(desk, None);
+            continue;
+        }
+        match desk.next(shared.clock.now()) {
+            Turn::Run(item, place) => {
                 drop(desk);
-                let step = shared.step(task);
-                if let Step::Again(task, at) = step {
-                    desk = lock(&shared.desk);
-                    desk.again(task, place, at);
-                } else {
-                    if let Step::Leave(task, why) = step {
-                        shared.leave(task, why);
+                let step = match shared.step(item, &place) {
+                    Step::Leave(task, why) => {
+                        shared.leave(*task, why);
+                        Step::Done
                     }
-                    desk = lock(&shared.desk);
-                    desk.done(place);
+                    step => step,
+                };
+                desk = lock(&shared.desk);
+                match step {
+                    Step::Again(item, at) => desk.again(item, &place, at),
+                    Step::Throttled(item, at) => desk.throttle(item, &place, at),
+                    Step::AwaitRunner(item) => desk.await_runner(item, &place),
+                    Step::Done | Step::Leave(..) => desk.done(&place),
                 }
                 // This thread goes on with one of them itself.
                 if desk.has_ready() {
@@ -90,44 +106,39 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 }
                 shared.room.notify_one();
             }
-            Turn::Leave(task, why) => {
-                drop(desk);
-                shared.leave(task, why);
-                desk = lock(&shared.desk);
-            }
             Turn::Wait(until) => desk = shared.rest(desk, until),
         }
     }
 }
 
 impl Shared {
-    fn step(&self, mut task: Task) -> Step {
+    fn step(&self, item: Item, from: &Place) -> Step {
         let Ruled { rules, settings } = self.ruled();
-        if !task.loaded {
-            match self.load(task.event.seq) {
-                Ok(Some(event)) => (task.event, task.loaded) = (event, true),
-                Ok(None) => return Step::Leave(task, "gone"),
-                Err(error) => {
-                    tracing::error!(%error, event = task.event.seq.0, "an event cannot be read for a reaction; trying again");
-                    return Step::Again(task, Micros(self.clock.now().0 + micros(REACTOR_MASTER_AWAY)));
-                }
-            }
-        }
+        let mut task = match self.loaded(item, from) {
+            Ok(task) => task,
+            Err(step) => return step,
+        };
         let now = self.clock.now();
+        let is_old = task.replay.is_none() && now.0 - task.event.at.0 > micros(settings.age_max);
         let mut progress = if let Some(progress) = task.progress.take() {
             progress
         } else {
-            let is_old = now.0 - task.event.at.0 > micros(settings.age_max);
-            if is_old && task.replay.is_none() {
-                return Step::Leave(task, "old");
+            if is_old && task.begun.is_empty() {
+                return Step::Leave(task.into(), "old");
             }
-            // A rule that was taken out meanwhile reacts no more.
-            let still = rules.matching(&task.event.tag);
+            // A rule that was taken out meanwhile reacts no more, also if it has been put back.
+            let still = self.matching(&*rules, &task.event.tag, task.event.seq);
             if task.replay.is_none() && !task.rules.iter().any(|rule| still.contains(rule)) {
-                return Step::Leave(task, "gone");
+                return Step::Leave(task.into(), "gone");
             }
+            task = match self.begin_task(task, &settings, now) {
+                Ok(task) => task,
+                Err(step) => return step,
+            };
             let mut reacted = self.react(&*rules, &task.event, &task.rules);
-            for (tag, data) in std::mem::take(&mut reacted.fired) {
+            // In shadow Salt's own reactor answers.
+            let fired = std::mem::take(&mut reacted.fired);
+            for (tag, data) in fired.into_iter().filter(|_| !settings.shadow) {
                 if let Err(why) = self.ask.fire(&tag, &data) {
                     tracing::error!(tag, why, "the reactor's answer could not be fired onto the bus");
                     reacted.fail(format!("{tag} could not be fired: {why}"));
@@ -139,19 +150,26 @@ impl Shared {
                     reacted.wanted.remove(at);
                 }
             }
-            let (made, unsure) = (Vec::new(), task.resumed);
-            Box::new(Progress { began: now, reacted, made, tries: 0, unsure, begun: false })
+            Box::new(Progress::of(&task.event, now, reacted, task.resumed))
         };
+        // Calls that have waited for the master for too long. What was sent may have been carried out, and is no matter of age.
+        if is_old && progress.made.is_empty() && !progress.unsure && progress.unanswered.is_none() {
+            return Step::Leave(task.into(), "old");
+        }
+        // What came in shadow is not made, even if the shadow has ended meanwhile.
+        let acts = task.replay.is_some()
+            || lock(&self.ledger).acting_from().is_some_and(|from| task.event.seq >= from);
+        let shadow = settings.shadow || task.left.is_some() || !acts;
         while let Some(wanted) = progress.reacted.wanted.get(progress.made.len()).cloned() {
-            // What was left out in shadow is not made, even if the shadow has ended meanwhile.
-            match self.make(&task, &mut progress, wanted, settings.shadow || task.left.is_some()) {
-                Tried::Over(made) => {
-                    (progress.tries, progress.unsure, progress.begun) = (0, task.resumed, false);
-                    progress.made.push(made);
-                }
+            match self.make(&task, &from.rules, &mut progress, wanted, shadow, is_old) {
+                Tried::Over(made) => progress.over(made, &task),
                 Tried::Again(at) => {
                     task.progress = Some(progress);
-                    return Step::Again(task, at);
+                    return Step::Again(task.into(), at);
+                }
+                Tried::AwaitRunner => {
+                    task.progress = Some(progress);
+                    return Step::AwaitRunner(task.into());
                 }
             }
         }
@@ -185,9 +203,22 @@ impl Shared {
         reacted
     }
 
-    /// Makes a call, or does not.
-    fn make(&self, task: &Task, progress: &mut Progress, wanted: Wanted, shadow: bool) -> Tried {
+    /// Makes a call, or does not: in shadow, or because its event is too old.
+    fn make(
+        &self,
+        task: &Task,
+        rules: &Rules,
+        progress: &mut Progress,
+        mut wanted: Wanted,
+        shadow: bool,
+        is_old: bool,
+    ) -> Tried {
         let sent = self.clock.now();
+        if let What::Ask(call) = &mut wanted.what
+            && !shadow
+        {
+            name_orchestration(call, || own_jid(task, progress));
+        }
         let mut made = Made {
             jid: jid(task, progress, &wanted),
             wanted,
@@ -204,27 +235,60 @@ impl Shared {
         if let Some(why) = self.ask.cannot(client(&made.wanted.what)) {
             return self.dead(task, made, why);
         }
-        if shadow {
+        let key = call_key(&made.wanted);
+        let times = |keys: &mut dyn Iterator<Item = u64>| keys.filter(|one| *one == key).count();
+        // Two calls of an event may look alike.
+        let was_begun = !task.begun.is_empty()
+            && times(&mut task.begun.iter().copied())
+                > times(&mut progress.made.iter().map(|made| call_key(&made.wanted)));
+        let was_sent = was_begun || progress.unanswered.is_some() || (progress.unsure && progress.tries > 0);
+        if shadow && !was_sent {
             if let Some(why) = self.reaches_nobody(&made.wanted) {
                 made.outcome = Outcome::Answered(Answer::Nobody { why });
             }
             return Tried::Over(made);
         }
-        let key = call_key(&made.wanted);
-        if task.begun.contains(&key) {
-            let why = "it was begun before the daemon was started last, and is made once at most".to_owned();
-            return self.unknown(task, made, why);
+        if was_begun && progress.unanswered.is_none() && is_made_once(task, &made.wanted.what) {
+            let why = "it was sent before the daemon was started last, and is sent once".to_owned();
+            progress.unanswered = Some(self.unanswered(why, REACTOR_START_TIME_RESUMED));
         }
-        if progress.unsure && self.is_there(&made) {
-            made.outcome = Outcome::Found;
-            return Tried::Over(made);
+        if let Some(unanswered) = progress.unanswered.take() {
+            return self.settle(task, progress, made, unanswered);
+        }
+        if progress.unsure
+            && let Some(jid) = self.is_there(&made, progress.since)
+        {
+            return self.found(task, made, jid);
+        }
+        if is_old || shadow {
+            let why = if shadow {
+                "the reactor only watches by now"
+            } else {
+                "its event is older than `reactor.age_max`"
+            };
+            let is_unknown = progress.unsure || was_begun;
+            let end = if is_unknown { Self::unknown } else { Self::dead };
+            return end(self, task, made, why.to_owned());
+        }
+        if !progress.unsure {
+            progress.since = self.store.durable();
+        }
+        let runner = match &made.wanted.what {
+            What::Ask(call) if call.cmd != Cmd::Publish => Some(call.fun.clone()),
+            _ => None,
+        };
+        if runner.is_some() && !lock(&self.desk).runners.take(rules, task.options.concurrency) {
+            return Tried::AwaitRunner;
         }
         let outcome = self.begin(task, progress, &made, key).and_then(|()| {
             let began = Instant::now();
-            let outcome = self.carry_out(&made, task.depth);
+            let outcome = self.carry_out(&made, task.depth, progress.since);
             made.took_us = micros(began.elapsed());
             outcome
         });
+        if let Some(fun) = runner {
+            self.runner_asked(rules, &fun, outcome.as_ref().ok());
+        }
         if progress.tries > 0 {
             self.metrics.reactor_calls_again.add(1);
         }
@@ -237,7 +301,10 @@ impl Shared {
             Err(failure) => failure,
         };
         let tried = self.failed(task, progress, made, failure);
-        if matches!(tried, Tried::Again(_)) && std::mem::take(&mut progress.begun) {
+        if matches!(tried, Tried::Again(_))
+            && progress.unanswered.is_none()
+            && std::mem::take(&mut progress.begun)
+        {
             // What is tried again was not made: what may have been is over by now. If a kill comes first it counts as perhaps made.
             let record = mark(&task.event, &task.rules, task.of, Mark::TakenBack, key, self.clock.now());
             self.recorder.write(record);
@@ -247,7 +314,7 @@ impl Shared {
 
     /// Writes down that a call begins, if it must not be made twice. While the master is away none does.
     fn begin(&self, task: &Task, progress: &mut Progress, made: &Made, key: u64) -> Result<(), Failure> {
-        if !task.options.at_most_once {
+        if !is_made_once(task, &made.wanted.what) {
             return Ok(());
         }
         if matches!(made.wanted.what, What::Ask(_)) {
@@ -278,9 +345,17 @@ impl Shared {
         }
         made.tries = progress.tries;
         let why = match failure {
-            Failure::Perhaps(why) if task.options.at_most_once => return self.unknown(task, made, why),
             Failure::Perhaps(why) => {
                 self.suspend_foreign_calls();
+                if is_made_once(task, &made.wanted.what) {
+                    tracing::warn!(
+                        error = why,
+                        event = task.event.seq.0,
+                        id = made.wanted.id,
+                        "a reaction's call got no answer and is not made again"
+                    );
+                    return self.settle(task, progress, made, self.unanswered(why, REACTOR_START_TIME));
+                }
                 progress.unsure = true;
                 why
             }
@@ -288,7 +363,13 @@ impl Shared {
             Failure::Away(why) | Failure::Unwritten(why) | Failure::NotDone(why) => why,
         };
         if progress.tries >= task.options.tries {
-            return self.dead(task, made, why);
+            if !progress.unsure {
+                return self.dead(task, made, why);
+            }
+            return match self.is_there(&made, progress.since) {
+                Some(jid) => self.found(task, made, jid),
+                None => self.unknown(task, made, why),
+            };
         }
         let pause = task.options.pause(progress.tries);
         tracing::warn!(error = why, event = task.event.seq.0, id = made.wanted.id, tries = progress.tries, again_in = ?pause, "a reaction's call failed");
@@ -303,7 +384,7 @@ impl Shared {
         self.ask.reaches_nobody(tgt, tgt_type)
     }
 
-    fn carry_out(&self, made: &Made, depth: u32) -> Result<Outcome, Failure> {
+    fn carry_out(&self, made: &Made, depth: u32, since: SeqNo) -> Result<Outcome, Failure> {
         let call = match &made.wanted.what {
             What::Ask(call) => call,
             What::Caller { fun, args, kwargs } => {
@@ -324,62 +405,30 @@ impl Shared {
         if call.cmd == Cmd::Publish {
             // Before it is published: an event of it may come before the answer.
             lock(&self.origins).note(&made.jid, depth);
+        } else if let Some(jid) = orchestration_jid(call) {
+            lock(&self.origins).note(jid, depth);
         }
-        let answer = self.ask.ask(call, &made.jid, MASTER_PATIENCE)?;
+        let start = start_of(&made.wanted.what);
+        if let Some(act) = &start {
+            lock(&self.starts).sent(act);
+        }
+        let answer = self.ask.ask(call, &made.jid, MASTER_PATIENCE);
+        if let Some(act) = &start {
+            let jid = match &answer {
+                Ok(Answer::Started { jid, .. } | Answer::Ran { jid, .. }) => Some(jid.as_str()),
+                _ => None,
+            };
+            lock(&self.starts).returned(act, since, jid);
+        }
+        let answer = answer?;
         self.master_is(false, "");
         match &answer {
-            Answer::Started { jid, .. } => {
+            Answer::Started { jid, .. } | Answer::Ran { jid, .. } | Answer::Published { jid, .. } => {
                 lock(&self.origins).note(jid, depth);
-                self.await_runner(jid, &call.fun);
             }
-            Answer::Ran { jid, .. } | Answer::Published { jid, .. } => lock(&self.origins).note(jid, depth),
             Answer::Nobody { .. } => {}
         }
         Ok(Outcome::Answered(answer))
-    }
-
-    /// Has the job been seen? Its jid comes of the event, so it is the same at each try, also after a start.
-    fn is_there(&self, made: &Made) -> bool {
-        if made.jid.is_empty() {
-            return false;
-        }
-        match self.store.job_entries_with(&made.jid, |_| false) {
-            Ok(entries) => !entries.is_empty(),
-            Err(error) => {
-                tracing::warn!(%error, jid = made.jid, "could not look whether a job is there already");
-                false
-            }
-        }
-    }
-
-    fn dead(&self, task: &Task, mut made: Made, why: String) -> Tried {
-        self.metrics.reactor_calls_dead.add(1);
-        let wanted = &made.wanted;
-        let fun = match &wanted.what {
-            What::Ask(call) => &call.fun,
-            What::Caller { fun, .. } => fun,
-        };
-        // Salt's words, and ours behind them.
-        tracing::error!(
-            event = task.event.seq.0, tag = task.event.tag, sls = wanted.sls, rules = ?task.rules, why,
-            "Reactor '{}' failed to execute {} '{fun}'", wanted.id, client(&wanted.what)
-        );
-        made.outcome = Outcome::Dead(why);
-        Tried::Over(made)
-    }
-
-    fn unknown(&self, task: &Task, mut made: Made, why: String) -> Tried {
-        self.metrics.reactor_calls_unknown.add(1);
-        tracing::error!(
-            event = task.event.seq.0,
-            tag = task.event.tag,
-            sls = made.wanted.sls,
-            id = made.wanted.id,
-            why,
-            "nobody knows whether a reaction's call was made; it is not made again"
-        );
-        made.outcome = Outcome::Unknown(why);
-        Tried::Over(made)
     }
 
     fn finish(&self, task: Task, progress: Progress) {
@@ -410,6 +459,7 @@ impl Shared {
             reacted: progress.reacted,
             calls: progress.made,
             replay: task.replay,
+            depth: task.depth,
         };
         self.recorder.write(record.batch(now));
     }
@@ -418,9 +468,10 @@ impl Shared {
 /// The jid of a job: the event's time and number, so that each try has the same one. None for what the master names itself.
 fn jid(task: &Task, progress: &Progress, wanted: &Wanted) -> String {
     let What::Ask(call) = &wanted.what else { return String::new() };
-    if call.cmd != Cmd::Publish {
-        return String::new();
-    }
+    if call.cmd == Cmd::Publish { own_jid(task, progress) } else { String::new() }
+}
+
+fn own_jid(task: &Task, progress: &Progress) -> String {
     // A replay is another job.
     let base = if task.replay.is_some() { progress.began } else { task.event.at };
     let nth = i64::try_from(task.place * 1_000 + progress.made.len()).expect("calls of an event are few");

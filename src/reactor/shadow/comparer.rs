@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::act::{Act, Difference};
 use super::item::{Failed, Item, Ours, Salts};
+use super::pool::Pool;
 use crate::clock::Micros;
 use crate::limits::{
     REACTOR_SHADOW_EARLY, REACTOR_SHADOW_LATE, REACTOR_SHADOW_WAITING_BYTES, REACTOR_SHADOW_WAITING_MAX,
@@ -42,6 +43,7 @@ type SaltKey = (Micros, SeqNo);
 #[derive(Debug)]
 pub struct Comparer {
     window: i64,
+    pool: Pool,
     /// Calls of Salt's are judged that came from here on ...
     since: Micros,
     /// ... and before this.
@@ -108,9 +110,10 @@ fn later(at: Micros, by: i64) -> Micros {
 
 impl Comparer {
     /// Judges what came between these two moments.
-    pub fn new(window: Duration, since: Micros, until: Micros) -> Self {
+    pub fn new(window: Duration, workers: usize, since: Micros, until: Micros) -> Self {
         Self {
             window: micros(window),
+            pool: Pool::new(workers),
             since,
             until,
             shadow_since: None,
@@ -134,6 +137,11 @@ impl Comparer {
     /// How long Salt's own reactor may take.
     pub fn window(&self) -> Duration {
         Duration::from_micros(u64::try_from(self.window).unwrap_or(0))
+    }
+
+    /// Runners and wheel functions that Salt's reactor runs at once.
+    pub fn workers(&self) -> usize {
+        self.pool.workers()
     }
 
     /// Calls that wait for the end of their window: ours, and Salt's.
@@ -169,7 +177,13 @@ impl Comparer {
                 }
                 self.made.note(jid, ());
             }
-            Item::Salts(salts) => self.take_salts(salts),
+            Item::Salts(salts) => {
+                if salts.certain {
+                    self.pool.began(&salts.jid, salts.at);
+                }
+                self.take_salts(salts);
+            }
+            Item::Ended { jid, at } => self.pool.ended(&jid, at),
             Item::Load { jid, act } => match self.of_jid.get(&jid).copied() {
                 Some(key) => {
                     let is_unjudged = self.unjudged.contains(&key);
@@ -278,14 +292,23 @@ impl Comparer {
     /// Judges what nothing can come for any more, now that the log has got so far.
     pub fn pass(&mut self, now: Micros, tell: &mut impl FnMut(Verdict)) {
         let late = micros(REACTOR_SHADOW_LATE);
-        while let Some(key) = self.ours.keys().next().copied()
-            && later(key.0, self.window + late) < now
-        {
+        self.pool.pass(now);
+        // Those that wait for Salt's pool are passed by.
+        let over: Vec<OurKey> = self
+            .ours
+            .range(..=(later(now, -(self.window + late)), SeqNo(0), 0))
+            .filter(|(_, ours)| later(self.until_when(ours), late) < now)
+            .map(|(key, _)| *key)
+            .collect();
+        for key in over {
             self.judge_ours(key, tell);
         }
+        let mut of_pool = self.ours.iter().filter(|(_, ours)| is_of_pool(ours));
+        let waits_since = if self.pool.was_full() { of_pool.next().map(|(key, _)| key.0) } else { None };
         // Whatever of ours could belong to it has been judged by then, even if its record came late.
         while let Some(key) = self.salts.keys().next().copied()
             && later(key.0, 2 * (self.window + late)) < now
+            && waits_since.is_none_or(|since| key.0 < later(since, -micros(REACTOR_SHADOW_EARLY)))
         {
             self.judge_salts(key, tell);
         }
@@ -305,6 +328,11 @@ impl Comparer {
         self.pass(Micros(i64::MAX), tell);
     }
 
+    /// Until when Salt's reactor may do what ours would have done: longer while its pool is full.
+    fn until_when(&self, ours: &Ours) -> Micros {
+        if is_of_pool(ours) { self.pool.extended(ours.at, self.window) } else { later(ours.at, self.window) }
+    }
+
     fn judge_ours(&mut self, key: OurKey, tell: &mut impl FnMut(Verdict)) {
         let Some(ours) = self.ours.remove(&key) else { return };
         self.bytes -= ours.act.weight();
@@ -321,7 +349,7 @@ impl Comparer {
                 self.ours_free.remove(&alike);
             }
         }
-        let (from, to) = (later(ours.at, -micros(REACTOR_SHADOW_EARLY)), later(ours.at, self.window));
+        let (from, to) = (later(ours.at, -micros(REACTOR_SHADOW_EARLY)), self.until_when(&ours));
         let within = (from, SeqNo(0))..=(to, SeqNo(u64::MAX));
         let is_barred = !ours.barred.is_empty();
         let same = self.alike.get(&alike).and_then(|set| {
@@ -444,6 +472,11 @@ fn is_like(ours: &Act, salts: &Salts) -> bool {
         && (ours.client != "local"
             || (ours.tgt == theirs.tgt && ours.tgt_type == theirs.tgt_type)
             || (ours.args == theirs.args && ours.args.as_ref().is_some_and(|args| !args.is_empty())))
+}
+
+/// Does Salt's reactor run it in its pool?
+fn is_of_pool(ours: &Ours) -> bool {
+    matches!(ours.act.client.as_str(), "runner" | "wheel")
 }
 
 /// A file from `salt://` lies in each one's own cache.

@@ -107,6 +107,13 @@ pub enum Item {
     Made(String),
     /// A call of Salt's.
     Salts(Salts),
+    /// A runner or a wheel function of a reactor has ended.
+    Ended {
+        /// Its job.
+        jid: String,
+        /// When.
+        at: Micros,
+    },
     /// The load of a job.
     Load {
         /// The job.
@@ -156,7 +163,10 @@ impl Item {
         match row.kind {
             Kind::Reaction => record(row),
             Kind::JobNew => job(row).into_iter().collect(),
-            Kind::Event => master_call(row).map(Item::Salts).into_iter().collect(),
+            Kind::Event => {
+                let ended = ended(row);
+                master_call(row).map(Item::Salts).into_iter().chain(ended).collect()
+            }
             Kind::Load => load(row).into_iter().collect(),
             Kind::Gap => vec![gap(row)],
             _ => Vec::new(),
@@ -251,12 +261,6 @@ fn wanted(call: &[u8]) -> Act {
     let (client, fun) = (text(call, "client"), text(call, "fun"));
     let load = small(get(call, "load").unwrap_or_default());
     let load = load.as_ref().and_then(Value::as_map);
-    let inside = |map: Option<&Map>, args: &str, words: &str| {
-        let mut found = map?.get(args)?.as_list()?.to_vec();
-        let words = map?.get(words).and_then(Value::as_map).filter(|words| !words.is_empty());
-        found.extend(words.cloned().map(Value::Map));
-        Some(found)
-    };
     let act = match client {
         "local" => match load {
             Some(load) => Act::job(fun, load).with_load(load),
@@ -266,14 +270,23 @@ fn wanted(call: &[u8]) -> Act {
                 ..Act::on_master(client, fun, None)
             },
         },
-        "runner" => {
-            let both = load.and_then(|load| load.get("kwarg")?.as_map());
-            Act::on_master(client, fun, inside(both, "arg", "kwarg"))
-        }
-        "wheel" => Act::on_master(client, fun, inside(load, "arg", "kwarg")),
+        "runner" | "wheel" => asked(client, fun, load),
         _ => Act::on_master(client, fun, inside(load, "args", "kwargs")),
     };
     Act { id: text(call, "id").to_owned(), sls: text(call, "sls").to_owned(), ..act }
+}
+
+/// The call of a runner or a wheel function, by the load that the master is sent.
+pub fn asked(client: &str, fun: &str, load: Option<&Map>) -> Act {
+    let load = if client == "runner" { load.and_then(|load| load.get("kwarg")?.as_map()) } else { load };
+    Act::on_master(client, fun, inside(load, "arg", "kwarg"))
+}
+
+fn inside(map: Option<&Map>, args: &str, words: &str) -> Option<Vec<Value>> {
+    let mut found = map?.get(args)?.as_list()?.to_vec();
+    let words = map?.get(words).and_then(Value::as_map).filter(|words| !words.is_empty());
+    found.extend(words.cloned().map(Value::Map));
+    Some(found)
 }
 
 /// A job that Salt's reactor may have published.
@@ -309,6 +322,12 @@ pub fn master_call(row: &Followed<'_>) -> Option<Salts> {
     let act = Act::on_master(client, fun, args);
     let (seq, at, jid) = (row.seq, row.at, row.jid.to_owned());
     Some(Salts { seq, at, jid, act, certain: true })
+}
+
+fn ended(row: &Followed<'_>) -> Option<Item> {
+    let is_of_master = row.tag.starts_with(b"salt/run/") || row.tag.starts_with(b"salt/wheel/");
+    let tag = job_tag(row.tag).filter(|tag| is_of_master && tag.about == "ret" && says_reactor(row.body))?;
+    Some(Item::Ended { jid: tag.jid.to_owned(), at: row.at })
 }
 
 /// A runner that a reactor's orchestration started is told to be a reactor's, too; its arguments say who published it.
@@ -449,6 +468,9 @@ impl Item {
             Self::Load { jid, act } => {
                 map([("item", "load".into()), ("jid", jid.as_str().into()), ("act", act.to_value())])
             }
+            Self::Ended { jid, at } => {
+                map([("item", "ended".into()), ("jid", jid.as_str().into()), ("at", Value::Int(at.0))])
+            }
             Self::Gap { begin, end } => {
                 map([("item", "gap".into()), ("begin", Value::Int(begin.0)), ("end", Value::Int(end.0))])
             }
@@ -503,6 +525,7 @@ impl Item {
                 act: act()?,
                 certain: truth("certain")?,
             }),
+            "ended" => Self::Ended { jid: text("jid")?, at: at("at")? },
             "load" => Self::Load { jid: text("jid")?, act: act()? },
             "gap" => Self::Gap { begin: at("begin")?, end: at("end")? },
             _ => return None,
@@ -552,6 +575,7 @@ mod tests {
             Item::Made("1".to_owned()),
             Item::Salts(Salts { seq: event, at, jid: "2".to_owned(), act: act.clone(), certain: true }),
             Item::Load { jid: "3".to_owned(), act },
+            Item::Ended { jid: "4".to_owned(), at },
             Item::Gap { begin: Micros(1), end: Micros(2) },
         ] {
             let value = pack::unpacked(&pack::packed(&item.to_value())).unwrap();

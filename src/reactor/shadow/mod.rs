@@ -21,10 +21,11 @@
 mod act;
 mod comparer;
 mod item;
+mod pool;
 
 pub use act::{Act, Difference};
 pub use comparer::{Comparer, Verdict};
-pub use item::{Failed, Item, Ours, Salts, is_of_interest, is_timely, master_call, mode};
+pub use item::{Failed, Item, Ours, Salts, asked, is_of_interest, is_timely, master_call, mode};
 
 #[cfg(test)]
 mod tests;

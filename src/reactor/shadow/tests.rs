@@ -34,7 +34,8 @@ struct Rig {
 impl Rig {
     /// In shadow since long ago, with a window of ten seconds.
     fn new() -> Self {
-        let comparer = Comparer::new(Duration::from_secs(10), Micros(BEGIN), Micros(BEGIN + 1_000 * SECOND));
+        let comparer =
+            Comparer::new(Duration::from_secs(10), 2, Micros(BEGIN), Micros(BEGIN + 1_000 * SECOND));
         let mut rig = Self { comparer, number: 0, told: Vec::new() };
         rig.take(Item::Mode { at: Micros(0), shadow: true, started: true });
         rig
@@ -169,6 +170,38 @@ fn the_window_bounds_what_belongs_together() {
     rig.ours(0, "runner test.arg [a]");
     rig.comparer.pass(Micros(BEGIN + 10 * SECOND), &mut |verdict| panic!("{verdict:?}"));
     assert_eq!(rig.comparer.waiting(), (1, 0));
+}
+
+#[test]
+fn what_waited_for_a_busy_pool_of_salts_was_only_ours_and_then_only_salts() {
+    let mut rig = Rig::new();
+    let ended = |rig: &mut Rig, at: i64, jid: &str| {
+        rig.take(Item::Ended { jid: jid.to_owned(), at: Micros(BEGIN + at * SECOND) });
+    };
+    for n in 0..3 {
+        rig.ours(0, &format!("runner test.sleep [{n}]"));
+    }
+    rig.ours(0, "local test.ping {tgt: web1, arg: []}");
+    // Salt's two threads are busy for 30 s; the third of its runners begins then.
+    rig.salts(1, "0", "runner test.sleep [0]");
+    rig.salts(1, "1", "runner test.sleep [1]");
+    let mut told = Vec::new();
+    for second in 2..31 {
+        rig.comparer.pass(Micros(BEGIN + second * SECOND), &mut |verdict| told.push(short(&verdict)));
+    }
+    assert_eq!(told, ["only ours test.ping"]);
+    ended(&mut rig, 31, "0");
+    rig.salts(32, "2", "runner test.sleep [2]");
+    ended(&mut rig, 32, "1");
+    ended(&mut rig, 60, "2");
+    for second in 32..100 {
+        rig.comparer.pass(Micros(BEGIN + second * SECOND), &mut |verdict| told.push(short(&verdict)));
+    }
+    assert_eq!(told[1..], ["same 0", "same 1", "same 2"]);
+    // With a free thread the window is what it was.
+    rig.ours(200, "runner test.sleep [3]");
+    rig.salts(211, "3", "runner test.sleep [3]");
+    assert_eq!(rig.told(), ["only ours test.sleep", "only salts 3"]);
 }
 
 #[test]

@@ -101,11 +101,7 @@ fn what_may_have_been_done_is_not_made_again_after_a_start_though_tries_before_w
         rig.clock.wind(SECOND);
     }
     assert_eq!(rig.next(), "1", "it has been sent, and there is no answer yet");
-    // What a kill would leave behind at this moment.
-    let copy = Arc::new(tempfile::tempdir().unwrap());
-    let copied =
-        std::process::Command::new("cp").arg("-a").arg(rig.dir.path().join(".")).arg(copy.path()).status();
-    assert!(copied.unwrap().success());
+    let copy = rig.as_after_a_kill();
     gate.shut(false);
     rig.wait_until_through();
     rig.stop();

@@ -1,0 +1,157 @@
+"""Loops of reactions on a real master, runners after a key problem, and a master with another transport.
+
+Each rule of a loop matches `loop/<name>/*`, and its reaction causes `loop/<name>/next`.
+"""
+import json
+import os
+import shutil
+import signal
+
+import procs
+import pytest
+import salt_lab
+from conftest import Daemon, Lab, eventually
+
+DEPTH_MAX = 2
+
+SLS = {
+    "loop/job/*": """
+send the next:
+  local.event.send:
+    - tgt: lab-1
+    - args:
+      - tag: loop/job/next
+""",
+    "loop/runner/*": """
+send the next:
+  runner.event.send:
+    - args:
+      - tag: loop/runner/next
+      - data:
+          word: again
+""",
+    **{f"loop/{name}/*": f"""
+orchestrate:
+  runner.state.orchestrate:
+    - args:
+      - mods: orch.{name}
+""" for name in ("function", "nested")},
+    "key/*": """
+run it:
+  runner.test.arg:
+    - args: [after the key problem]
+""",
+}
+ORCHESTRATIONS = {
+    "function": """
+send the next:
+  salt.function:
+    - name: event.send
+    - tgt: lab-1
+    - arg:
+      - loop/function/next
+""",
+    "nested": """
+send the next:
+  salt.runner:
+    - name: event.send
+    - tag: loop/nested/next
+    - data:
+        word: again
+""",
+}
+LOOPS = [pattern.split("/")[1] for pattern in SLS if pattern.startswith("loop/")]
+
+
+@pytest.fixture(scope="module")
+def loops():
+    place = salt_lab.new_dir("sc-loops-")
+    rules = []
+    for n, (pattern, text) in enumerate(SLS.items()):
+        salt_lab.write(f"{place}/{n}.sls", text)
+        rules.append({pattern: [f"{place}/{n}.sls"]})
+    running = salt_lab.start(directory=f"{place}/lab", minions=1, master_conf={
+        "reactor": rules, "engines": ["saltcellar-reactor"]})
+    d = Daemon(place, bus=f"{running['dir']}/master/run")
+    try:
+        for name, text in ORCHESTRATIONS.items():
+            salt_lab.write(f"{running['dir']}/srv/salt/orch/{name}.sls", text)
+        settings = {"master": f"{running['dir']}/conf/master", "depth_max": DEPTH_MAX}
+        salt_lab.write(f"{place}/c.yaml", json.dumps({"reactor": settings}))
+        d.flags = ["--config", f"{place}/c.yaml"]
+        d.start()
+        d.wait_for_bus()
+        yield Lab(running), d
+    finally:
+        if d.running:
+            assert d.stop() == 0
+        salt_lab.stop(salt_lab.load(running["dir"]), keep=True)
+        if not os.environ.get("KEEP"):
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def doctor(d, check):
+    found = json.loads(d.cli("doctor", "--no-master", *d.flags, "--output", "json", check=False).stdout)
+    return [one for one in found["checks"] if one["check"] == check]
+
+
+def test_loops_through_jobs_runners_and_orchestrations_never_ended(loops):
+    lab, d = loops
+    for name in LOOPS:
+        lab.fire(f"loop/{name}/first", {})
+
+    def ended():
+        return d.status()["counters"]["reactions_left_depth"] == len(LOOPS)
+    eventually("each loop to end", ended)
+    times = {name: len(d.events("--tag", f"loop/{name}/next")) for name in LOOPS}
+    assert times == dict.fromkeys(LOOPS, DEPTH_MAX + 1)
+    assert [one["verdict"] for one in doctor(d, "reactor.loops")] == ["warning"]
+
+
+def test_after_a_key_problem_runners_ran_under_the_masters_own_name(loops):
+    lab, d = loops
+    with open(lab.key) as f:
+        key = f.read()
+    try:
+        with open(lab.key, "w") as f:
+            f.write("wrong" * 15)
+        lab.fire("key/wrong", {})
+
+        def was_refused():
+            with open(d.log, errors="replace") as log:
+                return "does not take the key" in log.read()
+        eventually("the master to reject the key", was_refused)
+    finally:
+        with open(lab.key, "w") as f:
+            f.write(key)
+    runs = eventually("the runner to run", lambda: [
+        event["data"] for event in d.events("--tag", "salt/run/*/new") if event["data"]["fun"] == "runner.test.arg"])
+    assert [run["user"] for run in runs] == ["Reactor"]
+
+
+def test_a_master_with_another_transport_was_waited_for_without_end(loops):
+    lab, d = loops
+    conf = f"{lab.lab['dir']}/conf"
+    pgid = lab.lab["procs"]["master"]
+    procs.signal_each([pgid], signal.SIGKILL, os.killpg)
+    assert procs.poll(lambda: not procs.alive(pgid), 10)
+    with open(f"{conf}/master", "a") as f:
+        f.write("\ntransport: tcp\n")
+    salt_lab.spawn(lab.lab, "master", "salt-master", "-c", conf)
+
+    def refused():
+        rules = d.json("reactor", "list")["rules"]
+        return all(rule["acts"] == "nobody" and "`transport: tcp`" in rule["why"] for rule in rules)
+    eventually("each rule to say why nobody acts on it", refused)
+    assert any("`transport: tcp`" in one["found"] for one in doctor(d, "reactor"))
+    with open(d.log, errors="replace") as log:
+        assert "`transport: tcp`" in log.read()
+    eventually("the daemon to read the bus again", lambda: os.path.exists(f"{lab.sock_dir}/master_event_pull.ipc"))
+    d.wait_for_bus()
+
+    def is_dead():
+        lab.fire("key/tcp", {})
+        rows = d.json("reactor", "history", "--tag", "key/tcp")["reactions"]
+        return rows and rows[0]["reaction"]["calls"]
+    calls = eventually("a reaction to be dead-lettered", is_dead)
+    assert [(call["outcome"], "`transport: tcp`" in call["why"]) for call in calls] == [("dead", True)]

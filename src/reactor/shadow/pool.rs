@@ -1,0 +1,82 @@
+//! The pool in which Salt's reactor runs runners and wheel functions: when it was full, and calls had to wait.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::clock::Micros;
+use crate::limits::REACTOR_SHADOW_WINDOW_MAX;
+
+/// See the top of the file. All times are of the log.
+#[derive(Debug)]
+pub(super) struct Pool {
+    workers: usize,
+    under_way: HashMap<String, Micros>,
+    /// When all workers were busy, oldest first; the last may have no end yet.
+    full: VecDeque<(Micros, Option<Micros>)>,
+    now: Micros,
+}
+
+fn longest() -> i64 {
+    i64::try_from(Duration::as_micros(&REACTOR_SHADOW_WINDOW_MAX)).unwrap_or(i64::MAX / 8)
+}
+
+impl Pool {
+    /// One of so many workers; with 0 it is never full.
+    pub(super) fn new(workers: usize) -> Self {
+        Self { workers, under_way: HashMap::new(), full: VecDeque::new(), now: Micros(0) }
+    }
+
+    /// So many workers.
+    pub(super) fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Was it full lately, or is it?
+    pub(super) fn was_full(&self) -> bool {
+        !self.full.is_empty()
+    }
+
+    /// A call began.
+    pub(super) fn began(&mut self, jid: &str, at: Micros) {
+        self.under_way.insert(jid.to_owned(), at);
+        self.pass(at);
+        let is_open = self.full.back().is_some_and(|(_, end)| end.is_none());
+        if self.workers > 0 && self.under_way.len() >= self.workers && !is_open {
+            self.full.push_back((at, None));
+        }
+    }
+
+    /// A call ended.
+    pub(super) fn ended(&mut self, jid: &str, at: Micros) {
+        self.under_way.remove(jid);
+        self.pass(at);
+    }
+
+    /// The log has got so far. What began longer ago than the longest window is taken for ended.
+    pub(super) fn pass(&mut self, now: Micros) {
+        self.now = self.now.max(now);
+        let oldest = self.now.0.saturating_sub(longest());
+        self.under_way.retain(|_, began| began.0 > oldest);
+        if let Some((_, end)) = self.full.back_mut()
+            && end.is_none()
+            && self.under_way.len() < self.workers
+        {
+            *end = Some(self.now);
+        }
+        while self.full.front().is_some_and(|(_, end)| end.is_some_and(|end| end.0 < oldest)) {
+            self.full.pop_front();
+        }
+    }
+
+    /// The end of a window that begins `at` and starts again with each moment at which the pool is full within it.
+    pub(super) fn extended(&self, at: Micros, window: i64) -> Micros {
+        let mut to = at.0.saturating_add(window);
+        for (begin, end) in &self.full {
+            let end = end.unwrap_or(self.now);
+            if begin.0 <= to && end >= at {
+                to = to.max(end.0.saturating_add(window));
+            }
+        }
+        Micros(to.min(at.0.saturating_add(longest())))
+    }
+}
