@@ -2,14 +2,19 @@
 //!
 //! | announced by | data | what follows |
 //! |---|---|---|
+//! | a runner call of a reaction, when it is sent | function and arguments | `salt/run/<jid>/new` with these; of `event.send` also the event |
 //! | `salt/run/<jid>/args` of an orchestration | `type` function or state: `name`, `tgt`, `args` | `salt/job/<another jid>/new` with that function, target and arguments |
-//! | | `type` runner: `name`, `args`, `kwargs` | `salt/run/<another jid>/new` with that function and arguments |
-//! | `salt/run/<jid>/new` of `runner.event.send` | `fun_args`: tag and data | an event with that tag and that data |
+//! | | `type` runner: `name`, `args`, `kwargs` | `salt/run/<another jid>/new` with that function and arguments; of `event.send` also the event |
+//! | `salt/run/<jid>/new` of `runner.event.send` that neither announced | `fun_args`: tag and data | an event with that tag and that data |
+//!
+//! Each of these events comes over a connection of its own, so that an event can overtake the `new` of the runner that sent it, and both
+//! can overtake the master's answer to the call. Hence the announcement before the call is sent.
 //!
 //! Each announcement is good for one of them, and for [`REACTOR_ANNOUNCED_TTL`]. Orchestrations with `batch` or `subset` publish to other
 //! targets than they announce, and are not followed.
 
 use std::collections::{HashMap, VecDeque};
+use std::iter;
 
 use super::micros;
 use crate::clock::Micros;
@@ -20,6 +25,15 @@ use crate::sls::value::{Map, Value};
 
 /// What is announced, as a hash of what its event will show.
 pub type Key = u64;
+
+/// What is known of a runner or a job before it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Start {
+    /// Its `new` event.
+    pub new: Key,
+    /// The event that it sends, of `runner.event.send`.
+    pub sends: Option<Key>,
+}
 
 /// Announcements by key, oldest first, with the depth of what follows.
 #[derive(Debug, Default)]
@@ -46,6 +60,18 @@ impl Announced {
             self.order.pop_front();
             // If that one was taken, what is left of its key is younger.
             self.take_first(key, |first| first <= at);
+        }
+    }
+
+    /// Adds what a runner or a job that starts will show.
+    pub fn add_start(&mut self, start: Start, depth: u32, at: Micros) {
+        iter::once(start.new).chain(start.sends).for_each(|key| self.add(key, depth, at));
+    }
+
+    /// Takes that back.
+    pub fn remove_start(&mut self, start: Start, at: Micros) {
+        for key in iter::once(start.new).chain(start.sends) {
+            self.take(key, at);
         }
     }
 
@@ -85,10 +111,6 @@ fn arguments(args: &[Value], words: Option<&Map>) -> Vec<Value> {
     args.iter().cloned().chain(words.map(Value::Map)).collect()
 }
 
-fn run_key(fun: &str, args: Vec<Value>) -> Key {
-    Act::on_master("runner", fun, Some(args)).key()
-}
-
 /// All state functions are one: which of them an orchestration calls is not announced.
 fn job_key(fun: &str, load: &Map) -> Key {
     let fun = match fun {
@@ -108,15 +130,38 @@ fn event_key(tag: &str, data: &Map) -> Key {
     Act::on_master("event", tag, Some(vec![Value::Map(bare(data))])).key()
 }
 
-/// What the `args` event of an orchestration announces.
-pub fn by_orchestration(body: &[u8]) -> Option<Key> {
+/// A runner call by its function and arguments: its start, and the event that it sends.
+fn run(fun: &str, all: &[Value]) -> Start {
+    let (args, words) = match all.split_last() {
+        Some((Value::Map(words), args)) => (args, Some(words)),
+        _ => (all, None),
+    };
+    let sends = (fun == "event.send").then(|| {
+        // `send(tag, data=None)`: what ends in a mapping has its data there, or its keywords.
+        let word = |name: &str| words.and_then(|words| words.get(name));
+        let tag = all.first().and_then(Value::as_str).or_else(|| word("tag")?.as_str())?;
+        let positional = all.get(1).and_then(Value::as_map).filter(|data| !data.contains_key("data"));
+        let data = word("data").and_then(Value::as_map).or(positional);
+        Some(event_key(tag, &data.cloned().unwrap_or_default()))
+    });
+    let new = Act::on_master("runner", fun, Some(arguments(args, words))).key();
+    Start { new, sends: sends.flatten() }
+}
+
+/// The start of a runner call that is about to be sent, and the event that it sends. None for wheel functions.
+pub fn by_call(call: &Act) -> Option<Start> {
+    (call.client == "runner").then(|| run(&call.fun, call.args.as_deref().unwrap_or_default()))
+}
+
+/// What the `args` event of an orchestration announces: the start of a job or a runner, and the event that the runner sends.
+pub fn by_orchestration(body: &[u8]) -> Option<Start> {
     let body = read(body)?;
     let body = body.as_map()?;
     let text = |name: &str| body.get(name).and_then(Value::as_str);
     let name = text("name")?;
     if text("type")? == "runner" {
         let args = body.get("args").and_then(Value::as_list).unwrap_or_default();
-        return Some(run_key(name, arguments(args, body.get("kwargs").and_then(Value::as_map))));
+        return Some(run(name, &arguments(args, body.get("kwargs").and_then(Value::as_map))));
     }
     let fun = match text("type")? {
         "function" => name,
@@ -131,7 +176,8 @@ pub fn by_orchestration(body: &[u8]) -> Option<Key> {
         ("tgt_type", call.get("tgt_type").cloned().unwrap_or(Value::Null)),
         ("arg", Value::List(args)),
     ];
-    Some(job_key(fun, &load.into_iter().map(|(name, value)| (name.into(), value)).collect()))
+    let new = job_key(fun, &load.into_iter().map(|(name, value)| (name.into(), value)).collect());
+    Some(Start { new, sends: None })
 }
 
 /// What may have announced a job, by the job's `new` event.
@@ -142,24 +188,12 @@ pub fn of_job(body: &[u8]) -> Option<Key> {
 }
 
 /// A runner call by its `new` event: what may have announced it, and what it announces itself.
-pub fn of_run(body: &[u8]) -> Option<(Key, Option<Key>)> {
+pub fn of_run(body: &[u8]) -> Option<Start> {
     let body = read(body)?;
     let body = body.as_map()?;
     let fun = body.get("fun")?.as_str()?.strip_prefix("runner.")?;
     let all = body.get("fun_args")?.as_list()?;
-    let (args, words) = match all.split_last() {
-        Some((Value::Map(words), args)) => (args, Some(words)),
-        _ => (all, None),
-    };
-    let sends = (fun == "event.send").then(|| {
-        // `send(tag, data=None)`: what ends in a mapping has its data there, or its keywords.
-        let word = |name: &str| words.and_then(|words| words.get(name));
-        let tag = all.first().and_then(Value::as_str).or_else(|| word("tag")?.as_str())?;
-        let positional = all.get(1).and_then(Value::as_map).filter(|data| !data.contains_key("data"));
-        let data = word("data").and_then(Value::as_map).or(positional);
-        Some(event_key(tag, &data.cloned().unwrap_or_default()))
-    });
-    Some((run_key(fun, arguments(args, words)), sends.flatten()))
+    Some(run(fun, all))
 }
 
 /// What may have announced an event.
@@ -177,10 +211,6 @@ mod tests {
         pack::packed(&yaml::load(text).unwrap())
     }
 
-    fn key(run: Option<(Key, Option<Key>)>) -> Option<Key> {
-        run.map(|(key, _)| key)
-    }
-
     #[test]
     fn what_an_orchestration_announces_is_known_by_its_own_event() {
         // As masters of 3008.3 fired them.
@@ -192,20 +222,21 @@ mod tests {
             "{jid: '1', tgt: web1, tgt_type: glob, user: root, fun: event.send, arg: [a/b, {__kwarg__: true, x: 1}]}",
         );
         assert!(by_orchestration(&args).is_some());
-        assert_eq!(by_orchestration(&args), of_job(&job));
+        assert_eq!(by_orchestration(&args), of_job(&job).map(|new| Start { new, sends: None }));
         let other = body("{tgt: web2, tgt_type: glob, fun: event.send, arg: [a/b, {__kwarg__: true, x: 1}]}");
-        assert_ne!(by_orchestration(&args), of_job(&other));
+        assert_ne!(by_orchestration(&args), of_job(&other).map(|new| Start { new, sends: None }));
         let args = body(
             "{type: state, tgt: web1, name: its id, args: {arg: [good], kwarg: {queue: false}, tgt_type: glob}}",
         );
         let job =
             body("{tgt: web1, tgt_type: glob, fun: state.sls, arg: [good, {__kwarg__: true, queue: false}]}");
-        assert_eq!(by_orchestration(&args), of_job(&job));
+        assert_eq!(by_orchestration(&args), of_job(&job).map(|new| Start { new, sends: None }));
         let args = body(
             "{type: runner, name: event.send, args: [], kwargs: {tag: a/b, data: {x: 1}, __pub_user: root}}",
         );
         let run = body("{fun: runner.event.send, fun_args: [{tag: a/b, data: {x: 1}}]}");
-        assert_eq!(key(of_run(&run)), by_orchestration(&args));
+        assert_eq!(of_run(&run), by_orchestration(&args));
+        assert!(of_run(&run).is_some_and(|start| start.sends.is_some()));
         for odd in [
             "[]",
             "{type: runner}",
@@ -222,8 +253,9 @@ mod tests {
 
     #[test]
     fn an_event_that_a_runner_sends_is_known_by_tag_and_data() {
-        let sends =
-            |args: &str| of_run(&body(&format!("{{fun: runner.event.send, fun_args: {args}}}"))).unwrap().1;
+        let sends = |args: &str| {
+            of_run(&body(&format!("{{fun: runner.event.send, fun_args: {args}}}"))).unwrap().sends
+        };
         let event = of_event(b"a/b", &body("{x: 1, _stamp: '2026-11-22'}"));
         assert!(event.is_some());
         for args in

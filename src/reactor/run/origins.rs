@@ -17,6 +17,7 @@ use crate::limits::{
 };
 use crate::master::{Call, Cmd};
 use crate::model::Kind;
+use crate::reactor::shadow::Act;
 use crate::sls::Value;
 use crate::store::{Followed, StoreError};
 use crate::wire::msgpack::{as_text, get};
@@ -56,6 +57,20 @@ impl Origins {
         if jid.is_empty() { 0 } else { self.depths.get(jid).copied().unwrap_or(0) }
     }
 
+    /// A runner is about to be called by a reaction to an event of that depth.
+    pub fn announce(&mut self, call: &Act, depth: u32, now: Micros) {
+        if let Some(start) = announced::by_call(call) {
+            self.announced.add_start(start, depth.saturating_add(1), now);
+        }
+    }
+
+    /// That runner was not called after all.
+    pub fn withdraw(&mut self, call: &Act, now: Micros) {
+        if let Some(start) = announced::by_call(call) {
+            self.announced.remove_start(start, now);
+        }
+    }
+
     /// Follows what an entry of a bus tells about jobs and runner calls that others started.
     pub fn follow(&mut self, row: &Followed<'_>) {
         let is_run = row.tag.starts_with(b"salt/run/");
@@ -73,19 +88,18 @@ impl Origins {
             }
             _ if !is_run => {}
             "args" if depth > 0 => {
-                if let Some(key) = announced::by_orchestration(row.body) {
-                    self.announced.add(key, depth, row.at);
+                if let Some(start) = announced::by_orchestration(row.body) {
+                    self.announced.add_start(start, depth, row.at);
                 }
             }
             "new" if depth > 0 || !self.announced.is_empty() => {
-                let Some((key, sends)) = announced::of_run(row.body) else { return };
+                let Some(start) = announced::of_run(row.body) else { return };
                 // Also where the depth is known: the announcement is used up.
-                let depth = self.announced.take(key, row.at).unwrap_or(0).max(depth);
-                if depth > 0 {
-                    self.set(tag.jid, depth);
-                    if let Some(key) = sends {
-                        self.announced.add(key, depth, row.at);
-                    }
+                if let Some(announced) = self.announced.take(start.new, row.at) {
+                    // The event that it sends was announced with it.
+                    self.set(tag.jid, announced.max(depth));
+                } else if let Some(key) = start.sends.filter(|_| depth > 0) {
+                    self.announced.add(key, depth, row.at);
                 }
             }
             _ => {}

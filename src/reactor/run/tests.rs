@@ -50,6 +50,8 @@ struct Rules {
     patterns: Vec<&'static str>,
     slow: Arc<Gate>,
     cmd: Option<Cmd>,
+    /// `test.arg` unless set.
+    fun: Option<&'static str>,
 }
 
 impl React for Rules {
@@ -68,10 +70,11 @@ impl React for Rules {
         }
         let wanted = |rule: &Arc<str>| {
             let arg = vec![event.tag.as_str().into()];
+            let fun = self.fun.unwrap_or("test.arg");
             let call = match self.cmd {
-                Some(Cmd::Runner) => Call::runner("test.arg", arg, crate::sls::value::Map::new()),
-                Some(Cmd::Wheel) => Call::wheel("test.arg", arg, crate::sls::value::Map::new()),
-                _ => Call::publish(event.minion.as_str(), "glob", "test.arg", arg),
+                Some(Cmd::Runner) => Call::runner(fun, arg, crate::sls::value::Map::new()),
+                Some(Cmd::Wheel) => Call::wheel(fun, arg, crate::sls::value::Map::new()),
+                _ => Call::publish(event.minion.as_str(), "glob", fun, arg),
             };
             let what = if self.caller { callers::wanted(event) } else { What::Ask(call) };
             Wanted { id: rule.to_string(), sls: format!("/srv/{rule}.sls"), what }

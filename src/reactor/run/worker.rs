@@ -411,6 +411,7 @@ impl Shared {
         let start = start_of(&made.wanted.what);
         if let Some(act) = &start {
             lock(&self.starts).sent(act);
+            lock(&self.origins).announce(act, depth, self.clock.now());
         }
         let answer = self.ask.ask(call, &made.jid, MASTER_PATIENCE);
         if let Some(act) = &start {
@@ -419,6 +420,9 @@ impl Shared {
                 _ => None,
             };
             lock(&self.starts).returned(act, since, jid);
+            if answer.as_ref().is_err_and(MasterError::was_not_done) {
+                lock(&self.origins).withdraw(act, self.clock.now());
+            }
         }
         let answer = answer?;
         self.master_is(false, "");

@@ -111,6 +111,32 @@ fn what_an_orchestration_of_a_reaction_does_counted_as_a_beginning() {
 }
 
 #[test]
+fn events_of_a_runner_that_overtook_the_master_s_answer_and_each_other_began_chains_anew() {
+    let gates: Arc<[Gate; 3]> = Arc::default();
+    gates.iter().for_each(|gate| gate.shut(true));
+    let answered = gates.clone();
+    let reacting = Rules { cmd: Some(Cmd::Runner), fun: Some("event.send"), ..rules(&["loop/*"]) };
+    let rig = Rig::start(reacting, two_deep(), move |_, times| {
+        if let Some(gate) = (times as usize).checked_sub(1).and_then(|nth| gates.get(nth)) {
+            gate.wait();
+        }
+        Ok(Answer::Started { jid: format!("7{times}"), tag: format!("salt/run/7{times}") })
+    });
+    tell(&rig, "loop/next", "{}");
+    for (nth, gate) in answered.iter().enumerate() {
+        rig.next();
+        tell(&rig, "loop/next", "{_stamp: '2026-11-22'}");
+        let data = "{fun: runner.event.send, user: Reactor, fun_args: [loop/next]}";
+        tell(&rig, &format!("salt/run/7{}/new", nth + 1), data);
+        rig.wait_for("the log to be read", |rig| rig.reactor.handle().status().behind == 0);
+        gate.shut(false);
+    }
+    rig.wait_until_through();
+    assert_eq!(left_by_depth(&rig), 1);
+    assert_eq!(rig.stop().1, [""; 0]);
+}
+
+#[test]
 fn a_rule_without_options_had_no_budget_and_the_rules_without_share_none() {
     let mut plain = RuleOptions::default();
     let budget = plain.budget.expect("one by default");
