@@ -330,7 +330,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
 
 /// Tables and buffers come and go here, and a huge page stays resident as long as any byte of it is used: that cost 55 MB
 /// and gained nothing (docs/DECISIONS.md).
-fn take_small_pages() {
+pub(crate) fn take_small_pages() {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
         tracing::debug!(%error, "transparent huge pages stay on");
     }

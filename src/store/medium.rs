@@ -32,6 +32,9 @@ pub struct Space {
     pub total: u64,
 }
 
+/// Writes the content of a file that is empty.
+pub type Write<'a> = Box<dyn FnOnce(&dyn MediumFile) -> io::Result<()> + 'a>;
+
 /// Where a store keeps its files.
 pub trait Medium: Debug + Send + Sync {
     /// Makes a file, or empties the one that is there, for reading and writing. A symbolic link is refused.
@@ -68,14 +71,19 @@ pub trait Medium: Debug + Send + Sync {
     /// How much room the file system of a path has.
     fn space(&self, path: &Path) -> io::Result<Space>;
 
-    /// Writes a small file whole, by way of `<name>.tmp` and a rename: after a power cut it has the old content or
-    /// the new one. Durable when it returns.
+    /// Writes a small file whole; see [`Medium::replace`].
     fn write_whole(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.replace(path, Box::new(|file| file.write_all_at(bytes, 0)))
+    }
+
+    /// Writes a file whole, by way of `<name>.tmp` and a rename: after a power cut it has the old content or the new
+    /// one. Durable when it returns.
+    fn replace(&self, path: &Path, write: Write<'_>) -> io::Result<()> {
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(".tmp");
         let temporary = Path::new(&temporary);
         let written = self.create(temporary).and_then(|file| {
-            file.write_all_at(bytes, 0)?;
+            write(&*file)?;
             file.sync_all()
         });
         if let Err(why) = written.and_then(|()| self.rename(temporary, path)) {

@@ -4,10 +4,12 @@
 //! REACTOR    text; `reactor::run::checkpoint` has its form
 //! ```
 
+use std::io;
 use std::sync::atomic::Ordering;
 
 use super::Store;
 use super::error::{StoreError, io_at};
+use super::medium::MediumFile;
 
 const NAME: &str = "REACTOR";
 
@@ -23,15 +25,26 @@ impl Store {
         let path = self.0.dir.join(NAME);
         match std::fs::read(&path) {
             Ok(bytes) => Ok(Some(bytes)),
-            Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(why) => Err(io_at("read", &path)(why)),
         }
     }
 
-    /// Writes it whole. Durable when it returns.
-    pub fn keep_reactor_file(&self, text: &str) -> Result<(), StoreError> {
+    /// Writes it whole: `write` is given a function that takes the text piece by piece. Durable when it returns.
+    pub fn keep_reactor_file(
+        &self,
+        write: impl FnOnce(&mut dyn FnMut(&str) -> io::Result<()>) -> io::Result<()>,
+    ) -> Result<(), StoreError> {
         let path = self.0.dir.join(NAME);
-        self.0.medium.write_whole(&path, text.as_bytes()).map_err(io_at("write", &path))
+        let write_to = |file: &dyn MediumFile| {
+            let mut at = 0;
+            write(&mut |text| {
+                file.write_all_at(text.as_bytes(), at)?;
+                at += text.len() as u64;
+                Ok(())
+            })
+        };
+        self.0.medium.replace(&path, Box::new(write_to)).map_err(io_at("write", &path))
     }
 
     /// Appends to it; fails if it does not end at `offset`. Durable when it returns. After an error any part of it may be there.
@@ -40,7 +53,7 @@ impl Store {
         let append = || {
             let file = self.0.medium.open_to_write(&path)?;
             if file.size()? != offset {
-                return Err(std::io::Error::other("it is not as long as it was left"));
+                return Err(io::Error::other("it is not as long as it was left"));
             }
             file.write_all_at(text.as_bytes(), offset)?;
             file.sync_data()
@@ -53,7 +66,7 @@ impl Store {
         let path = self.0.dir.join(NAME);
         match self.0.medium.remove_file(&path) {
             Ok(()) => self.0.medium.sync_dir(&self.0.dir).map_err(io_at("sync", &self.0.dir))?,
-            Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(why) => return Err(io_at("remove", &path)(why)),
         }
         Ok(true)

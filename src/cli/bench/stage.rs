@@ -82,6 +82,7 @@ impl Stage {
         (limits, classes): (Limits, Classes),
         ask: impl FnOnce(&Arc<Metrics>) -> Arc<dyn Ask>,
     ) -> anyhow::Result<Self> {
+        crate::daemon::take_small_pages();
         let file = old_file(dir, "react.sls", SLS)?;
         let mut text = format!("root_dir: {}\nid: m_master\nreactor:\n", dir.display());
         for rule in rules {

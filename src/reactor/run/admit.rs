@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::desk::{Place, Task};
 use super::engine::Shared;
-use super::ledger::Open;
 use super::queues::{Item, Rules};
 use super::throttle::Start;
 use super::worker::Step;
@@ -48,10 +47,10 @@ impl Shared {
         options: Arc<RuleOptions>,
         resumed: bool,
     ) -> Task {
-        let begun = || lock(&self.ledger).open.get(&event.seq).map(|open| open.begun().to_vec());
+        let begun = || lock(&self.ledger).open.progress(event.seq).begun.clone();
         let first = matched.iter().position(|rule| Some(rule) == rules.first());
         Task {
-            begun: resumed.then(begun).flatten().unwrap_or_default(),
+            begun: resumed.then(begun).unwrap_or_default(),
             event,
             of: matched.len(),
             place: first.unwrap_or(0),
@@ -92,7 +91,7 @@ impl Shared {
     fn task_later(&self, event: Event, rules: &[Arc<str>], options: Arc<RuleOptions>, resumed: bool) -> Task {
         let matched = self.rules().matching(&event.tag);
         // Rules that were taken out count as long as the event is open for them.
-        let opened = lock(&self.ledger).open.get(&event.seq).map_or(0, Open::of);
+        let opened = lock(&self.ledger).open.of(event.seq).map_or(0, |of| of as usize);
         let task = self.task(event, rules.to_vec(), &matched, options, resumed);
         Task { of: if resumed { task.of } else { task.of.max(opened) }, ..task }
     }

@@ -22,10 +22,12 @@
 //! brought back out of a backup, is nothing to react to. A start without a reactor removes it.
 
 use std::fmt::Write as _;
+use std::io;
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
-use super::ledger::{Ledger, Open};
+use super::ledger::Ledger;
+use super::open::Progress;
 use crate::limits::REACTOR_FILE_GROWTH;
 use crate::model::SeqNo;
 
@@ -46,54 +48,75 @@ pub struct Checkpoint {
 /// What is to be written.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Update {
-    /// In place of the file.
-    Whole(String),
+    /// This, by [`Checkpoint::write_whole`], in place of the file.
+    Whole(Ledger),
     /// At this offset, the end of the file.
     Append(u64, String),
 }
+
+/// Bytes of the file that are written at once.
+const PIECE_BYTES: usize = 64 * 1024;
 
 impl Checkpoint {
     /// What is to be written so that the file holds the ledger as it is; none if it does.
     pub fn update(&mut self, ledger: &mut Ledger) -> Option<Update> {
         let changes = ledger.take_changes();
-        let is_whole = self.len == 0 || changes.is_none() || self.len > 2 * self.first + REACTOR_FILE_GROWTH;
+        if self.len == 0 || changes.is_none() || self.len > 2 * self.first + REACTOR_FILE_GROWTH {
+            return Some(Update::Whole(ledger.clone()));
+        }
         let mut text = String::new();
-        if is_whole {
-            (self.len, self.checksum) = (0, 0);
-            let _ = writeln!(text, "{TITLE}");
-            match ledger.acting_from() {
-                Some(seq) => writeln!(text, "mode acting {}", seq.0),
-                None => writeln!(text, "mode shadow"),
-            }
-            .unwrap_or_default();
-            for (rule, since) in ledger.rules() {
-                let _ = writeln!(text, "rule {rule:016x} {}", since.0);
-            }
-            for (seq, open) in &ledger.open {
-                put_open(&mut text, *seq, open);
-            }
-        } else {
-            for seq in changes.into_iter().flatten() {
-                match ledger.open.get(&seq) {
-                    Some(open) => put_open(&mut text, seq, open),
-                    None => drop(writeln!(text, "closed {}", seq.0)),
-                }
-            }
-            if text.is_empty() && self.cursor == ledger.cursor {
-                return None;
+        for seq in changes.into_iter().flatten() {
+            match ledger.open.of(seq) {
+                Some(of) => put_open(&mut text, seq, of, ledger.open.progress(seq)),
+                None => drop(writeln!(text, "closed {}", seq.0)),
             }
         }
-        let _ = write!(text, "cursor {}", ledger.cursor.0);
-        self.checksum = xxh3_64_with_seed(text.as_bytes(), self.checksum);
-        let _ = writeln!(text, " {:016x}", self.checksum);
+        if text.is_empty() && self.cursor == ledger.cursor {
+            return None;
+        }
         let offset = self.len;
-        self.len += text.len() as u64;
-        self.cursor = ledger.cursor;
-        if is_whole {
-            self.first = self.len;
-            return Some(Update::Whole(text));
-        }
+        self.end(&mut text, ledger.cursor, Xxh3::with_seed(self.checksum));
         Some(Update::Append(offset, text))
+    }
+
+    /// Hands the file that holds a ledger to `put`, piece by piece.
+    pub fn write_whole(
+        &mut self,
+        ledger: &Ledger,
+        put: &mut dyn FnMut(&str) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (mut text, mut checksum) = (format!("{TITLE}\n"), Xxh3::with_seed(0));
+        self.len = 0;
+        match ledger.acting_from() {
+            Some(seq) => writeln!(text, "mode acting {}", seq.0),
+            None => writeln!(text, "mode shadow"),
+        }
+        .unwrap_or_default();
+        for (rule, since) in ledger.rules() {
+            let _ = writeln!(text, "rule {rule:016x} {}", since.0);
+        }
+        for (seq, of) in ledger.open.iter() {
+            put_open(&mut text, seq, of, ledger.open.progress(seq));
+            if text.len() >= PIECE_BYTES {
+                put(&text)?;
+                checksum.update(text.as_bytes());
+                self.len += text.len() as u64;
+                text.clear();
+            }
+        }
+        self.end(&mut text, ledger.cursor, checksum);
+        self.first = self.len;
+        put(&text)
+    }
+
+    /// Ends a batch; `text` is what `checksum` does not cover yet.
+    fn end(&mut self, text: &mut String, cursor: SeqNo, mut checksum: Xxh3) {
+        let _ = write!(text, "cursor {}", cursor.0);
+        checksum.update(text.as_bytes());
+        self.checksum = checksum.digest();
+        let _ = writeln!(text, " {:016x}", self.checksum);
+        self.len += text.len() as u64;
+        self.cursor = cursor;
     }
 
     /// It could not be written, and nobody knows what the file holds.
@@ -102,9 +125,9 @@ impl Checkpoint {
     }
 }
 
-fn put_open(text: &mut String, seq: SeqNo, open: &Open) {
-    let _ = write!(text, "open {} {}", seq.0, open.of());
-    for (name, hashes) in [("done", open.done()), ("begun", open.begun())] {
+fn put_open(text: &mut String, seq: SeqNo, of: u32, progress: &Progress) {
+    let _ = write!(text, "open {} {of}", seq.0);
+    for (name, hashes) in [("done", &progress.done), ("begun", &progress.begun)] {
         if !hashes.is_empty() {
             let words: Vec<_> = hashes.iter().map(|hash| format!("{hash:016x}")).collect();
             let _ = write!(text, " {name}={}", words.join(","));
@@ -136,7 +159,7 @@ pub fn parse(bytes: &[u8], durable: SeqNo) -> Result<(Ledger, usize), String> {
         if cursor > durable {
             return Err(format!("line {number}: {} lies behind the end of the log, {}", cursor.0, durable.0));
         }
-        if let Some(seq) = of.open.keys().next_back().filter(|seq| **seq >= cursor) {
+        if let Some((seq, _)) = of.open.iter().next_back().filter(|(seq, _)| *seq >= cursor) {
             let problem = format!("event {} is open and lies behind the cursor, {}", seq.0, cursor.0);
             return Err(format!("line {number}: {problem}"));
         }
@@ -183,19 +206,20 @@ fn read_line(ledger: &mut Ledger, line: &str) -> Option<()> {
         "closed" => ledger.forget(number(words.next())?),
         "open" => {
             let seq = number(words.next())?;
-            let mut open = Open::taken_by(words.next()?.parse().ok()?);
+            let of = words.next()?.parse().ok()?;
+            ledger.open.remove(seq);
+            ledger.open.insert(seq, of);
             for word in words {
                 let (name, hashes) = word.split_once('=')?;
                 let place = match name {
-                    "done" => open.done_mut(),
-                    "begun" => open.begun_mut(),
+                    "done" => &mut ledger.open.progress_mut(seq).done,
+                    "begun" => &mut ledger.open.progress_mut(seq).begun,
                     _ => return None,
                 };
                 for hash in hashes.split(',') {
                     place.push(u64::from_str_radix(hash, 16).ok()?);
                 }
             }
-            ledger.open.insert(seq, open);
         }
         _ => return None,
     }
@@ -216,8 +240,13 @@ mod tests {
     /// Writes what is to be written; whether that was a whole file.
     fn write(file: &mut Vec<u8>, checkpoint: &mut Checkpoint, ledger: &mut Ledger) -> Option<bool> {
         Some(match checkpoint.update(ledger)? {
-            Update::Whole(text) => {
-                *file = text.into_bytes();
+            Update::Whole(ledger) => {
+                file.clear();
+                let mut put = |text: &str| {
+                    file.extend(text.as_bytes());
+                    Ok(())
+                };
+                checkpoint.write_whole(&ledger, &mut put).unwrap();
                 true
             }
             Update::Append(offset, text) => {
@@ -300,6 +329,21 @@ mod tests {
         assert_eq!(write(&mut file, &mut checkpoint, &mut ledger), Some(true));
         ledger.set_mode(true, SeqNo(9));
         assert_eq!(write(&mut file, &mut checkpoint, &mut ledger), Some(true));
+        assert_eq!(parse(&file, END).unwrap(), (ledger, 0));
+    }
+
+    #[test]
+    fn a_large_ledger_is_written_in_pieces() {
+        let (mut ledger, mut checkpoint, mut file) = (ledger(), Checkpoint::default(), Vec::new());
+        for seq in 3..20_000 {
+            ledger.opened(SeqNo(seq), 1);
+        }
+        ledger.cursor = SeqNo(20_000);
+        assert_eq!(write(&mut file, &mut checkpoint, &mut ledger), Some(true));
+        assert!(file.len() > 2 * PIECE_BYTES);
+        // A further batch continues the checksum of the pieces.
+        ledger.forget(SeqNo(7));
+        assert_eq!(write(&mut file, &mut checkpoint, &mut ledger), Some(false));
         assert_eq!(parse(&file, END).unwrap(), (ledger, 0));
     }
 

@@ -305,7 +305,9 @@ impl Shared {
         let update = checkpoint.update(&mut lock(&self.ledger));
         let written = match update {
             None => Ok(()),
-            Some(Update::Whole(text)) => self.store.keep_reactor_file(&text),
+            Some(Update::Whole(ledger)) => {
+                self.store.keep_reactor_file(|put| checkpoint.write_whole(&ledger, put))
+            }
             Some(Update::Append(offset, text)) => self.store.append_to_reactor_file(offset, &text),
         };
         if let Err(error) = written {

@@ -59,7 +59,8 @@ pub(super) fn run(shared: &Arc<Shared>) {
         }
     }
     // Those from `live` on are on the desk already.
-    let open: Vec<SeqNo> = lock(&shared.ledger).open.range(..live).map(|(seq, _)| *seq).collect();
+    let open: Vec<SeqNo> =
+        lock(&shared.ledger).open.iter().map(|(seq, _)| seq).take_while(|seq| *seq < live).collect();
     if !open.is_empty() {
         tracing::info!(events = open.len(), "going on with reactions that were not through");
     }
@@ -104,8 +105,7 @@ const READ_AGAIN: Duration = Duration::from_secs(1);
 fn note_starts(shared: &Shared) -> Result<(), StoreError> {
     let (first, end) = {
         let ledger = lock(&shared.ledger);
-        let mut begun = ledger.open.iter().filter(|(_, open)| !open.begun().is_empty());
-        (begun.next().map(|(seq, _)| *seq), ledger.cursor)
+        (ledger.open.first_begun(), ledger.cursor)
     };
     let Some(mut from) = first else { return Ok(()) };
     while from < end && !shared.drain.is_stopping() {
@@ -234,7 +234,7 @@ fn resume(shared: &Shared, open: Vec<SeqNo>, depths: &HashMap<SeqNo, u32>) -> Ve
         let ruled = shared.ruled();
         let mut found = Vec::new();
         let read = shared.store.follow_those(is_of_interest, seq, REACTOR_WAVE_BYTES, |row| {
-            if lock(&shared.ledger).open.contains_key(&row.seq) {
+            if lock(&shared.ledger).open.contains(row.seq) {
                 found.push(event_of(&row));
             }
         });

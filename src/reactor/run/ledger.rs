@@ -4,54 +4,9 @@ use std::collections::BTreeMap;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::open::OpenEvents;
 use super::record::{Mark, Told};
 use crate::model::SeqNo;
-
-/// An event that rules took, until all of them are through with it. A million of them are open after an hour without a master.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Open {
-    of: u32,
-    /// None for an event of which nothing was done: almost all.
-    progress: Option<Box<Progress>>,
-}
-
-const _: () = assert!(size_of::<Open>() == 16);
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Progress {
-    done: Vec<u64>,
-    begun: Vec<u64>,
-}
-
-impl Open {
-    /// An event that so many rules took.
-    pub(super) fn taken_by(rules: u32) -> Self {
-        Self { of: rules, progress: None }
-    }
-
-    /// How many rules took it.
-    pub fn of(&self) -> usize {
-        self.of as usize
-    }
-
-    /// Hashes of those that are through.
-    pub fn done(&self) -> &[u64] {
-        self.progress.as_ref().map_or(&[], |progress| &progress.done)
-    }
-
-    /// Calls that may have been made already and must not be made twice; one as often as it was begun and not taken back.
-    pub fn begun(&self) -> &[u64] {
-        self.progress.as_ref().map_or(&[], |progress| &progress.begun)
-    }
-
-    pub(super) fn done_mut(&mut self) -> &mut Vec<u64> {
-        &mut self.progress.get_or_insert_default().done
-    }
-
-    pub(super) fn begun_mut(&mut self) -> &mut Vec<u64> {
-        &mut self.progress.get_or_insert_default().begun
-    }
-}
 
 /// The fold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -59,7 +14,7 @@ pub struct Ledger {
     /// Everything below has been folded.
     pub cursor: SeqNo,
     /// What is left to do.
-    pub open: BTreeMap<SeqNo, Open>,
+    pub open: OpenEvents,
     /// Hashes of the rules, and the first event that each takes: a rule does not act on what came before it was configured.
     rules: BTreeMap<u64, SeqNo>,
     /// Calls for earlier events are not made: Salt's reactor acted then. None in shadow.
@@ -85,24 +40,23 @@ impl Ledger {
     pub fn opened(&mut self, event: SeqNo, of: usize) {
         self.cursor = self.cursor.max(event.next());
         self.changes(event);
-        self.open.entry(event).or_default().of = u32::try_from(of).unwrap_or(u32::MAX);
+        self.open.insert(event, u32::try_from(of).unwrap_or(u32::MAX));
     }
 
     /// A record was read. The cursor is past it from now on: its marks must not count twice.
     pub fn told(&mut self, record: SeqNo, told: &Told<'_>) {
         self.cursor = self.cursor.max(record.next());
-        if self.open.contains_key(&told.event) {
-            self.changes(told.event);
-        }
-        let Some(open) = self.open.get_mut(&told.event) else { return };
+        let Some(of) = self.open.of(told.event) else { return };
+        self.changes(told.event);
+        let progress = self.open.progress_mut(told.event);
         if let Some(marks) = &told.marks {
             for (mark, key) in marks {
                 match mark {
-                    Mark::Begun => open.begun_mut().push(*key),
+                    Mark::Begun => progress.begun.push(*key),
                     // One, and not all: what was begun once more may have been made then.
                     Mark::TakenBack => {
-                        if let Some(place) = open.begun().iter().position(|begun| begun == key) {
-                            open.begun_mut().remove(place);
+                        if let Some(place) = progress.begun.iter().position(|begun| begun == key) {
+                            progress.begun.remove(place);
                         }
                     }
                 }
@@ -111,30 +65,30 @@ impl Ledger {
         }
         for rule in &told.rules {
             let hash = rule_hash(rule);
-            if !open.done().contains(&hash) {
-                open.done_mut().push(hash);
+            if !progress.done.contains(&hash) {
+                progress.done.push(hash);
             }
         }
         // The rules may be others by now than when it was opened; the record tells how many there were then.
-        if open.done().len() >= open.of().min(told.of) {
-            self.open.remove(&told.event);
+        if progress.done.len() >= told.of.min(of as usize) {
+            self.open.remove(told.event);
         }
     }
 
     /// Is a rule through with an event?
     pub fn is_done(&self, event: SeqNo, rule: &str) -> bool {
-        self.open.get(&event).is_none_or(|open| open.done().contains(&rule_hash(rule)))
+        !self.open.contains(event) || self.open.progress(event).done.contains(&rule_hash(rule))
     }
 
     fn changes(&mut self, event: SeqNo) {
-        let is_open = self.open.contains_key(&event);
+        let is_open = self.open.contains(event);
         self.changed.entry(event).or_insert(is_open);
     }
 
     /// An event is open no longer, without a record.
     pub fn forget(&mut self, event: SeqNo) {
         self.changes(event);
-        self.open.remove(&event);
+        self.open.remove(event);
     }
 
     /// The events that the checkpoint has to write again; none if it has to write everything.
@@ -145,7 +99,7 @@ impl Ledger {
         }
         // What was opened and closed since was never in the file.
         let is_of_file =
-            |(event, was_open): (SeqNo, bool)| (was_open || self.open.contains_key(&event)).then_some(event);
+            |(event, was_open): (SeqNo, bool)| (was_open || self.open.contains(event)).then_some(event);
         Some(changed.into_iter().filter_map(is_of_file).collect())
     }
 
@@ -210,7 +164,7 @@ mod tests {
         ledger.told(SeqNo(9), &told(7, &["a"], 2));
         assert!(ledger.is_done(SeqNo(7), "a") && !ledger.is_done(SeqNo(7), "b"));
         ledger.told(SeqNo(9), &told(7, &["a"], 2));
-        assert!(ledger.open.contains_key(&SeqNo(7)));
+        assert!(ledger.open.contains(SeqNo(7)));
         ledger.told(SeqNo(9), &told(7, &["b"], 2));
         assert!(ledger.open.is_empty());
         ledger.told(SeqNo(9), &told(8, &["b"], 1));

@@ -25,6 +25,7 @@ pub mod engine;
 pub mod follower;
 pub mod ledger;
 pub mod native;
+pub mod open;
 pub mod origins;
 pub mod queues;
 pub mod record;

@@ -155,7 +155,8 @@ impl Shared {
     pub(super) fn remember_origins(&self) -> Result<HashMap<SeqNo, u32>, StoreError> {
         let (open, cursor) = {
             let ledger = lock(&self.ledger);
-            let open: HashMap<u64, SeqNo> = ledger.open.keys().map(|seq| (seq.0 % (1 << 32), *seq)).collect();
+            let open: HashMap<u64, SeqNo> =
+                ledger.open.iter().map(|(seq, _)| (seq.0 % (1 << 32), seq)).collect();
             (open, ledger.cursor)
         };
         let oldest = open.values().min().copied().unwrap_or(cursor);
