@@ -243,16 +243,16 @@ mod tests {
         let mut states = vec![(file.len(), ledger.clone())];
         let steps: [fn(&mut Ledger); 5] = [
             |ledger| [5, 6, 7].into_iter().for_each(|seq| ledger.opened(SeqNo(seq), 2)),
-            |ledger| ledger.told(&told(6, &["a"], 2)),
+            |ledger| ledger.told(SeqNo(9), &told(6, &["a"], 2)),
             |ledger| {
-                ledger.told(&told(6, &["b"], 2));
+                ledger.told(SeqNo(9), &told(6, &["b"], 2));
                 let marks = Some(vec![(Mark::Begun, 1), (Mark::Begun, u64::MAX)]);
-                ledger.told(&Told { marks, ..told(7, &["c"], 3) });
+                ledger.told(SeqNo(9), &Told { marks, ..told(7, &["c"], 3) });
             },
             // Opened and closed between two writes.
             |ledger| {
                 ledger.opened(SeqNo(9), 1);
-                ledger.told(&told(9, &["a"], 1));
+                ledger.told(SeqNo(9), &told(9, &["a"], 1));
                 ledger.forget(SeqNo(5));
             },
             |_| {},
@@ -311,6 +311,7 @@ mod tests {
         assert_eq!(parse(&file, SeqNo(3)).unwrap().0, ledger);
         assert!(parse(&file, SeqNo(2)).unwrap_err().contains("behind the end of the log"));
         ledger.opened(SeqNo(3), 1);
+        ledger.cursor = SeqNo(3);
         write(&mut file, &mut checkpoint, &mut ledger);
         assert!(parse(&file, END).unwrap_err().contains("event 3"));
     }

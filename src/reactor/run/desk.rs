@@ -359,7 +359,7 @@ impl Desk {
     pub fn throttle(&mut self, item: Item, place: &Place, until: Micros) {
         self.is_kept(&item);
         if let Some(queues) = self.queues.get_mut(&place.id) {
-            queues.throttle(place.key, item, until);
+            queues.throttle(place.key, item, until, &place.options);
         }
     }
 

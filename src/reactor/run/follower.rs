@@ -58,7 +58,8 @@ pub(super) fn run(shared: &Arc<Shared>) {
             return;
         }
     }
-    let open: Vec<SeqNo> = lock(&shared.ledger).open.keys().copied().collect();
+    // Those from `live` on are on the desk already.
+    let open: Vec<SeqNo> = lock(&shared.ledger).open.range(..live).map(|(seq, _)| *seq).collect();
     if !open.is_empty() {
         tracing::info!(events = open.len(), "going on with reactions that were not through");
     }
@@ -173,7 +174,7 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
         }
         if row.kind == Kind::Reaction {
             if let Some(told) = told(row.body) {
-                lock(&shared.ledger).told(&told);
+                lock(&shared.ledger).told(row.seq, &told);
             }
             return;
         }

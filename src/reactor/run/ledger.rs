@@ -81,14 +81,16 @@ impl Ledger {
         Self { cursor, ..Self::default() }
     }
 
-    /// Rules took an event.
+    /// Rules took an event, the next one in the log. The cursor is past it from now on, because a checkpoint may be written at any time.
     pub fn opened(&mut self, event: SeqNo, of: usize) {
+        self.cursor = self.cursor.max(event.next());
         self.changes(event);
         self.open.entry(event).or_default().of = u32::try_from(of).unwrap_or(u32::MAX);
     }
 
-    /// A record was read.
-    pub fn told(&mut self, told: &Told<'_>) {
+    /// A record was read. The cursor is past it from now on: its marks must not count twice.
+    pub fn told(&mut self, record: SeqNo, told: &Told<'_>) {
+        self.cursor = self.cursor.max(record.next());
         if self.open.contains_key(&told.event) {
             self.changes(told.event);
         }
@@ -205,13 +207,13 @@ mod tests {
     fn an_event_is_open_until_all_its_rules_are_through() {
         let mut ledger = Ledger::at(SeqNo(5));
         ledger.opened(SeqNo(7), 2);
-        ledger.told(&told(7, &["a"], 2));
+        ledger.told(SeqNo(9), &told(7, &["a"], 2));
         assert!(ledger.is_done(SeqNo(7), "a") && !ledger.is_done(SeqNo(7), "b"));
-        ledger.told(&told(7, &["a"], 2));
+        ledger.told(SeqNo(9), &told(7, &["a"], 2));
         assert!(ledger.open.contains_key(&SeqNo(7)));
-        ledger.told(&told(7, &["b"], 2));
+        ledger.told(SeqNo(9), &told(7, &["b"], 2));
         assert!(ledger.open.is_empty());
-        ledger.told(&told(8, &["b"], 1));
+        ledger.told(SeqNo(9), &told(8, &["b"], 1));
         assert!(ledger.open.is_empty(), "a record without its event");
     }
 

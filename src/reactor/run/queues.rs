@@ -254,10 +254,12 @@ impl RuleQueues {
         self.awaiting.push_back(key);
     }
 
-    /// It may begin at that time, and none of these rules before.
-    pub fn throttle(&mut self, key: u64, item: Item, until: Micros) {
+    /// It may begin at that time, and none of these rules before, by the options that they had. With others it is looked at again.
+    pub fn throttle(&mut self, key: u64, item: Item, until: Micros, options: &Arc<RuleOptions>) {
         self.give_back(key, item);
         self.ready.push_front(key);
-        self.until = Some(until);
+        if Arc::ptr_eq(options, &self.options) {
+            self.until = Some(until);
+        }
     }
 }

@@ -43,17 +43,22 @@ impl Gate {
     }
 }
 
-/// Rules by exact patterns; each wants one job on the minion, or a `caller`, named after its rule. `slow/*` waits at a gate.
+/// Rules by exact patterns; each wants one job on the minion, or a `caller`, named after its rule. `slow/*` waits at a gate to be
+/// rendered, `held/*` to be matched.
 #[derive(Default)]
 struct Rules {
     caller: bool,
     patterns: Vec<&'static str>,
     slow: Arc<Gate>,
+    held: Arc<Gate>,
     cmd: Option<Cmd>,
 }
 
 impl React for Rules {
     fn matching(&self, tag: &str) -> Vec<Arc<str>> {
+        if tag.starts_with("held/") {
+            self.held.wait();
+        }
         self.patterns.iter().filter(|glob| Glob::new(glob).matches(tag)).map(|glob| (*glob).into()).collect()
     }
 

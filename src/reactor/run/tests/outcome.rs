@@ -1,6 +1,7 @@
 //! What really became of a call: no answer, answers too late, jobs that were announced and not published; and where a checkpoint ends.
 
 use super::*;
+use crate::limits::REACTOR_WAVE_BYTES;
 use crate::model::Entry;
 
 fn runners(patterns: &[&'static str]) -> Rules {
@@ -384,4 +385,62 @@ fn an_answer_that_is_lost_is_asked_for_again_unless_the_job_is_seen_on_its_way()
     assert_eq!(first, second, "it is the same job");
     rig.wait_until_through();
     assert_eq!(rig.stop().1, [""; 0]);
+}
+
+/// A directory whose log has the event `slow/1` and further ones, and whose checkpoint is older; nothing was done about them.
+fn with_unread_events(user: &str, tags: &[String]) -> Arc<tempfile::TempDir> {
+    let reacting = rules(&["*"]);
+    let slow = reacting.slow.clone();
+    slow.shut(true);
+    let rig = Rig::start(reacting, Settings::default(), |_, _| Ok(yes()));
+    let before = rig.as_after_a_kill();
+    rig.tell("slow/1", "web1");
+    for tag in tags {
+        rig.tell_by(Source::Bus, tag, "web1", user);
+    }
+    let after = rig.as_after_a_kill();
+    std::fs::copy(before.path().join("REACTOR"), after.path().join("REACTOR")).unwrap();
+    slow.shut(false);
+    rig.stop();
+    after
+}
+
+/// A reactor that has read `slow/1`, and waits before the next event.
+fn in_the_middle_of_the_log(dir: Arc<tempfile::TempDir>) -> (Rig, Arc<Gate>) {
+    let reacting = rules(&["*"]);
+    let held = reacting.held.clone();
+    held.shut(true);
+    let rig = Rig::start_in(dir, NOW, reacting, Settings::default(), |_, _| Ok(yes()));
+    rig.wait_for("the first event to be open", |rig| rig.reactor.handle().status().open == 1);
+    (rig, held)
+}
+
+#[test]
+fn a_checkpoint_that_was_written_while_the_log_was_read_could_not_be_read_and_lost_what_was_open() {
+    let (rig, held) = in_the_middle_of_the_log(with_unread_events("root", &["held/2".to_owned()]));
+    let file = rig.dir.path().join("REACTOR");
+    rig.wait_for("a checkpoint", |_| std::fs::read_to_string(&file).unwrap().contains("\nopen "));
+    let copy = rig.as_after_a_kill();
+    held.shut(false);
+    rig.stop();
+    let rig = Rig::start_in(copy, NOW, rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
+    assert_eq!([rig.next(), rig.next()], ["slow/1", "held/2"]);
+    rig.wait_until_through();
+    assert_eq!(rig.stop().1, [""; 0]);
+}
+
+#[test]
+fn an_event_that_came_while_a_start_read_the_log_was_reacted_to_twice() {
+    // Together they are more than is read at once.
+    let (long, tags) = ("u".repeat(REACTOR_WAVE_BYTES / 8), (2..12).map(|n| format!("held/{n}")));
+    let mut tags: Vec<_> = tags.collect();
+    let (rig, held) = in_the_middle_of_the_log(with_unread_events(&long, &tags));
+    rig.tell("late", "db1");
+    held.shut(false);
+    rig.wait_until_through();
+    let mut asked = rig.stop().1;
+    asked.sort();
+    tags.extend(["late", "slow/1"].map(str::to_owned));
+    tags.sort();
+    assert_eq!(asked, tags);
 }

@@ -95,6 +95,16 @@ fn the_order_says_which_events_wait_for_one_another() {
 }
 
 #[test]
+fn a_reaction_that_came_back_from_a_throttle_after_the_rate_was_removed_waited_for_the_old_time() {
+    let mut desk = desk(super::load::rated(3600));
+    desk.put(task(1, "rated/*", "web1"));
+    let (item, place) = turns(&mut desk).remove(0);
+    desk.configure(Arc::default());
+    desk.throttle(item, &place, Micros(NOW + SECOND));
+    assert_eq!(seqs(&turns(&mut desk)), [1]);
+}
+
+#[test]
 fn rules_take_turns_however_much_waits_of_one_of_them() {
     let mut desk = desk(Settings::default());
     for seq in 0..100 {
