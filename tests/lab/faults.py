@@ -20,6 +20,8 @@ import salt_lab
 
 #: Seconds that a master may take to answer again before it is started anew.
 RECOVERY = 20
+#: Seconds that one that was started anew may take: its processes share the machine with all others.
+START = 180
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGTERM, "freeze": signal.SIGSTOP}
 
 
@@ -61,7 +63,8 @@ class Faults:
             self.to_daemon(action, seconds)
         else:
             self.to_master(action, target, seconds, also)
-        self.recover()
+        was_started = target == "master" and action != "freeze"
+        self.recover(START if was_started else RECOVERY)
         self.done.append((begin, time.time(), fault))
 
     def to_daemon(self, action, seconds=0.0):
@@ -117,18 +120,18 @@ class Faults:
         assert procs.poll(lambda: not procs.alive(group), 10), "the master's processes do not end"
         self.lab.master()
 
-    def recover(self):
-        for _ in range(3):
-            if procs.poll(self.answers, RECOVERY, pause=0.2):
-                return
-            self.restarts += 1
-            self.restart()
-        raise salt_lab.LabError("the master does not answer after three starts")
+    def recover(self, seconds):
+        if procs.poll(self.answers, seconds, pause=0.2):
+            return
+        self.restarts += 1
+        self.restart()
+        if not procs.poll(self.answers, START, pause=0.2):
+            raise salt_lab.LabError(f"the master does not answer within {START} s of a start")
 
     def answers(self):
         """Does the request port answer, and is there a bus?"""
         try:
-            rawreq.ask(self.lab.lab["ret_port"], {"cmd": "ping"}, timeout=2)
+            rawreq.ask(self.lab.lab["ret_port"], {"cmd": "ping"}, timeout=5)
             rawbus.connect(os.path.join(self.lab.sock_dir, "master_event_pub.ipc")).close()
             rawbus.connect(os.path.join(self.lab.sock_dir, "master_event_pull.ipc")).close()
         except OSError:

@@ -36,6 +36,7 @@ SECONDS = {
     "test_reactor_loops.py": 40,
     "test_reactor_masters.py": 45,
     "test_reactor_shadow.py": 70,
+    "test_reactor_syndic.py": 45,
     "test_reactor_user.py": 25,
     "test_single_file.py": 29,
     "test_spool.py": 18,

@@ -3,6 +3,7 @@
 Needs $SALTCELLAR_BIN and Salt, pytest and the extension in this Python; `make test-integration` sees to all
 of it. $SALT_RELEASE names the release.
 """
+import contextlib
 import glob
 import json
 import os
@@ -265,12 +266,28 @@ class Reactor(Daemon):
     def __init__(self, root, bus, **reactor):
         os.makedirs(root)
         super().__init__(root, bus)
-        salt_lab.write(f"{root}/c.yaml", json.dumps({"reactor": reactor}))
+        self.settings = {}
+        self.configure(**reactor)
         self.flags = ["--config", f"{root}/c.yaml"]
 
-    def said(self, words):
+    def configure(self, **reactor):
+        """More of its configuration, which it reads again when the file changes."""
+        self.settings |= reactor
+        salt_lab.write(f"{self.root}/c.yaml", json.dumps({"reactor": self.settings}))
+
+    def times_said(self, words):
+        """How often the log has these words."""
         with open(self.log, errors="replace") as log:
-            return words in log.read()
+            return log.read().count(words)
+
+    def wait_until_said(self, words, before=0, seconds=PATIENCE):
+        """Waits until the log has these words more often than `before`."""
+        eventually(f"the daemon to log: {words}", lambda: self.times_said(words) > before, seconds)
+
+    def doctor(self, check):
+        """What `doctor` finds out about one thing."""
+        found = json.loads(self.cli("doctor", "--no-master", *self.flags, "--output", "json", check=False).stdout)
+        return [one for one in found["checks"] if one["check"] == check]
 
     def history(self, tag):
         return self.json("reactor", "history", "--tag", tag, "--limit", "100")["reactions"]
@@ -334,14 +351,54 @@ class Live(Lab):
         return eventually(f"{name} to be {state}", lambda: name in self.keys()[state], 40)
 
 
+@contextlib.contextmanager
+def directory():
+    """A new directory for labs and daemons."""
+    path = salt_lab.new_dir("sc-it-")
+    try:
+        yield path
+    finally:
+        if os.environ.get("KEEP"):
+            print(f"\nfiles kept in {path}", file=sys.stderr)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def live_lab(path, **more):
+    """A lab in that directory, killed at the end; `more` is for `salt_lab.start`."""
+    lab = Live(salt_lab.start(directory=path, **more))
+    try:
+        yield lab
+    finally:
+        lab.let_go()
+        procs.signal_each(lab.lab["procs"].values(), signal.SIGKILL, os.killpg)
+        salt_lab.stop(lab.lab, keep=True)
+
+
+@contextlib.contextmanager
+def running(daemon):
+    """The daemon from its start to a clean stop."""
+    try:
+        daemon.start()
+        yield daemon
+        assert not daemon.running or daemon.stop() == 0
+    finally:
+        if daemon.running:
+            daemon.kill()
+
+
 @pytest.fixture(scope="session")
 def root():
-    path = salt_lab.new_dir("sc-it-")
-    yield path
-    if os.environ.get("KEEP"):
-        print(f"\nfiles kept in {path}", file=sys.stderr)
-    else:
-        shutil.rmtree(path, ignore_errors=True)
+    with directory() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def place():
+    """A directory for a lab and a daemon that one file alone uses."""
+    with directory() as path:
+        yield path
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,6 @@ import pathlib
 import random
 import re
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ import procs
 import pytest
 import rawbus
 import salt_lab
-from conftest import REPO, Live, Reactor, eventually
+from conftest import REPO, Reactor, eventually, live_lab, running
 
 SLS = """
 note it:
@@ -211,14 +210,6 @@ class Evidence:
 
 
 @pytest.fixture
-def place():
-    path = salt_lab.new_dir("sc-fault-")
-    yield path
-    if not os.environ.get("KEEP"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-@pytest.fixture
 def stage(place):
     """A master with one minion, a daemon that reacts, and the files in which executions are noted."""
     notes = {"job": f"{place}/jobs", "run": f"{place}/runners"}
@@ -228,22 +219,14 @@ def stage(place):
         if kind == "job":
             text += "    - tgt: {{ data['tgt'] }}\n"
         salt_lab.write(f"{place}/r/{kind}.sls", text)
-    running = salt_lab.start(directory=f"{place}/lab", minions=1, minion_conf={"multiprocessing": False, "log_level_logfile": "warning"},
-                             module_dirs=[os.path.join(REPO, "tests", "lab", "modules")])
-    lab = Live(running)
-    keys = f"{running['dir']}/master/pki/minions"
-    shutil.copy(f"{keys}/lab-1", f"{keys}/ghost")
-    rules = [{f"faults/{kind}/*": [f"{place}/r/{kind}.sls"]} for kind in notes]
-    daemon = Reactor(f"{place}/sc", lab.sock_dir, master=f"{running['dir']}/conf/master", rules=rules)
-    try:
-        daemon.start()
-        daemon.wait_for_bus()
-        yield lab, daemon, notes
-    finally:
-        if daemon.running:
-            daemon.kill()
-        procs.signal_each(lab.lab["procs"].values(), signal.SIGKILL, os.killpg)
-        salt_lab.stop(lab.lab, keep=True)
+    with live_lab(f"{place}/lab", minions=1, minion_conf={"multiprocessing": False, "log_level_logfile": "warning"},
+                  module_dirs=[os.path.join(REPO, "tests", "lab", "modules")]) as lab:
+        keys = f"{lab.lab['dir']}/master/pki/minions"
+        shutil.copy(f"{keys}/lab-1", f"{keys}/ghost")
+        rules = [{f"faults/{kind}/*": [f"{place}/r/{kind}.sls"]} for kind in notes]
+        with running(Reactor(f"{place}/sc", lab.sock_dir, master=f"{lab.lab['dir']}/conf/master", rules=rules)) as daemon:
+            daemon.wait_for_bus()
+            yield lab, daemon, notes
 
 
 def is_through(daemon):

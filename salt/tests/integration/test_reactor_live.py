@@ -14,7 +14,7 @@ import procs
 import pytest
 import rawbus
 import salt_lab
-from conftest import Live, Reactor, eventually
+from conftest import Reactor, eventually, live_lab, running
 
 # Salt's guide, "A complete example": new ink servers are let in, and those that come with another key begin anew.
 AUTH_PENDING = """
@@ -101,14 +101,6 @@ def commit(repo, word):
 
 
 @pytest.fixture(scope="module")
-def place():
-    path = salt_lab.new_dir("sc-live-")
-    yield path
-    if not os.environ.get("KEEP"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
 def live(place):
     repo, root = f"{place}/repo", f"{place}/lab"
     commit(repo, "first")
@@ -123,42 +115,45 @@ def live(place):
     salt_lab.write(f"{place}/ink.log", "the log begins\n")
     reference = {"from-git": "salt://from-git.sls", **{name: f"{place}/r/{name}.sls" for name in on_disk}}
     rules = [{tag: [reference.get(name, f"salt://reactor/{name}.sls")]} for tag, name in RULES]
-    running = salt_lab.start(directory=root, minions=0, master_conf={
-        "auto_accept": False, "reactor": rules, "engines": ["saltcellar-reactor"],
-        "fileserver_backend": ["roots", "gitfs"], "gitfs_remotes": [f"file://{repo}"]})
-    try:
-        lab = Live(running)
+    with live_lab(root, minions=0, master_conf={
+            "auto_accept": False, "reactor": rules, "engines": ["saltcellar-reactor"],
+            "fileserver_backend": ["roots", "gitfs"], "gitfs_remotes": [f"file://{repo}"]}) as lab:
         for name in ("hub", "oth-1"):
             lab.minion(name)
         lab.repo = repo
         yield lab
-        lab.let_go()
-    finally:
-        # Nobody wants anything of it any more.
-        procs.signal_each(salt_lab.load(root)["procs"].values(), signal.SIGKILL, os.killpg)
-        salt_lab.stop(salt_lab.load(root), keep=True)
 
 
 @pytest.fixture(scope="module")
 def reactor(live, place):
     python = f"{live.lab['bin']}/python"
     d = Reactor(f"{place}/sc", live.sock_dir, master=f"{live.lab['dir']}/conf/master", python=python, options=OPTIONS)
-    try:
-        d.start()
-        eventually("it reads the bus", lambda: any(b["connected"] for b in d.status()["bus"]))
+    with running(d):
+        d.wait_for_bus()
         log = f"{place}/ink.log"
         live.minion("ink-1", beacons={"log": [{"file": log}, {"tags": {"alarm": {"regex": ".*alarm"}}}, {"interval": 1}]})
         live.minion("ink-2")
+        is_up(d, "ink-1")
         yield d
-    finally:
-        if d.running:
-            assert d.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def hub(live, reactor):
+    """The master's own minion, which a person lets in."""
+    live.is_key("hub", "pending")
+    live.wheel("key.accept", "hub")
+    is_up(reactor, "hub")
 
 
 @pytest.fixture(autouse=True)
 def reactor_is_up(reactor):
     if not reactor.running:
         reactor.start()
+        reactor.wait_for_bus()
+
+
+def is_up(reactor, minion):
+    eventually(f"{minion} to start", lambda: times(reactor, f"salt/minion/{minion}/start"))
 
 
 def returned(reactor, row, minion):
@@ -183,10 +178,9 @@ def times(reactor, tag):
 
 
 # ------------------------------------------------------------------- the guide's example
-def test_ink_servers_are_let_in_others_wait_for_a_person(live, reactor):
+def test_ink_servers_are_let_in_others_wait_for_a_person(live, reactor, hub):
     for name in ("ink-1", "ink-2"):
         live.is_key(name, "accepted")
-    live.is_key("hub", "pending")
     live.is_key("oth-1", "pending")
     events = [e["data"] for e in reactor.events("--tag", "salt/auth")]
     pending = sorted(e["id"] for e in events if e.get("act") == "pend" and e["id"].startswith("ink"))
@@ -197,8 +191,7 @@ def test_ink_servers_are_let_in_others_wait_for_a_person(live, reactor):
         return sorted(call["load"]["kwarg"]["match"] for call in calls) == pending
     eventually("every pending ink server's event to be answered, and nobody else's", accepted)
     assert set(pending) == {"ink-1", "ink-2"}
-    # a person decides about the others: one may, the other may not
-    live.wheel("key.accept", "hub")
+    # a person decides about the others: `hub` may, the other may not
     live.wheel("key.reject", "oth-1")
     live.is_key("oth-1", "rejected")
 
@@ -226,9 +219,8 @@ def test_a_start_leads_to_a_highstate(live, reactor):
     assert len(reactor.history("salt/minion/ink-1/start")) == times(reactor, "salt/minion/ink-1/start")
 
 
-def test_a_server_that_comes_with_another_key_begins_anew(live, reactor, place):
+def test_a_server_that_comes_with_another_key_begins_anew(live, reactor, hub, place):
     reactor.reaction("salt/minion/ink-2/start")
-    eventually("hub is there", lambda: reactor.events("--tag", "salt/minion/hub/start"), 40)
     pki = f"{live.lab['dir']}/ink-2/pki"
     live.kill("ink-2")
     shutil.rmtree(pki)
@@ -293,8 +285,9 @@ def test_salt_run_manages_the_reactor_and_salt_s_own_is_off(live, reactor):
     assert live.runner("reactor.is_leader") is False
     # a touch of the configuration does not make it lead again
     reads = "the reactor's configuration was read again"
+    before = reactor.times_said(reads)
     os.utime(f"{live.lab['dir']}/conf/master")
-    eventually("the configuration to be read", lambda: reactor.said(reads))
+    reactor.wait_until_said(reads, before)
     assert live.runner("reactor.set_leader", True) is True
     assert live.runner("reactor.delete", "added/*")["comment"] == "Reactor deleted."
     live.fire(tag, {"word": "added"})
@@ -429,11 +422,12 @@ def workers(live):
 
 def test_a_busy_master_that_answers_too_late_starts_a_runner_once(live, reactor, bus):
     tag = f"live/run/{uuid.uuid4().hex}"
-    busy = workers(live)
+    busy, words = workers(live), "got no answer and is not made again"
+    before = reactor.times_said(words)
     procs.signal_each(busy, signal.SIGSTOP, os.kill)
     try:
         live.fire(tag, {})
-        eventually("no answer", lambda: reactor.said("got no answer and is not made again"), 60)
+        reactor.wait_until_said(words, before)
     finally:
         procs.signal_each(busy, signal.SIGCONT, os.kill)
     row = reactor.reaction(tag)
@@ -448,12 +442,13 @@ def test_a_master_that_refuses_is_asked_again_in_sight(live, reactor):
     with open(live.key) as key:
         good = key.read()
     tag = f"live/run/{uuid.uuid4().hex}"
-    mode = os.stat(live.key).st_mode
+    mode, words = os.stat(live.key).st_mode, "does not take the key of"
+    before = reactor.times_said(words)
     os.chmod(live.key, 0o600)
     try:
         salt_lab.write(live.key, "x" * len(good))
         live.fire(tag, {})
-        eventually("a refusal in the log", lambda: reactor.said("does not take the key of"))
+        reactor.wait_until_said(words, before)
     finally:
         salt_lab.write(live.key, good)
         os.chmod(live.key, mode)
@@ -491,14 +486,14 @@ def test_a_reactor_that_is_removed_and_put_back_does_not_act_on_what_came_in_bet
     try:
         salt_lab.write(config, "{}")
         reactor.start()
-        eventually("it reads the bus", lambda: any(b["connected"] for b in reactor.status()["bus"]))
+        reactor.wait_for_bus()
         live.fire(f"live/say/{word}-between", {"word": f"{word}-between"})
         eventually("the event", lambda: reactor.events("--tag", f"live/say/{word}-between"))
         assert reactor.stop() == 0
     finally:
         salt_lab.write(config, with_reactor)
     reactor.start()
-    eventually("it reads the bus", lambda: any(b["connected"] for b in reactor.status()["bus"]))
+    reactor.wait_for_bus()
     live.fire(f"live/say/{word}", {"word": word})
     assert reactor.reaction(f"live/say/{word}")["reaction"]["state"] == "done"
     assert not reactor.history(f"live/say/{word}-between")
@@ -591,10 +586,9 @@ def test_a_minion_without_a_master_reacts_by_itself(live, place):
                             {"__beacons_return": "salt://r/beacon.sls"}])
     d = Reactor(f"{root}/sc", f"{live.lab['dir']}/alone/run", minion=f"{live.lab['dir']}/conf-alone/minion",
                 python=f"{live.lab['bin']}/python", options=[{"rule": "once/*", "at_most_once": True}])
-    try:
-        d.start()  # before the minion, as at a machine's start it may
+    with running(d):  # before the minion, as at a machine's start it may
         live.start("alone")
-        eventually("it reads the bus", lambda: any(b["connected"] for b in d.status()["bus"]), 40)
+        d.wait_for_bus()
         fired(live, "alone", {"name": "written"}, "go/1")
         calls = d.reaction("go/1", calls=3)["reaction"]["calls"]
         assert [(call["client"], call["outcome"], call["tries"]) for call in calls] == [("caller", "ran", 1)] * 3, calls
@@ -638,24 +632,15 @@ def test_a_minion_without_a_master_reacts_by_itself(live, place):
             call = d.reaction(tag)["reaction"]["calls"][0]
             with open(f"{root}/{name}") as ran:
                 assert (call["outcome"], ran.read().count("ran")) == (outcome, runs), call
-        assert d.stop() == 0
-    finally:
-        if d.running:
-            d.kill()
 
 
-def test_a_minion_with_a_master_applies_the_masters_states(live, place):
+def test_a_minion_with_a_master_applies_the_masters_states(live, hub, place):
     root = f"{place}/hub"
     salt_lab.write(f"{root}/c.sls", "it:\n  caller.state.apply:\n    - args:\n      - mods: inked\n")
     d = Reactor(f"{root}/sc", f"{live.lab['dir']}/hub/run", minion=f"{live.lab['dir']}/conf-hub/minion",
                 python=f"{live.lab['bin']}/python", rules=[{"go": [f"{root}/c.sls"]}])
-    try:
-        d.start()
-        eventually("it reads the bus", lambda: any(b["connected"] for b in d.status()["bus"]))
+    with running(d):
+        d.wait_for_bus()
         fired(live, "hub", {}, "go")
         call = d.reaction("go")["reaction"]["calls"][0]
         assert call["outcome"] == "ran" and "it is inked" in json.dumps(call["result"]), call
-        assert d.stop() == 0
-    finally:
-        if d.running:
-            d.kill()

@@ -2,15 +2,11 @@
 
 Each rule of a loop matches `loop/<name>/*`, and its reaction causes `loop/<name>/next`.
 """
-import json
 import os
-import shutil
-import signal
 
-import procs
 import pytest
 import salt_lab
-from conftest import Daemon, Lab, eventually
+from conftest import Reactor, eventually, live_lab, running
 
 DEPTH_MAX = 2
 
@@ -64,35 +60,17 @@ LOOPS = [pattern.split("/")[1] for pattern in SLS if pattern.startswith("loop/")
 
 
 @pytest.fixture(scope="module")
-def loops():
-    place = salt_lab.new_dir("sc-loops-")
+def loops(place):
     rules = []
     for n, (pattern, text) in enumerate(SLS.items()):
         salt_lab.write(f"{place}/{n}.sls", text)
         rules.append({pattern: [f"{place}/{n}.sls"]})
-    running = salt_lab.start(directory=f"{place}/lab", minions=1, master_conf={
-        "reactor": rules, "engines": ["saltcellar-reactor"]})
-    d = Daemon(place, bus=f"{running['dir']}/master/run")
-    try:
-        for name, text in ORCHESTRATIONS.items():
-            salt_lab.write(f"{running['dir']}/srv/salt/orch/{name}.sls", text)
-        settings = {"master": f"{running['dir']}/conf/master", "depth_max": DEPTH_MAX}
-        salt_lab.write(f"{place}/c.yaml", json.dumps({"reactor": settings}))
-        d.flags = ["--config", f"{place}/c.yaml"]
-        d.start()
-        d.wait_for_bus()
-        yield Lab(running), d
-    finally:
-        if d.running:
-            assert d.stop() == 0
-        salt_lab.stop(salt_lab.load(running["dir"]), keep=True)
-        if not os.environ.get("KEEP"):
-            shutil.rmtree(place, ignore_errors=True)
-
-
-def doctor(d, check):
-    found = json.loads(d.cli("doctor", "--no-master", *d.flags, "--output", "json", check=False).stdout)
-    return [one for one in found["checks"] if one["check"] == check]
+    for name, text in ORCHESTRATIONS.items():
+        salt_lab.write(f"{place}/lab/srv/salt/orch/{name}.sls", text)
+    with live_lab(f"{place}/lab", minions=1, master_conf={"reactor": rules, "engines": ["saltcellar-reactor"]}) as lab:
+        with running(Reactor(f"{place}/sc", lab.sock_dir, master=f"{lab.lab['dir']}/conf/master", depth_max=DEPTH_MAX)) as d:
+            d.wait_for_bus()
+            yield lab, d
 
 
 def test_loops_through_jobs_runners_and_orchestrations_never_ended(loops):
@@ -105,7 +83,7 @@ def test_loops_through_jobs_runners_and_orchestrations_never_ended(loops):
     eventually("each loop to end", ended)
     times = {name: len(d.events("--tag", f"loop/{name}/next")) for name in LOOPS}
     assert times == dict.fromkeys(LOOPS, DEPTH_MAX + 1)
-    assert [one["verdict"] for one in doctor(d, "reactor.loops")] == ["warning"]
+    assert [one["verdict"] for one in d.doctor("reactor.loops")] == ["warning"]
 
 
 def test_after_a_key_problem_runners_ran_under_the_masters_own_name(loops):
@@ -116,11 +94,7 @@ def test_after_a_key_problem_runners_ran_under_the_masters_own_name(loops):
         with open(lab.key, "w") as f:
             f.write("wrong" * 15)
         lab.fire("key/wrong", {})
-
-        def was_refused():
-            with open(d.log, errors="replace") as log:
-                return "does not take the key" in log.read()
-        eventually("the master to reject the key", was_refused)
+        d.wait_until_said("does not take the key")
     finally:
         with open(lab.key, "w") as f:
             f.write(key)
@@ -131,21 +105,17 @@ def test_after_a_key_problem_runners_ran_under_the_masters_own_name(loops):
 
 def test_a_master_with_another_transport_was_waited_for_without_end(loops):
     lab, d = loops
-    conf = f"{lab.lab['dir']}/conf"
-    pgid = lab.lab["procs"]["master"]
-    procs.signal_each([pgid], signal.SIGKILL, os.killpg)
-    assert procs.poll(lambda: not procs.alive(pgid), 10)
-    with open(f"{conf}/master", "a") as f:
+    lab.kill("master")
+    with open(f"{lab.lab['dir']}/conf/master", "a") as f:
         f.write("\ntransport: tcp\n")
-    salt_lab.spawn(lab.lab, "master", "salt-master", "-c", conf)
+    lab.master()
 
     def refused():
         rules = d.json("reactor", "list")["rules"]
         return all(rule["acts"] == "nobody" and "`transport: tcp`" in rule["why"] for rule in rules)
     eventually("each rule to say why nobody acts on it", refused)
-    assert any("`transport: tcp`" in one["found"] for one in doctor(d, "reactor"))
-    with open(d.log, errors="replace") as log:
-        assert "`transport: tcp`" in log.read()
+    assert any("`transport: tcp`" in one["found"] for one in d.doctor("reactor"))
+    assert d.times_said("`transport: tcp`")
     eventually("the daemon to read the bus again", lambda: os.path.exists(f"{lab.sock_dir}/master_event_pull.ipc"))
     d.wait_for_bus()
 

@@ -13,7 +13,7 @@ import uuid
 import procs
 import pytest
 import salt_lab
-from conftest import REPO, Live, Reactor, eventually
+from conftest import REPO, Reactor, eventually, live_lab, running
 
 SAY = """
 say:
@@ -97,14 +97,6 @@ def has_ipv6():
 
 
 @pytest.fixture(scope="module")
-def place():
-    path = salt_lab.new_dir("sc-mast-")
-    yield path
-    if not os.environ.get("KEEP"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
 def address():
     return {"interface": "::1", "ipv6": True} if has_ipv6() else {}
 
@@ -123,35 +115,25 @@ def live(place, address):
         salt_lab.write(f"{srv}/base/r/{name}.sls", text.replace("ONE", "lab-1"))
     salt_lab.write(f"{srv}/thorium/top.sls", "base:\n  '*':\n    - react\n")
     salt_lab.write(f"{srv}/thorium/react.sls", THORIUM)
-    running = salt_lab.start(
-        directory=root, minions=2, module_dirs=[os.path.join(REPO, "tests", "lab", "modules")],
-        minion_conf={"master": address["interface"], "ipv6": True} if address else {},
-        master_conf={**address, "engines": ["saltcellar-reactor", "thorium"], "thorium_roots": {"base": [f"{srv}/thorium"]},
-                     "file_roots": {env: [f"{srv}/{env}"] for env in ("base", "dev")},
-                     "pillar_roots": {env: [f"{srv}/{env}-pillar"] for env in ("base", "dev")},
-                     "reactor": [{tag: [file]} for tag, file in RULES.items()]})
-    try:
-        lab = Live(running)
+    with live_lab(
+            root, minions=2, module_dirs=[os.path.join(REPO, "tests", "lab", "modules")],
+            minion_conf={"master": address["interface"], "ipv6": True} if address else {},
+            master_conf={**address, "engines": ["saltcellar-reactor", "thorium"], "thorium_roots": {"base": [f"{srv}/thorium"]},
+                         "file_roots": {env: [f"{srv}/{env}"] for env in ("base", "dev")},
+                         "pillar_roots": {env: [f"{srv}/{env}-pillar"] for env in ("base", "dev")},
+                         "reactor": [{tag: [file]} for tag, file in RULES.items()]}) as lab:
         lab.srv = srv
         keys = f"{root}/master/pki/minions"
         shutil.copy(f"{keys}/lab-2", f"{keys}/ghost")
         yield lab
-        lab.let_go()
-    finally:
-        procs.signal_each(salt_lab.load(root)["procs"].values(), signal.SIGKILL, os.killpg)
-        salt_lab.stop(salt_lab.load(root), keep=True)
 
 
 @pytest.fixture(scope="module")
 def reactor(live, place):
     d = Reactor(f"{place}/sc", live.sock_dir, master=f"{live.lab['dir']}/conf/master", python=f"{live.lab['bin']}/python")
-    try:
-        d.start()
+    with running(d):
         d.wait_for_bus()
         yield d
-    finally:
-        if d.running:
-            assert d.stop() == 0
 
 
 def calls(reactor, tag, number=1, **more):
@@ -174,7 +156,7 @@ def test_a_master_on_ipv6_is_reached(live, reactor, address):
     tag = f"live/say/{uuid.uuid4().hex}"
     live.fire(tag, {"word": "six"})
     assert args(reactor, tag) == [["six", "base base"]]
-    assert reactor.said(f"master=[::1]:{live.lab['ret_port']}")
+    assert reactor.times_said(f"master=[::1]:{live.lab['ret_port']}")
 
 
 def test_files_and_states_come_from_the_environment_that_is_asked_for(live, reactor):
@@ -227,11 +209,8 @@ def test_rules_that_are_added_while_the_configuration_is_read_again_stay(live, r
     reads = "the reactor's configuration was read again"
     conf = f"{live.lab['dir']}/conf/master"
 
-    def times():
-        with open(reactor.log, errors="replace") as log:
-            return log.read().count(reads)
-    before, added = times(), []
-    while times() < before + 2:
+    before, added = reactor.times_said(reads), []
+    while reactor.times_said(reads) < before + 2:
         os.utime(conf)
         reactor.process.send_signal(signal.SIGHUP)
         pattern = f"added/{len(added)}/*"
@@ -300,4 +279,4 @@ def test_a_master_that_comes_back_on_another_port_and_interface_is_followed(live
     eventually("an event", heard)
     call = calls(reactor, tag)[0]
     assert (call["outcome"], call["minions"]) == ("published", ["lab-1"]), call
-    assert reactor.said("reactions go to the master at its new place")
+    assert reactor.times_said("reactions go to the master at its new place")

@@ -2,17 +2,14 @@
 import json
 import os
 import pwd
-import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
 import uuid
 
-import procs
 import pytest
 import salt_lab
-from conftest import Daemon, Live, Reactor, eventually
+from conftest import Daemon, Reactor, directory, eventually, live_lab, running
 
 SLS = """
 {% do salt['file.mkdir'](CACHE ~ '/made') %}
@@ -75,10 +72,10 @@ def user():
 
 @pytest.fixture
 def place():
-    path = salt_lab.new_dir("sc-user-")
-    os.chmod(path, 0o755)
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
+    """A directory that other users may enter."""
+    with directory() as path:
+        os.chmod(path, 0o755)
+        yield path
 
 
 def test_a_command_in_a_template_ran_as_root_where_salt_runs_it_as_its_user(user, place):
@@ -129,16 +126,12 @@ def user_s_master(request, place):
     python = python_for(wanted, place)
     for name, text in (("say", SAY), ("run", RUN), ("wheel", WHEEL)):
         salt_lab.write(f"{place}/r/{name}.sls", text)
-    running = salt_lab.start(directory=f"{place}/lab", minions=1, master_conf={
-        "user": wanted.pw_name, "engines": ["saltcellar-reactor"],
-        "reactor": [{f"{name}/*": f"{place}/r/{name}.sls"} for name in ("say", "run", "wheel")],
-        "publisher_acl": {"daemon": ["test.*"]}, "sharedsecret": "open sesame",
-        "external_auth": {"sharedsecret": {"daemon": ["test.*", "@runner"]}}}, python=python)
-    try:
-        yield Live(running), wanted
-    finally:
-        procs.signal_each(running["procs"].values(), signal.SIGKILL, os.killpg)
-        salt_lab.stop(running, keep=True)
+    with live_lab(f"{place}/lab", minions=1, master_conf={
+            "user": wanted.pw_name, "engines": ["saltcellar-reactor"],
+            "reactor": [{f"{name}/*": f"{place}/r/{name}.sls"} for name in ("say", "run", "wheel")],
+            "publisher_acl": {"daemon": ["test.*"]}, "sharedsecret": "open sesame",
+            "external_auth": {"sharedsecret": {"daemon": ["test.*", "@runner"]}}}, python=python) as lab:
+        yield lab, wanted
 
 
 def test_a_master_of_another_user_is_reacted_for_by_root_and_by_that_user(user_s_master, place):
@@ -150,8 +143,7 @@ def test_a_master_of_another_user_is_reacted_for_by_root_and_by_that_user(user_s
         if runner is not None:
             os.chown(root, user.pw_uid, user.pw_gid)
             d.prefix = as_user(user)
-        try:
-            d.start()
+        with running(d):
             d.wait_for_bus()
             for kind in ("say", "run", "wheel"):
                 lab.fire(f"{kind}/{word}", {"word": word})
@@ -170,7 +162,3 @@ def test_a_master_of_another_user_is_reacted_for_by_root_and_by_that_user(user_s
             assert lab.run("reactor.list")[0] == {"say/*": f"{place}/r/say.sls"}
             found = d.cli("doctor", "--master-config", f"{lab.lab['dir']}/conf/master", check=False).stdout
             assert "does not take the key" not in found, found
-            assert d.stop() == 0
-        finally:
-            if d.running:
-                d.kill()
