@@ -1,6 +1,6 @@
 //! The reactor's threads, and what they share.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -92,6 +92,8 @@ pub(super) struct Shared {
     pub(super) origins: Mutex<Origins>,
     pub(super) recorder: Recorder,
     pub(super) ledger: Mutex<Ledger>,
+    /// Entries before this one have been handled: what rules take of them waits, or is done.
+    pub(super) read: AtomicU64,
     /// Calls of another reactor while ours acts.
     pub(super) foreign_calls: Mutex<ForeignCalls>,
     pub(super) master_away: AtomicBool,
@@ -153,6 +155,7 @@ impl Reactor {
             change: Condvar::new(),
             room: Condvar::new(),
             origins: Mutex::default(),
+            read: AtomicU64::new(ledger.cursor.0),
             ledger: Mutex::new(ledger),
             foreign_calls: Mutex::default(),
             master_away: AtomicBool::new(false),
@@ -397,10 +400,8 @@ impl Handle {
     /// How it stands.
     pub fn status(&self) -> Status {
         let shared = &self.0;
-        let (cursor, open) = {
-            let ledger = lock(&shared.ledger);
-            (ledger.cursor, ledger.open.len())
-        };
+        let cursor = SeqNo(shared.read.load(Ordering::Acquire));
+        let open = lock(&shared.ledger).open.len();
         Status {
             cursor,
             behind: shared.store.durable().0.saturating_sub(cursor.0),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::engine::{Ruled, Shared};
@@ -213,6 +214,7 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
     })?;
     assert!(from <= after && after <= shared.store.durable(), "cursor <= durable, and it never goes back");
     lock(&shared.ledger).cursor = after;
+    shared.read.store(after.0, Ordering::Release);
     if compares {
         // At the end of the log time goes on without entries.
         let now = if after >= shared.store.durable() { Some(shared.clock.now()) } else { seen };

@@ -43,8 +43,7 @@ impl Gate {
     }
 }
 
-/// Rules by exact patterns; each wants one job on the minion, or a `caller`, named after its rule. `slow/*` waits at a gate to be
-/// rendered, `held/*` to be matched.
+/// Rules by pattern; each wants one job on the minion, or a `caller`. `slow/*` waits at a gate to be rendered, `held/*` to be matched.
 #[derive(Default)]
 struct Rules {
     caller: bool,
@@ -52,7 +51,6 @@ struct Rules {
     slow: Arc<Gate>,
     held: Arc<Gate>,
     cmd: Option<Cmd>,
-    /// `test.arg` unless set.
     fun: Option<&'static str>,
 }
 
@@ -267,15 +265,6 @@ impl Rig {
             (String::from_utf8(entry.tag).unwrap().replace("saltcellar/reaction/", ""), state, outcomes)
         };
         found.into_iter().rev().map(record).collect()
-    }
-
-    /// A copy of what a kill would leave on the disk at this moment.
-    fn as_after_a_kill(&self) -> Arc<tempfile::TempDir> {
-        let copy = Arc::new(tempfile::tempdir().unwrap());
-        let from = self.dir.path().join(".");
-        let copied = std::process::Command::new("cp").arg("-a").arg(from).arg(copy.path()).status();
-        assert!(copied.unwrap().success());
-        copy
     }
 
     /// Stops all, in order; what was asked and not looked at.

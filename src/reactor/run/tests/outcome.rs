@@ -4,6 +4,20 @@ use super::*;
 use crate::limits::REACTOR_WAVE_BYTES;
 use crate::model::Entry;
 
+impl Rig {
+    /// A copy of what a kill would leave on the disk at this moment.
+    pub(super) fn as_after_a_kill(&self) -> Arc<tempfile::TempDir> {
+        // A file that is replaced while it is copied vanishes.
+        let copied = || {
+            let copy = Arc::new(tempfile::tempdir().unwrap());
+            let (from, to) = (self.dir.path().join("."), copy.path());
+            let status = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status();
+            status.unwrap().success().then_some(copy)
+        };
+        crate::testing::wait_for("a copy", copied)
+    }
+}
+
 fn runners(patterns: &[&'static str]) -> Rules {
     Rules { cmd: Some(Cmd::Runner), ..rules(patterns) }
 }
