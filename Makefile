@@ -17,7 +17,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test ci-packages test-rust test-python test-integration test-binary check deny matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults fuzz clean
+.PHONY: help run test ci-packages test-rust test-python test-integration test-binary check deny matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults fuzz fuzz-sls test-fuzz-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -38,7 +38,7 @@ help: ## this list
 run: ## the demo: saltcellar beside a real Salt master with two minions (ONLY=daemon: the daemon alone)
 	@exec $(PYTHON) tests/lab/demo.py $(if $(ONLY),--only $(ONLY)) $(if $(ONCE),--once)
 
-test: ci-packages test-rust test-python test-integration ## all tests: Rust, Python, and a real Salt master
+test: ci-packages test-rust test-fuzz-sls test-python test-integration ## all tests: Rust, Python, and a real Salt master
 
 # Programs, and the user salt, that some tests need. Elsewhere such a test is skipped; where CI is set it fails, so they are installed
 # there (root, Debian).
@@ -50,6 +50,10 @@ ci-packages:
 test-rust: ## the tests of the crate
 	@echo "== Rust tests"
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then $(CARGO) nextest run --test-threads $(TEST_THREADS); else $(CARGO) test; fi
+
+test-fuzz-sls: ## a short `fuzz-sls`
+	@echo "== templates, natively and by Salt"
+	@$(MAKE) --no-print-directory fuzz-sls COUNT=3000
 
 # The debug build is the one that test-rust has just made; nothing is compiled twice (`build` would be without what tests need).
 test-binary:
@@ -173,6 +177,16 @@ fuzz: ## the fuzz targets with coverage, each for FUZZ_SECONDS (60); needs cargo
 	@$(CARGO) test --test it fuzz_short::write_corpus -- --exact --ignored
 	@for t in $(FUZZ_TARGETS); do RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$t fuzz/corpus/$$t fuzz/regressions/$$t -- \
 	  -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096; done
+
+SEED ?= 1
+COUNT ?= 20000
+SLS_FUZZ := $(abspath $(TARGET))/sls-fuzz
+fuzz-sls: ## COUNT random templates, rendered natively and by Salt: what is native is the same (SEED=n repeats one; 2 and 3 modulo 4 trim blocks)
+	@mkdir -p "$(SLS_FUZZ)"
+	@$(PYTHON) tests/lab/sls_fuzz.py generate $(SEED) $(COUNT) tests/data/jinja-3008.3.jsonl tests/data/reactor-cases \
+	  tests/data/reactor-cases-own > "$(SLS_FUZZ)/templates.jsonl"
+	@SLS_FUZZ="$(SLS_FUZZ)" $(CARGO) test -q --test it sls_jinja::write_what_is_native -- --exact --ignored --nocapture
+	@$(LAB) in-venv --no-extension -- python tests/lab/sls_fuzz.py compare "$(SLS_FUZZ)/native.jsonl"
 
 clean: ## remove everything built, the Python environments too
 	$(CARGO) clean

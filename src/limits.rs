@@ -494,23 +494,20 @@ pub const JINJA_STEPS_MAX: u64 = 2_000_000;
 /// Bytes that the values of one rendering may take, let go or not, and its output.
 pub const JINJA_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Levels of nesting in a template, its values and its calls. Python gives up at about as many calls of macros.
-pub const JINJA_DEPTH_MAX: u32 = 200;
+/// Levels of nesting of values that native templates walk. What nests deeper is left to Salt.
+pub const JINJA_DEPTH_MAX: usize = 120;
+
+/// Bytes of a text that a native template prints a collection to; longer ones are left to Salt.
+pub const JINJA_VALUE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Operators, brackets and names in one tag of a native template, and `elif` in one template: they nest in the syntax tree.
+pub const JINJA_TAG_TOKENS_MAX: usize = 300;
 
 /// Levels of nesting in an event's data that templates get to see. What nests deeper could not be printed.
 pub const JINJA_DATA_DEPTH_MAX: usize = 100;
 
 /// Members of a `range`, as Jinja's sandbox has it.
 pub const JINJA_RANGE_MAX: usize = 100_000;
-
-/// How often a regular expression with look-around or references may backtrack.
-pub const JINJA_BACKTRACK_MAX: usize = 1_000_000;
-
-/// Memory that one compiled regular expression of a template may take.
-pub const JINJA_PATTERN_BYTES_MAX: usize = 1024 * 1024;
-
-/// Compiled regular expressions of templates that a thread keeps; with one more it begins anew.
-pub const JINJA_PATTERNS_KEPT: usize = 64;
 
 /// Bytes of text whose compiled templates are kept, and how many; with one more the engine begins anew.
 pub const JINJA_CACHE_BYTES: usize = 16 * 1024 * 1024;

@@ -131,8 +131,8 @@ pub(super) const PYTHON: Key = Key {
     name: "reactor.python",
     takes: "an absolute path of a Python interpreter",
     default: "/opt/saltstack/salt/bin/python3, if it is there",
-    doc: "The Python that Salt is installed in. What is not rendered natively (`#!py`, `salt[...]`) is rendered by Salt's own \
-          renderers, in a process of its own. The process runs as Salt's own `user`, which a daemon of root switches to; a \
+    doc: "The Python that Salt is installed in. What is not rendered natively (`#!py`, `salt[...]`, macros, imports, rare \
+          filters) is rendered by Salt's own renderers, in a process of its own; without it, such a file fails. The process runs as Salt's own `user`, which a daemon of root switches to; a \
           daemon of another user can start it for that user alone. Its modules are those of Salt's installation: neither the \
           current directory nor `PYTHONPATH` is searched. If it dies, its file is rendered again, three times in all.",
     example: "/opt/saltstack/salt/bin/python3",
