@@ -21,7 +21,8 @@
 //! # Invariant
 //!
 //! After a crash between any two steps [`recover`] finds the segment whole: `.sealing` is removed, `.sealed` wins over the segment as it
-//! grew, which is not removed before. Entries keep their order, their numbers and their bytes.
+//! grew, which is not removed before. Nothing is removed before the change of names that made it superfluous is synced. Entries keep
+//! their order, their numbers and their bytes.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -100,7 +101,11 @@ pub(super) fn write(
     groups: &[Range<usize>],
 ) -> Result<Option<Facts>, StoreError> {
     let (medium, dir) = (segment.medium(), beside(segment.dir(), SEALING));
-    remove(medium, &dir)?;
+    if dir.exists() {
+        // Perhaps the segment as it grew: an earlier attempt exchanged the names, and could not sync them.
+        sync_dir(medium, segment.dir().parent().unwrap_or(&dir))?;
+        remove_old(medium, segment.dir(), SEALING)?;
+    }
     let written = write_to(segment, index, groups, &dir);
     if !matches!(written, Ok(Some(_))) {
         // Half a segment takes space that is perhaps what was lacking.
@@ -336,6 +341,10 @@ pub(super) fn recover(medium: &dyn Medium, class_dir: &Path) -> Result<(), Store
         if let Some(extension) = extension.filter(|_| is_segment) {
             left.push((extension.to_owned(), path.with_extension("")));
         }
+    }
+    if !left.is_empty() {
+        // Nothing is removed before the names that the daemon changed last are on disk: a power cut could bring the old ones back.
+        sync_dir(medium, class_dir)?;
     }
     // `old` comes before `sealed`, and that is too early: it goes only when the segment is there again.
     for wanted in [SEALED, OLD, SEALING, STALE] {

@@ -176,6 +176,42 @@ fn sealing_that_fails_anywhere_and_loses_power_loses_nothing() {
     }
 }
 
+/// The exchange of names that puts a merged log into its place is not on disk, and what grew must not be removed before it is:
+/// neither by the next attempt nor by the next start.
+#[test]
+fn what_grew_was_removed_while_the_exchange_of_names_was_not_on_disk() {
+    let limits = Limits { segment_bytes_max: 1 << 20, ..TINY };
+    for (seed, restarts) in (0..16).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let mut house = House::new(limits);
+        let beacon = Shape { what: 0, job: 0, minion: 1, size: 50 };
+        assert!(house.put(&[vec![beacon]]).is_empty());
+        // The directory of the merged log is synced, and that of the class is not.
+        house.plan.add(Fault {
+            from: 2,
+            within: "/log/events".to_owned(),
+            ..Fault::lasting(Act::SyncDir, Errno::IO)
+        });
+        for _ in 1..limits.segment_entries_max {
+            assert!(house.put(&[vec![beacon]]).is_empty());
+        }
+        let metrics = house.rig().metrics.clone();
+        crate::testing::wait_for("failed seal", || (metrics.seals_failed.get() > 0).then_some(()));
+        if restarts {
+            house.kill();
+            assert!(matches!(house.try_open(), Err(StoreError::Io { .. })), "the class is not synced");
+        } else {
+            // The sealer tries again before it ends.
+            house.close();
+        }
+        house.cut(Left::Some, seed);
+        house.plan.heal();
+        house.open();
+        house.check();
+        assert_eq!(house.counter("segments_missing"), 0);
+        house.close();
+    }
+}
+
 #[test]
 fn after_a_failed_sync_a_log_is_never_written_again() {
     let mut house = House::new(ROOMY);
