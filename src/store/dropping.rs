@@ -10,6 +10,7 @@
 
 use std::collections::HashSet;
 use std::fs::OpenOptions;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
@@ -30,8 +31,8 @@ pub(super) struct Dropped {
     place: PathBuf,
     /// Its class and number, as the state database knows it; `None` for anything else in the trash.
     segment: Option<(String, SeqNo)>,
-    /// Its rows among the last jobs, as far as they are known.
-    last: Vec<LatestJob>,
+    /// Its sequence numbers, if it was dropped by this process.
+    seqs: Option<RangeInclusive<SeqNo>>,
 }
 
 impl Dropped {
@@ -53,7 +54,7 @@ pub(super) fn left_in_trash(state_dir: &Path) -> Vec<Dropped> {
         let name = item.file_name();
         let parts = name.to_str().and_then(|name| name.rsplit_once('-'));
         let segment = parts.and_then(|(class, digits)| Some((class.to_owned(), segment_seq(digits)?)));
-        Dropped { place: item.path(), segment, last: Vec::new() }
+        Dropped { place: item.path(), segment, seqs: None }
     });
     left.collect()
 }
@@ -70,11 +71,7 @@ impl Shared {
         let class_dir = class_dir(&self.dir, &segment.class_name);
         // The one before is surely gone, even if the disk could not say so then.
         sync_dir(&*self.medium, &class_dir)?;
-        let last = self.last_jobs_in(segment).unwrap_or_else(|error| {
-            // They are found again as rows of a segment that is not there.
-            tracing::debug!(dir = %segment.dir().display(), %error, "cannot look up the last jobs of a segment");
-            Vec::new()
-        });
+        let seqs = segment.first_seq..=segment.sums().last_seq;
         self.hide_segment(segment);
         // Whoever has cloned the list before asks an index that knows nothing, instead of a place that is gone.
         let moved = segment.take_away(|| {
@@ -93,7 +90,7 @@ impl Shared {
             }
         }
         let class_name = segment.class_name.to_string();
-        Ok(Some(Dropped { place, segment: Some((class_name, segment.first_seq)), last }))
+        Ok(Some(Dropped { place, segment: Some((class_name, segment.first_seq)), seqs: Some(seqs) }))
     }
 
     /// The trash is made when the store is opened, and is missing if there was no space then. Of a segment that is dropped
@@ -137,19 +134,43 @@ impl Shared {
     }
 
     fn forget(&self, dropped: &[Dropped]) -> Result<(), StoreError> {
+        let segments: HashSet<(&str, SeqNo)> = dropped.iter().filter_map(Dropped::segment).collect();
+        let known = self.with_state(State::segments)?;
+        let known = known
+            .iter()
+            .filter(|(class_name, first_seq, _)| segments.contains(&(class_name.as_str(), *first_seq)));
+        let seqs = known.map(|(_, first_seq, facts)| *first_seq..=facts.sums.last_seq);
+        let seqs: Vec<_> = seqs.chain(dropped.iter().filter_map(|dropped| dropped.seqs.clone())).collect();
+        // The catalogue comes last: after a crash it still tells which numbers the segments had.
+        self.forget_last_jobs(&seqs)?;
+        self.with_state(|state| state.forget(segments.iter().copied()))
+    }
+
+    /// Gives up the last jobs whose returns are in no segment, where segments that are gone had these sequence numbers.
+    pub(super) fn forget_last_jobs(&self, seqs: &[RangeInclusive<SeqNo>]) -> Result<(), StoreError> {
+        // Before the segments are listed: what is sealed in between is in one of them.
+        let mut gone = self.with_state(State::latest)?;
         let there = self.there();
-        let named: HashSet<SeqNo> =
-            dropped.iter().flat_map(|dropped| &dropped.last).map(|row| row.seq).collect();
-        let mut last = self.with_state(State::latest)?;
-        last.retain(|row| named.contains(&row.seq) || !there(row.seq));
-        last.sort_unstable_by(|a, b| a.pair().cmp(&b.pair()));
-        // What is sealed from here on does not count on these segments, so all that may take their place is seen.
-        let before = self.jobs_before(&last)?;
-        self.with_state(|state| {
-            let segments = dropped.iter().filter_map(|dropped| dropped.segment.as_ref());
-            state.forget(segments.map(|(class_name, first_seq)| (class_name.as_str(), *first_seq)))?;
-            if last.is_empty() { Ok(()) } else { state.forget_latest(&last, &before) }
-        })
+        gone.retain(|row| !there(row.seq) || seqs.iter().any(|seqs| seqs.contains(&row.seq)));
+        // Segments of several classes overlap.
+        for segment in self.all_segments() {
+            if segment.facts().is_some_and(|facts| facts.jobs == 0) {
+                continue;
+            }
+            let own = segment.first_seq..=segment.sums().last_seq;
+            if gone.iter().any(|row| own.contains(&row.seq)) {
+                let last = self.latest_in(&segment)?;
+                let found: HashSet<SeqNo> = last.iter().map(|row| row.seq).collect();
+                gone.retain(|row| !found.contains(&row.seq));
+            }
+        }
+        if gone.is_empty() {
+            return Ok(());
+        }
+        gone.sort_unstable_by(|a, b| a.pair().cmp(&b.pair()));
+        // What is sealed from here on does not count on those segments, so all that may take their place is seen.
+        let before = self.jobs_before(&gone)?;
+        self.with_state(|state| state.forget_latest(&gone, &before))
     }
 
     /// Removes all that is in a directory.
@@ -164,23 +185,6 @@ impl Shared {
                 tracing::error!(path = %path.display(), %error, "cannot remove what was dropped, trying again later");
             }
         }
-    }
-
-    /// The jobs in a segment that are the last ones of their function and minion. Mostly there are few: it is an old one.
-    fn last_jobs_in(&self, segment: &Arc<Segment>) -> Result<Vec<LatestJob>, StoreError> {
-        let span = segment.first_seq..=segment.sums().last_seq;
-        let known: HashSet<SeqNo> = self
-            .with_state(State::latest)?
-            .iter()
-            .map(|row| row.seq)
-            .filter(|seq| span.contains(seq))
-            .collect();
-        if known.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut rows = self.latest_in(segment)?;
-        rows.retain(|row| known.contains(&row.seq));
-        Ok(rows)
     }
 
     /// What the segments have in place of last jobs that are `gone`: older ones of the same function and minion. They may lie

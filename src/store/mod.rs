@@ -375,8 +375,10 @@ impl Store {
         known.retain(|(name, first_seq), _| {
             !dropped.iter().any(|dropped| dropped.segment() == Some((name, *first_seq)))
         });
-        for (name, first_seq) in known.into_keys() {
+        let mut lost = Vec::new();
+        for ((name, first_seq), facts) in known {
             tell_missing(dir, &name, first_seq, &options.metrics);
+            lost.push(first_seq..=facts.sums.last_seq);
         }
         let state_now = shared.state();
         if !Arc::ptr_eq(&state, &state_now) {
@@ -393,6 +395,14 @@ impl Store {
                 committer::Active::open(segment, walked.end, &options.limits)
             });
             active.push(opened.transpose()?);
+        }
+        if !lost.is_empty() {
+            match shared.forget_last_jobs(&lost) {
+                Err(error) if error.is_no_space() => {
+                    tracing::warn!(%error, "no space to forget the last jobs of lost segments, trying again at the next start");
+                }
+                forgotten => forgotten?,
+            }
         }
         let numbers = numbers::Numbers::open(medium, dir, next_seq, options.limits.numbers_ahead)?;
         shared.set_durable(numbers.next());

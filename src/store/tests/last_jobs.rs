@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::retention_tests::{FOREVER, events, jobs, settle};
+use super::super::retention_tests::{FOREVER, events, jobs, settle, trash_is_empty};
 use super::*;
 
 /// The return of a minion for a job, by a returner call.
@@ -152,4 +152,44 @@ fn where_the_last_job_goes_an_older_one_that_was_stored_later_takes_its_place() 
     let rig = Rig::open_with(&options);
     assert_eq!(rig.store.latest_of("test.echo").unwrap()["db1"].jid, jid(300));
     rig.close();
+}
+
+/// The numbers of the segment lie within those of a segment that stays, so they alone do not tell that its returns are gone.
+#[test]
+fn a_last_job_in_a_segment_that_a_crash_or_a_disk_took_hid_an_older_one() {
+    for is_dropped in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let rig = Rig::open(dir.path(), SMALL);
+        // The segment of the class `events` spans all of it, and grows.
+        rig.put(batch_of([0])).unwrap();
+        for (n, job) in (0..).zip([900, 500]) {
+            rig.put(answer("db1", &jid(job))).unwrap();
+            for filler in (n * 120..n * 120 + 120).filter(|filler| filler % 3 != 0) {
+                rig.put(batch_of([filler])).unwrap();
+            }
+        }
+        rig.put(batch_of([3])).unwrap();
+        settle(&rig);
+        let last = |rig: &Rig| rig.store.latest_of("test.echo").unwrap().remove("db1").unwrap();
+        let newest = last(&rig);
+        assert_eq!(newest.jid, jid(900));
+        let segments = rig.store.0.segments(Class::JOBS);
+        let lies_in = |s: &&Arc<segment::Segment>| (s.first_seq..=s.sums().last_seq).contains(&newest.seq);
+        let place = segments.iter().find(lies_in).unwrap().dir().to_owned();
+        drop(segments);
+        rig.close();
+        if is_dropped {
+            let name = format!("jobs-{}", place.file_name().unwrap().to_str().unwrap());
+            fs::rename(&place, dir.path().join("trash").join(name)).unwrap();
+        } else {
+            fs::remove_dir_all(&place).unwrap();
+        }
+        for _ in 0..2 {
+            let rig = Rig::open(dir.path(), SMALL);
+            assert_eq!(rig.metrics.segments_missing.get(), u64::from(!is_dropped));
+            crate::testing::wait_for("empty trash", || trash_is_empty(dir.path()).then_some(()));
+            assert_eq!(last(&rig).jid, jid(500), "{is_dropped}");
+            rig.close();
+        }
+    }
 }
