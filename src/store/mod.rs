@@ -359,7 +359,7 @@ impl Store {
                     continue;
                 }
                 // Not all segments are known yet, so nothing that is known of last jobs is given up.
-                if let Err(error) = seal::seal(&shared, &segment, |_| true) {
+                if let Err(error) = seal::seal(&shared, &segment) {
                     // One at a time, so that a whole archive without its indexes does not lie in memory at once.
                     tracing::error!(dir = %segment.dir().display(), %error, "could not seal a segment");
                     options.metrics.seals_failed.add(1);

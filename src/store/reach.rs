@@ -198,7 +198,7 @@ impl Shared {
             let Some(facts) = segment.facts() else { continue };
             let latest = self.latest_in(&segment)?;
             let latest: Vec<LatestRow<'_>> = latest.iter().map(LatestJob::row).collect();
-            state.apply(&segment.class_name, segment.first_seq, &facts, &latest, |_| true)?;
+            state.apply(&segment.class_name, segment.first_seq, &facts, &latest)?;
         }
         Ok(())
     }
@@ -238,9 +238,8 @@ impl Shared {
         let (facts, latest) = (index.facts().clone(), index.latest()?);
         let latest: Vec<LatestRow<'_>> = latest.iter().map(LatestJob::row).collect();
         // Not all segments are known yet, so nothing that is known of last jobs is given up.
-        let applied = self.with_state(|state| {
-            state.apply(&segment.class_name, segment.first_seq, &facts, &latest, |_| true)
-        });
+        let applied =
+            self.with_state(|state| state.apply(&segment.class_name, segment.first_seq, &facts, &latest));
         match applied {
             // Then it counts as not sealed: the sealer does it again when there is space.
             Err(error) if error.is_no_space() => {

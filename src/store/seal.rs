@@ -13,7 +13,6 @@ use super::segment::{Index, Segment};
 use super::{Shared, rewrite};
 use crate::channel::{Next, Rx};
 use crate::limits::SEAL_RETRY;
-use crate::model::SeqNo;
 
 /// The sealer's thread.
 pub struct Sealer {
@@ -55,7 +54,7 @@ impl Sealer {
 
     fn try_all(&mut self) {
         let shared = &self.shared;
-        self.backlog.retain(|segment| match seal(shared, segment, shared.there()) {
+        self.backlog.retain(|segment| match seal(shared, segment) {
             Ok(()) => false,
             // The index stays in memory and goes on answering until it can be written.
             Err(error) => {
@@ -67,20 +66,15 @@ impl Sealer {
     }
 }
 
-/// Seals a finished segment whose index lies in memory. What the state database knows of returns that are no longer `there`
-/// is given up.
-pub(super) fn seal(
-    shared: &Shared,
-    segment: &Arc<Segment>,
-    there: impl Fn(SeqNo) -> bool,
-) -> Result<(), StoreError> {
+/// Seals a finished segment whose index lies in memory.
+pub(super) fn seal(shared: &Shared, segment: &Arc<Segment>) -> Result<(), StoreError> {
     let mut gone = segment.work.lock().unwrap_or_else(PoisonError::into_inner);
     if *gone {
         return Ok(());
     }
     // Reading: the segment is finished, so its index does not change while readers go on.
     if let Index::Memory(index) = &*segment.index() {
-        if rewritten(shared, segment, index, &there)? {
+        if rewritten(shared, segment, index)? {
             // Another one stands for it now; whoever still has this one leaves it alone.
             *gone = true;
             shared.metrics.segments_sealed.add(1);
@@ -88,7 +82,7 @@ pub(super) fn seal(
             return Ok(());
         }
         let facts = segment.write_index(index)?;
-        apply(shared, segment, &facts, index, &there, || {
+        apply(shared, segment, &facts, index, || {
             segment.set_facts(facts.clone());
             Ok(())
         })?;
@@ -102,15 +96,10 @@ pub(super) fn seal(
 
 /// Merges the small blocks of a segment, if there are enough of them. Readers that hold the old segment go on reading its log
 /// by the open file.
-fn rewritten(
-    shared: &Shared,
-    segment: &Arc<Segment>,
-    index: &MemIndex,
-    there: &impl Fn(SeqNo) -> bool,
-) -> Result<bool, StoreError> {
+fn rewritten(shared: &Shared, segment: &Arc<Segment>, index: &MemIndex) -> Result<bool, StoreError> {
     let Some(groups) = rewrite::plan(segment, index)? else { return Ok(false) };
     let Some(facts) = rewrite::write(segment, index, &groups)? else { return Ok(false) };
-    apply(shared, segment, &facts, index, there, || {
+    apply(shared, segment, &facts, index, || {
         rewrite::swap(&*shared.medium, segment.dir())?;
         let class = (segment.class, segment.class_name.clone());
         let new = Segment::open(&shared.medium, &shared.dir, class, segment.log().id(), Index::Closed)?;
@@ -128,13 +117,11 @@ fn apply(
     segment: &Segment,
     facts: &super::index::Facts,
     index: &MemIndex,
-    there: &impl Fn(SeqNo) -> bool,
     show: impl FnOnce() -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let latest = index.latest();
-    let tell = || {
-        shared.with_state(|state| state.apply(&segment.class_name, segment.first_seq, facts, &latest, there))
-    };
+    let tell =
+        || shared.with_state(|state| state.apply(&segment.class_name, segment.first_seq, facts, &latest));
     let state = shared.state();
     tell()?;
     show()?;

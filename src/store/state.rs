@@ -125,18 +125,17 @@ impl State {
         }
     }
 
-    /// Takes over what a finished segment knows. Durable when it returns. Of what was known of the last jobs, rows whose
-    /// return is no longer `there` are left out.
+    /// Adds a finished segment. Durable when it returns. Last jobs of a segment that was dropped stay until
+    /// [`State::forget_latest`], whose caller finds the newest of those that remain.
     pub fn apply(
         &self,
         class_name: &str,
         segment: SeqNo,
         facts: &Facts,
         fresh: &[LatestRow<'_>],
-        there: impl Fn(SeqNo) -> bool,
     ) -> Result<(), StoreError> {
         self.with(true, |open| {
-            let mark = self.take_latest(open, fresh, there)?;
+            let mark = self.take_latest(open, fresh, |_| true)?;
             // The rows are durable before the segment counts as applied.
             flush_and_sync(&open.db, &self.dir)?;
             open.segments.put([(segment_key(class_name, segment), facts.to_bytes())], mark)?;
@@ -144,17 +143,17 @@ impl State {
         })
     }
 
-    /// The mark of `latest` thereafter.
+    /// Merges `fresh` rows with the known rows that stay. Returns the mark of `latest` thereafter.
     fn take_latest(
         &self,
         open: &Database,
         fresh: &[LatestRow<'_>],
-        there: impl Fn(SeqNo) -> bool,
+        stays: impl Fn(SeqNo) -> bool,
     ) -> Result<u64, StoreError> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let known = latest::all(&open.latest)?;
         let mut rows: BTreeMap<Pair<'_>, (SeqNo, &str)> = BTreeMap::new();
-        for LatestJob { fun, minion, seq, jid } in known.iter().filter(|row| there(row.seq)) {
+        for LatestJob { fun, minion, seq, jid } in known.iter().filter(|row| stays(row.seq)) {
             rows.insert((fun, minion), (*seq, jid));
         }
         for LatestRow { fun, minion, seq, jid } in fresh {
@@ -239,11 +238,11 @@ mod tests {
         let row =
             |seq| LatestRow { fun: b"test.ping", minion: b"web1", seq: SeqNo(seq), jid: seq.to_string() };
         let state = State::open(dir.path()).unwrap();
-        state.apply("jobs", SeqNo(1), &Facts::default(), &[row(1)], |_| true).unwrap();
+        state.apply("jobs", SeqNo(1), &Facts::default(), &[row(1)]).unwrap();
         let tree =
             |state: &State| state.open.read().unwrap().as_ref().unwrap().db.open_tree("latest").unwrap();
         let old: Vec<_> = tree(&state).iter().map(Result::unwrap).collect();
-        state.apply("jobs", SeqNo(9), &Facts::default(), &[row(9)], |_| true).unwrap();
+        state.apply("jobs", SeqNo(9), &Facts::default(), &[row(9)]).unwrap();
         drop(state);
 
         let state = State::open(dir.path()).unwrap();
@@ -266,7 +265,7 @@ mod tests {
         let state = State::open(dir.path()).unwrap();
         let refused =
             || StoreError::Io { action: "write", path: PathBuf::new(), why: rustix::io::Errno::NOSPC.into() };
-        state.apply("jobs", SeqNo(1), &Facts::default(), &[], |_| true).unwrap();
+        state.apply("jobs", SeqNo(1), &Facts::default(), &[]).unwrap();
         assert!(state.with(true, |_| Err::<(), _>(refused())).unwrap_err().is_no_space());
         let failed = |state: &State| !state.open.read().unwrap().as_ref().unwrap().is_usable(true);
         assert!(failed(&state));
@@ -291,7 +290,7 @@ mod tests {
         let state = State::open(dir.path()).unwrap();
         let known = [row("web1", 5), row("web2", 6), row("web3", 17)];
         let known: Vec<_> = known.iter().map(LatestJob::row).collect();
-        state.apply("jobs", SeqNo(1), &Facts::default(), &known, |_| true).unwrap();
+        state.apply("jobs", SeqNo(1), &Facts::default(), &known).unwrap();
         let gone = [row("web1", 5), row("web2", 6), row("web3", 7)];
         state.forget_latest(&gone, &[row("web1", 2), row("web3", 3)]).unwrap();
         let latest = state.latest_of("test.ping").unwrap();

@@ -266,7 +266,7 @@ fn what_was_known_from_a_damaged_index_still_hid_entries_of_jobs() {
     let state = state::State::open(&dir.path().join("state")).unwrap();
     for (name, first_seq, facts) in state.segments().unwrap() {
         let none = index::Facts::new(facts.sums, None, std::iter::empty());
-        state.apply(&name, first_seq, &none, &[], |_| true).unwrap();
+        state.apply(&name, first_seq, &none, &[]).unwrap();
     }
     drop(state);
     for index in files_named(dir.path(), "index") {

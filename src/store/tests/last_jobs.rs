@@ -154,6 +154,32 @@ fn where_the_last_job_goes_an_older_one_that_was_stored_later_takes_its_place() 
     rig.close();
 }
 
+#[test]
+fn a_job_sealed_before_a_dropped_segment_was_forgotten_hid_newer_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    let put = |n: u64, job| {
+        rig.put(answer("db1", &jid(job))).unwrap();
+        for filler in (n * 120..n * 120 + 120).filter(|filler| filler % 3 != 0) {
+            rig.put(batch_of([filler])).unwrap();
+        }
+        settle(&rig);
+    };
+    put(0, 900);
+    put(1, 700);
+    let shared = &rig.store.0;
+    let newest = rig.store.latest_of("test.echo").unwrap().remove("db1").unwrap();
+    let lies_in = |s: &Arc<segment::Segment>| (s.first_seq..=s.sums().last_seq).contains(&newest.seq);
+    let segment = shared.segments(Class::JOBS).into_iter().find(lies_in).unwrap();
+    // The state database cannot be written to, so it forgets the segment later.
+    let dropped = shared.drop_segment(&segment).unwrap().unwrap();
+    put(2, 600);
+    shared.clear_trash(&[dropped]);
+    assert_eq!(rig.store.latest_of("test.echo").unwrap()["db1"].jid, jid(700));
+    drop(segment);
+    rig.close();
+}
+
 /// The numbers of the segment lie within those of a segment that stays, so they alone do not tell that its returns are gone.
 #[test]
 fn a_last_job_in_a_segment_that_a_crash_or_a_disk_took_hid_an_older_one() {
