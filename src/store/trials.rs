@@ -140,10 +140,7 @@ impl House {
     fn close(&mut self) {
         if let Some(rig) = self.rig.take() {
             self.frames_damaged += rig.metrics.frames_damaged.get();
-            let metrics = rig.metrics.clone();
             rig.close();
-            // Pages of a failed sync are in the kernel's memory and may never be on disk.
-            self.model.sync_failed |= metrics.late_syncs_failed.get() > 0;
         }
     }
 

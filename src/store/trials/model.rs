@@ -93,8 +93,6 @@ pub(super) struct Model {
     held: BTreeSet<String>,
     /// Fingerprints in one generation of the duplicate memory.
     window: usize,
-    /// Did a sync fail behind what was answered? Then nobody knows what is on disk.
-    pub(super) sync_failed: bool,
     /// Has anything that was stored been damaged? What is made out of the log then knows more than the log.
     pub(super) damaged: bool,
     /// Did something go that was answered and not synced?
@@ -358,10 +356,8 @@ impl Model {
 
     /// What was answered is on disk from here on.
     pub(super) fn settle(&mut self) {
-        if !self.sync_failed {
-            for item in &mut self.items {
-                item.settled |= item.acknowledged() > 0;
-            }
+        for item in &mut self.items {
+            item.settled |= item.acknowledged() > 0;
         }
     }
 
