@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::index::Sums;
-use super::segment::{Index, Segment, with_memory};
+use super::segment::{Segment, with_memory};
 use crate::clock::{Micros, micros};
 use crate::limits::SEGMENT_AGE_MAX;
 
@@ -62,9 +62,7 @@ impl Segment {
         let Sums { entries, raw_bytes, at_min, at_max, .. } = sums;
         let disk_bytes = disk_bytes(self.dir());
         let extent = Extent { entries, jobs, raw_bytes, disk_bytes, at_min, at_max };
-        // sled enlarges the file of an index while it is open.
-        let is_final = finished && self.facts().is_some() && self.has_index();
-        if is_final && matches!(*self.index(), Index::Closed) {
+        if finished && self.facts().is_some() && self.has_index() {
             let _ = self.extent.set(extent);
         }
         extent

@@ -195,22 +195,6 @@ fn a_class_is_cut_to_its_bytes_and_to_its_entries() {
 }
 
 #[test]
-fn the_size_of_a_segment_while_its_index_was_open_was_kept() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
-    fill(&rig, 0..100);
-    let shared = &rig.store.0;
-    let segment = shared.segments(Class::JOBS)[0].clone();
-    let closed = super::extent::disk_bytes(segment.dir());
-    shared.latest_in(&segment).unwrap();
-    wait_for("a larger index", || (super::extent::disk_bytes(segment.dir()) > closed).then_some(()));
-    segment.whole_extent();
-    *segment.index_mut() = segment::Index::Closed;
-    assert_eq!(segment.whole_extent().disk_bytes, closed);
-    rig.close();
-}
-
-#[test]
 fn narrow_bounds_make_small_segments() {
     let dir = tempfile::tempdir().unwrap();
     let keep = Keep { age: Age::For(16 * DAY), bytes: None, entries: Some(1600) };
