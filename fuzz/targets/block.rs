@@ -62,7 +62,7 @@ fn rows(view: &BlockView) -> Vec<Row> {
 
 fn read(view: &BlockView) {
     let all = view.rows();
-    let _ = (all.shapes(), all.times(), all.jid_texts(), view.memory());
+    let _ = (all.templates(), all.times(), all.jid_texts(), view.memory());
     for i in 0..view.len().min(ENTRIES_READ) {
         let _ = (all.seq(i), all.jid_key(i), all.tag_len(i, &all.jid(i)), all.body_len(i));
     }

@@ -35,7 +35,7 @@ pub(crate) fn salt_event(body: &[u8]) {
     }
 
     let mut batch = Batch::of(&entry);
-    batch.push(&entry, Some(event.prints));
+    batch.push(&entry, Some(event.fingerprints));
     assert!(batch.entries().all(|(found, _)| found == entry));
 
     let mut builder = BlockBuilder::default();

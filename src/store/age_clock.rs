@@ -1,20 +1,20 @@
-//! The time that deletion by age goes by.
+//! The clock used for deletion by age.
 //!
-//! A wall clock that is set ahead makes every entry look old. So it is compared with the monotonic clock: as long as both agree
-//! within [`CLOCK_STEP`] from one look to the next, the age clock is the wall clock. After a step it is the earlier
-//! of the wall clock and the time before the step plus what has passed since, until
+//! A wall clock that is set ahead would make every entry look old. The age clock therefore compares it with the monotonic
+//! clock. While both agree within [`CLOCK_STEP`] from one check to the next, it equals the wall clock. After a step it is
+//! the earlier of the wall clock and the expected time (the time before the step plus the time elapsed since), until
 //!
-//! - the wall clock is back within [`CLOCK_STEP`] of that,
-//! - the daemon has run for [`CLOCK_WAIT`], restarts included, with the clock as it was set, or
+//! - the wall clock is within [`CLOCK_STEP`] of the expected time again,
+//! - the daemon has run for [`CLOCK_WAIT`], restarts included, without another step, or
 //! - an administrator confirms the time (`store prune`).
 //!
-//! A start compares with the time in the file `CLOCK`; without the file, with the newest entry and the newest log of the store
-//! that are not in the future. How long the daemon was stopped is not known: up to [`CLOCK_OFF_MAX`] is no step.
+//! A start compares with the time in the file `CLOCK`, or, without the file, with the newest entry or log of the store that is
+//! not in the future. The length of the downtime is unknown: up to [`CLOCK_OFF_MAX`] does not count as a step.
 //!
 //! # On disk
 //!
 //! ```text
-//! CLOCK    microseconds since 1970, and a newline; while a step waits for its end a second line: `wait`, space, seconds left
+//! CLOCK    microseconds since 1970, newline; during a step a second line: `wait`, space, seconds left
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -23,18 +23,18 @@ use std::time::Duration;
 
 use super::Shared;
 use super::error::{StoreError, io_at};
-use super::medium::Medium;
 use super::segment::Segment;
+use super::vfs::Fs;
 use crate::clock::{Clock, Micros, micros};
-use crate::limits::{CLOCK_OFF_MAX, CLOCK_SAVED_EVERY, CLOCK_STEP, CLOCK_WAIT};
+use crate::limits::{CLOCK_OFF_MAX, CLOCK_SAVE_INTERVAL, CLOCK_STEP, CLOCK_WAIT};
 use crate::metrics::Metrics;
 
 /// A step of the wall clock that is not trusted yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// By how much the wall clock is ahead of the time expected, in microseconds; negative if it is behind.
+    /// Wall clock minus expected time, in microseconds.
     pub ahead: i64,
-    /// How much longer the daemon has to run until the wall clock is trusted.
+    /// Remaining run time until the wall clock is trusted.
     pub left: Duration,
 }
 
@@ -42,28 +42,28 @@ pub struct Step {
 #[derive(Debug)]
 pub(super) struct AgeClock {
     clock: Clock,
-    medium: Arc<dyn Medium>,
+    fs: Arc<dyn Fs>,
     path: PathBuf,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// A time that was trusted, and the monotonic clock at that moment.
+    /// A trusted time, and the monotonic clock at that moment.
     base: (Micros, Duration),
-    /// How much later than expected it may be all the same: how long the daemon was stopped is not known.
+    /// Possible downtime since `base`, tolerated on top of the expected time.
     stopped: Duration,
-    /// An open step, and the monotonic clock when `left` was true.
+    /// An open step, and the monotonic clock at which its `left` was computed.
     step: Option<(Step, Duration)>,
-    /// When the file was written.
+    /// When the file was last written.
     saved: Option<Duration>,
 }
 
 impl AgeClock {
-    /// Compares with the time of the last run; `newest` is asked for that of the newest data if there is no file.
+    /// Compares with the time of the last run; `newest` returns the time of the newest data if there is no file.
     pub(super) fn open(
         clock: Clock,
-        medium: Arc<dyn Medium>,
+        fs: Arc<dyn Fs>,
         state_dir: &Path,
         metrics: &Metrics,
         newest: impl FnOnce(Micros) -> Option<Micros>,
@@ -74,7 +74,7 @@ impl AgeClock {
             Ok(bytes) => {
                 let read = parse(&String::from_utf8_lossy(&bytes));
                 if read.is_none() {
-                    tracing::warn!(path = %path.display(), "unreadable file, using the time of the newest entry");
+                    tracing::warn!(path = %path.display(), "malformed file, using the time of the newest entry");
                 }
                 read
             }
@@ -86,18 +86,18 @@ impl AgeClock {
         let step = left.map(|left| (Step { ahead: wall.0.saturating_sub(last.0), left }, monotonic));
         let stopped = if step.is_some() { Duration::ZERO } else { CLOCK_OFF_MAX };
         let state = Mutex::new(State { base: (last, monotonic), stopped, step, saved });
-        let this = Self { clock, medium, path, state };
+        let this = Self { clock, fs, path, state };
         this.compare(&mut this.state(), metrics);
         Ok(this)
     }
 
-    /// Compares the clocks, and writes down the time if that is due. The time that deletion by age goes by.
+    /// Compares the clocks, saves the time if due, and returns the age clock.
     pub(super) fn look(&self, metrics: &Metrics) -> Micros {
         let mut state = self.state();
         let before = state.step.is_some();
         let now = self.compare(&mut state, metrics);
         let passed = |saved| self.clock.monotonic().saturating_sub(saved);
-        if state.saved.is_none_or(|saved| passed(saved) >= CLOCK_SAVED_EVERY)
+        if state.saved.is_none_or(|saved| passed(saved) >= CLOCK_SAVE_INTERVAL)
             || before != state.step.is_some()
         {
             self.save(&mut state);
@@ -115,44 +115,40 @@ impl AgeClock {
                 metrics.clock_steps.add(1);
                 tracing::warn!(
                     ahead_s = ahead / SECOND, wait_s = left.as_secs(), age_time = %now.iso(),
-                    "the wall clock was set, deletion by age uses the earlier time until it is confirmed"
+                    "wall clock stepped, deletion by age uses the earlier time until the step is confirmed"
                 );
             }
             (Some(before), Some(Step { ahead, left })) if ahead != before.ahead => {
                 metrics.clock_steps.add(1);
-                tracing::warn!(
-                    ahead_s = ahead / SECOND,
-                    wait_s = left.as_secs(),
-                    "the wall clock was set again"
-                );
+                tracing::warn!(ahead_s = ahead / SECOND, wait_s = left.as_secs(), "wall clock stepped again");
             }
             (Some(_), None) => {
-                tracing::info!(age_time = %now.iso(), "deletion by age trusts the wall clock again");
+                tracing::info!(age_time = %now.iso(), "wall clock trusted again for deletion by age");
             }
             _ => {}
         }
         now
     }
 
-    /// The wall clock is right: an administrator says so.
+    /// Ends a step: an administrator vouches for the wall clock.
     pub(super) fn confirm(&self) {
         let mut state = self.state();
         let (wall, monotonic) = (self.clock.now(), self.clock.monotonic());
         if state.step.is_some() {
-            tracing::info!(wall_clock = %wall.iso(), "the time was confirmed, deletion by age trusts the wall clock");
+            tracing::info!(wall_clock = %wall.iso(), "wall clock confirmed, trusted again for deletion by age");
         }
         state.trust(wall, monotonic);
         self.save(&mut state);
     }
 
-    /// A step that is not trusted yet.
+    /// The step that is not trusted yet, if any.
     pub(super) fn step(&self) -> Option<Step> {
         let monotonic = self.clock.monotonic();
         let (step, since) = self.state().step?;
         Some(Step { left: step.left.saturating_sub(monotonic.saturating_sub(since)), ..step })
     }
 
-    /// At an orderly end: the next start compares with this moment.
+    /// Saves the time at shutdown, for the comparison at the next start.
     pub(super) fn close(&self) {
         self.save(&mut self.state());
     }
@@ -169,8 +165,8 @@ impl AgeClock {
             format!("wait {}\n", left.as_secs())
         });
         let text = format!("{}\n{}", state.expected(monotonic).0, wait.unwrap_or_default());
-        if let Err(error) = self.medium.write_whole(&self.path, text.as_bytes()) {
-            tracing::warn!(path = %self.path.display(), %error, "cannot write down the time, the next start compares with an earlier one");
+        if let Err(error) = self.fs.write_whole(&self.path, text.as_bytes()) {
+            tracing::warn!(path = %self.path.display(), %error, "cannot save the time, the next start compares with an earlier one");
         }
     }
 }
@@ -182,7 +178,7 @@ impl State {
         (self.base, self.stopped, self.step) = ((wall, monotonic), Duration::ZERO, None);
     }
 
-    /// The time trusted last, and what has passed since.
+    /// The last trusted time plus the time elapsed since.
     fn expected(&self, monotonic: Duration) -> Micros {
         let (base, at) = self.base;
         Micros(base.0.saturating_add(micros(monotonic.saturating_sub(at))))
@@ -192,8 +188,8 @@ impl State {
         let expected = self.expected(monotonic);
         let ahead = wall.0.saturating_sub(expected.0);
         let tolerance = micros(CLOCK_STEP);
-        let stood_long_enough = match self.step {
-            // Set once more: what was waited does not count for this time.
+        let wait_is_over = match self.step {
+            // A further step restarts the wait.
             Some((step, _)) if ahead.saturating_sub(step.ahead).saturating_abs() > tolerance => {
                 self.step = Some((Step { ahead, left: CLOCK_WAIT }, monotonic));
                 false
@@ -202,7 +198,7 @@ impl State {
             None => false,
         };
         let agrees = ahead >= -tolerance && ahead <= tolerance.saturating_add(micros(self.stopped));
-        if agrees || stood_long_enough {
+        if agrees || wait_is_over {
             self.trust(wall, monotonic);
             return wall;
         }
@@ -222,26 +218,26 @@ fn parse(text: &str) -> Option<(Micros, Option<Duration>)> {
 }
 
 impl Shared {
-    /// The age clock, from the start on.
+    /// The age clock, which is set once the store is open.
     pub(super) fn age_clock(&self) -> &AgeClock {
         self.age_clock.get().expect("opened with the store")
     }
 
-    /// Opens the age clock; without its file the newest data that is not in the future tells the time.
+    /// Opens the age clock; without its file, the newest data not in the future supplies the time.
     pub(super) fn open_age_clock(&self) -> Result<(), StoreError> {
         let newest = |wall: Micros| {
-            let times = |segment: Arc<Segment>| [segment.sums().at_max, segment.log().created()];
+            let times = |segment: Arc<Segment>| [segment.totals().at_max, segment.log().created()];
             self.all_segments().into_iter().flat_map(times).filter(|at| *at <= wall).max()
         };
-        let (clock, medium) = (self.clock.clone(), self.medium.clone());
-        let opened = AgeClock::open(clock, medium, &self.dir, &self.metrics, newest)?;
+        let (clock, fs) = (self.clock.clone(), self.fs.clone());
+        let opened = AgeClock::open(clock, fs, &self.dir, &self.metrics, newest)?;
         self.age_clock.set(opened).map_err(|_| StoreError::Broken("the age clock was opened twice"))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::medium::Disk;
+    use super::super::vfs::Disk;
     use super::*;
 
     const DAY: i64 = 86_400 * SECOND;
@@ -256,15 +252,15 @@ mod tests {
     impl Rig {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
-            Self { dir, clock: Clock::hand_wound(NOW), metrics: Metrics::default() }
+            Self { dir, clock: Clock::manual(NOW), metrics: Metrics::default() }
         }
 
         fn open(&self) -> AgeClock {
-            let (clock, medium) = (self.clock.clone(), Arc::new(Disk));
-            AgeClock::open(clock, medium, self.dir.path(), &self.metrics, |_| Some(NOW)).unwrap()
+            let (clock, fs) = (self.clock.clone(), Arc::new(Disk));
+            AgeClock::open(clock, fs, self.dir.path(), &self.metrics, |_| Some(NOW)).unwrap()
         }
 
-        /// Winds the clock and looks, as retention does; how far behind the wall clock the age clock is.
+        /// Advances the clock and checks as retention does; returns wall clock minus age clock.
         fn behind(&self, age_clock: &AgeClock, wound: i64) -> i64 {
             self.clock.wind(wound);
             self.clock.now().0 - age_clock.look(&self.metrics).0
@@ -276,16 +272,20 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_after_a_step_ends_by_itself_and_goes_on_over_restarts() {
+    fn the_wait_after_a_step_continues_over_restarts_and_ends() {
         let rig = Rig::new();
         let age_clock = rig.open();
         rig.set_ahead(40 * DAY);
         assert_eq!(rig.behind(&age_clock, 0), 40 * DAY);
-        assert_eq!(rig.behind(&age_clock, DAY / 2), 40 * DAY, "time goes on, as far behind as before");
+        assert_eq!(
+            rig.behind(&age_clock, DAY / 2),
+            40 * DAY,
+            "the age clock advances and keeps its distance"
+        );
         assert_eq!(age_clock.step(), Some(Step { ahead: 40 * DAY, left: CLOCK_WAIT / 2 }));
         age_clock.close();
         for _ in 0..2 {
-            // Entries that came in meanwhile have the time of the wall clock.
+            // Entries stored meanwhile carry the time of the wall clock.
             let age_clock = rig.open();
             assert_eq!(rig.behind(&age_clock, DAY / 8), 40 * DAY);
             age_clock.close();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_comes_back_is_trusted_at_once() {
+    fn a_clock_that_is_corrected_is_trusted_at_once() {
         let rig = Rig::new();
         let age_clock = rig.open();
         for by in [40 * DAY, -40 * DAY] {
@@ -310,7 +310,7 @@ mod tests {
             assert_eq!(rig.behind(&age_clock, SECOND), 0);
             assert_eq!(age_clock.step(), None);
         }
-        // A second step is waited for anew.
+        // A second step restarts the wait.
         rig.set_ahead(40 * DAY);
         rig.behind(&age_clock, DAY / 2);
         rig.set_ahead(40 * DAY);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn small_steps_and_short_stops_are_none() {
+    fn small_steps_and_short_downtimes_are_tolerated() {
         let rig = Rig::new();
         let age_clock = rig.open();
         for by in [299, -299, 299] {
@@ -328,33 +328,33 @@ mod tests {
             assert_eq!(rig.behind(&age_clock, SECOND), 0);
         }
         age_clock.close();
-        // Stopped for almost a day. The monotonic clock of another run has begun anew.
-        let rig = Rig { clock: Clock::hand_wound(Micros(rig.clock.now().0 + DAY - SECOND)), ..rig };
+        // Downtime of almost a day. The monotonic clock of the next run starts anew.
+        let rig = Rig { clock: Clock::manual(Micros(rig.clock.now().0 + DAY - SECOND)), ..rig };
         let age_clock = rig.open();
         assert_eq!((rig.behind(&age_clock, 0), rig.metrics.clock_steps.get()), (0, 0));
         age_clock.close();
-        // For 40 days: that may be a clock that was set.
-        let rig = Rig { clock: Clock::hand_wound(Micros(rig.clock.now().0 + 40 * DAY)), ..rig };
+        // Downtime of 40 days: indistinguishable from a step.
+        let rig = Rig { clock: Clock::manual(Micros(rig.clock.now().0 + 40 * DAY)), ..rig };
         let age_clock = rig.open();
         assert_eq!(rig.behind(&age_clock, DAY - SECOND), 40 * DAY);
         assert_eq!(rig.behind(&age_clock, SECOND), 0);
     }
 
     #[test]
-    fn a_boot_in_1970_is_over_when_the_time_is_known() {
+    fn a_boot_in_1970_ends_when_the_time_is_known() {
         let rig = Rig::new();
         rig.open().close();
-        let rig = Rig { clock: Clock::hand_wound(Micros(5 * SECOND)), ..rig };
+        let rig = Rig { clock: Clock::manual(Micros(5 * SECOND)), ..rig };
         let age_clock = rig.open();
         assert_eq!(rig.behind(&age_clock, 60 * SECOND), 0);
         assert!(age_clock.step().is_some_and(|step| step.ahead < 0));
-        // Ten hours lie between the stop and this.
+        // Ten hours of downtime.
         rig.clock.set(Micros(NOW.0 + 10 * 3600 * SECOND));
         assert_eq!((rig.behind(&age_clock, SECOND), age_clock.step()), (0, None));
     }
 
     #[test]
-    fn what_the_file_does_not_say_the_newest_data_does() {
+    fn without_a_valid_file_the_newest_data_supplies_the_time() {
         let rig = Rig::new();
         for words in ["", "soon\n", "7\nwait\n", "7\nwait 5\nmore\n", "\u{fffd}"] {
             std::fs::write(rig.dir.path().join("CLOCK"), words).unwrap();

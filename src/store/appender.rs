@@ -1,19 +1,19 @@
-//! The appender: the one thread that gives entries their order and packs them into blocks.
+//! The appender: the one thread that orders entries and packs them into blocks.
 //!
 //! ```text
-//! intake -> appender: judge, number, pack into blocks per class -> committer: write, fdatasync, index, answer
+//! intake -> appender: deduplicate, commit_number, pack into blocks per class -> committer: write, fdatasync, index, acknowledge
 //! ```
 //!
-//! While the committer syncs one commit, the appender packs the next. A commit takes what has arrived and starts as
-//! soon as the one before is synced; there is no timer. A lone caller waits for one fdatasync, a flood fills
-//! blocks by itself.
+//! This is group commit with a pipeline of two: the appender packs the next commit while the committer syncs the current
+//! one. A commit contains all entries that have arrived and starts as soon as the previous one is synced; there is no timer.
+//! A single caller waits for one fdatasync, and under load blocks fill up.
 //!
 //! # Invariant
 //!
-//! A batch is answered only when everything numbered up to its last entry is in a commit that has been synced, so what
-//! was answered is readable, and a duplicate is never answered before its original is on disk. After a commit
-//! failed, everything behind it fails too: its senders are told the reason, the duplicate memory forgets it, and
-//! its numbers are never given again.
+//! A batch is acknowledged only when every entry up to its last sequence commit_number is in a synced commit. Acknowledged
+//! entries are therefore readable, and a duplicate is never acknowledged before its original is on disk. When a commit
+//! fails, everything behind it fails with the same reason, is removed from the duplicate memory, and its sequence seqnos
+//! are never assigned again.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,38 +23,38 @@ use std::time::Duration;
 use super::Shared;
 use super::builder::{BlockBuilder, Packer};
 use super::class::Classifier;
-use super::committer::{Commit, Idle, Part, Pen, Progress, held};
-use super::dedupe::{Dedupe, Verdict};
+use super::committer::{Commit, CommitState, Part, ReturnedBuffers, SegmentWriter, lock_writer};
+use super::dedupe::{Dedupe, DedupeOutcome};
 use super::error::{StoreError, fits};
 use super::frame::write_frame;
 use super::log::BlockMeta;
-use super::numbers::Numbers;
+use super::seqno::SeqNos;
 use crate::channel::{Either, Next, Refused, Rx, Tx};
 use crate::limits::{BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BYTES};
 use crate::model::{Batch, Entry, Flags, Kind, SeqNo};
-use crate::wire::salt_event::prints_of;
+use crate::wire::salt_event::fingerprints_of;
 
-/// Called once with the outcome of a batch: stored and synced, or why not.
+/// Completion callback of a batch, called once: stored and synced, or the reason of the failure.
 pub type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
 
-/// A batch that was offered, given back.
+/// A batch and its completion callback, returned to the sender by a full or closed queue.
 pub type Offer = (Arc<Batch>, Option<Done>);
 
-/// A batch and whom to tell.
-pub struct Work {
+/// A batch and its completion callback.
+pub struct Submission {
     batch: Arc<Batch>,
     done: Option<Done>,
 }
 
-/// The sending half of the queue `intake`, which is bounded by messages and by bytes. When it is full, senders wait.
+/// The sending half of the queue `intake`, bounded by messages and by bytes. Senders wait while it is full.
 #[derive(Clone)]
 pub struct Intake {
-    pub(super) works: Tx<Work>,
+    pub(super) submissions: Tx<Submission>,
     pub(super) bytes: Arc<AtomicUsize>,
 }
 
 impl Intake {
-    /// Hands over a batch, waiting for room.
+    /// Submits a batch; waits while the queue is full.
     pub fn submit(&self, mut batch: Batch, mut done: Option<Done>) -> Result<(), StoreError> {
         loop {
             match self.try_submit(batch, done) {
@@ -66,17 +66,17 @@ impl Intake {
         }
     }
 
-    /// Hands over a batch if there is room; gives it back if there is none. A batch larger than all the room there is
-    /// goes in alone.
+    /// Submits a batch, or returns it if the queue is full. A batch larger than the byte limit is accepted when the
+    /// queue is empty.
     pub fn try_submit(&self, batch: Batch, done: Option<Done>) -> Result<(), Refused<(Batch, Option<Done>)>> {
-        let own = |(batch, done)| (Arc::into_inner(batch).expect("nobody else has a share in it"), done);
+        let own = |(batch, done)| (Arc::into_inner(batch).expect("this is the only reference"), done);
         self.try_share(Arc::new(batch), done).map_err(|refused| match refused {
             Refused::Full(back) => Refused::Full(own(back)),
             Refused::Closed(back) => Refused::Closed(own(back)),
         })
     }
 
-    /// As [`Intake::try_submit`], for a sender who keeps a share of the batch to offer it again should it fail.
+    /// As [`Intake::try_submit`], for a sender that keeps a reference for retries.
     pub fn try_share(&self, batch: Arc<Batch>, done: Option<Done>) -> Result<(), Refused<Offer>> {
         let bytes = batch.bytes();
         let waiting = self.bytes.fetch_add(bytes, Ordering::AcqRel);
@@ -84,7 +84,7 @@ impl Intake {
             self.bytes.fetch_sub(bytes, Ordering::AcqRel);
             return Err(Refused::Full((batch, done)));
         }
-        self.works.try_send(Work { batch, done }).map_err(|refused| {
+        self.submissions.try_send(Submission { batch, done }).map_err(|refused| {
             self.bytes.fetch_sub(bytes, Ordering::AcqRel);
             match refused {
                 Refused::Full(work) => Refused::Full((work.batch, work.done)),
@@ -93,53 +93,53 @@ impl Intake {
         })
     }
 
-    /// Batches waiting.
+    /// Number of batches in the queue.
     pub fn depth(&self) -> usize {
-        self.works.depth()
+        self.submissions.depth()
     }
 }
 
-/// An entry of a block: its number, and where its bytes are.
+/// An entry of a block: its sequence commit_number and where its bytes are.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EntryRef {
     pub(super) seq: SeqNo,
-    /// Place among the block's batches.
+    /// Index into the block's batches.
     pub(super) batch: u32,
-    /// Place in that batch.
+    /// Index into that batch.
     pub(super) at: u32,
-    /// What it is in the log, which need not be what it is in the batch.
+    /// Kind in the log; deduplication may have changed it from that in the batch.
     pub(super) kind: Kind,
     pub(super) flags: Flags,
 }
 
-/// A block that is packed, and what it was made of: the index takes note of that once the block is on disk.
+/// A packed block and its entries, which are indexed once the block is on disk.
 #[derive(Debug)]
 pub(super) struct PackedBlock {
-    /// Its offset is that in [`Part::frames`].
+    /// Its offset is relative to [`Part::frames`].
     pub(super) meta: BlockMeta,
-    /// The distinct shapes of its tags.
-    pub(super) shapes: Vec<Vec<u8>>,
+    /// The distinct templates of its tags.
+    pub(super) templates: Vec<Vec<u8>>,
     pub(super) batches: Vec<Arc<Batch>>,
     pub(super) entries: Vec<EntryRef>,
     /// Bytes of its entries, names included.
     pub(super) raw_bytes: usize,
 }
 
-/// What one class has under way.
+/// Blocks of one class that are not committed yet.
 #[derive(Default)]
-struct Lane {
+struct ClassQueue {
     builder: BlockBuilder,
     batches: Vec<Arc<Batch>>,
     entries: Vec<EntryRef>,
-    /// The number of the commit that the open block could have gone with first.
+    /// The first commit that the open block could have been part of.
     open_since: u64,
     frames: Vec<u8>,
     blocks: Vec<PackedBlock>,
-    /// The number of its last entry.
+    /// Sequence commit_number of its last entry.
     last_seq: SeqNo,
 }
 
-impl Lane {
+impl ClassQueue {
     fn push(
         &mut self,
         seq: SeqNo,
@@ -147,12 +147,12 @@ impl Lane {
         batch: &Arc<Batch>,
         at: usize,
     ) -> Result<(), StoreError> {
-        assert!(seq > self.last_seq, "numbers ascend in a class");
+        assert!(seq > self.last_seq, "sequence seqnos ascend within a class");
         if !self.batches.last().is_some_and(|last| Arc::ptr_eq(last, batch)) {
             self.batches.push(batch.clone());
         }
-        let batch = fits(self.batches.len() - 1, "a block of over 4 G batches")?;
-        let at = fits(at, "a batch of over 4 G entries")?;
+        let batch = fits(self.batches.len() - 1, "a block has over 4 G batches")?;
+        let at = fits(at, "a batch has over 4 G entries")?;
         self.builder.push(seq, entry)?;
         self.entries.push(EntryRef { seq, batch, at, kind: entry.kind, flags: entry.flags });
         self.last_seq = seq;
@@ -166,7 +166,7 @@ impl Lane {
         }
         let ((first_seq, last_seq), (at_min, at_max)) = (self.builder.seqs(), self.builder.times());
         if self.builder.len() != self.entries.len() {
-            return Err(StoreError::Broken("a block has other entries than its index would have"));
+            return Err(StoreError::Broken("entry counts of a block and its index differ"));
         }
         let packed = self.builder.finish(packer)?;
         let offset = self.frames.len() as u64;
@@ -175,16 +175,16 @@ impl Lane {
         drop(packed);
         let count = fits(self.entries.len(), "a block has over 4 G entries")?;
         let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
-        let (shapes, raw_bytes) = (self.builder.shapes(), self.builder.raw_bytes());
+        let (templates, raw_bytes) = (self.builder.templates(), self.builder.raw_bytes());
         self.builder.clear();
         let room = self.entries.len();
         let entries = std::mem::replace(&mut self.entries, Vec::with_capacity(room));
         let batches = std::mem::take(&mut self.batches);
-        self.blocks.push(PackedBlock { meta, shapes, batches, entries, raw_bytes });
+        self.blocks.push(PackedBlock { meta, templates, batches, entries, raw_bytes });
         Ok(())
     }
 
-    /// Forgets everything that has not been handed over; how many entries that were.
+    /// Drops everything that is not handed over yet; returns the commit_number of entries.
     fn clear(&mut self) -> usize {
         let packed: usize = self.blocks.iter().map(|block| block.entries.len()).sum();
         let lost = packed + self.entries.len();
@@ -193,21 +193,21 @@ impl Lane {
         self.entries.clear();
         self.frames.clear();
         self.blocks.clear();
-        assert!(self.builder.is_empty(), "nothing of a failed block goes into the next one");
+        assert!(self.builder.is_empty(), "a failed block leaves nothing in the builder");
         lost
     }
 }
 
 /// A batch that waits for its last entry to be on disk.
 struct Waiting {
-    /// The number after its last entry, and after everything that its duplicates may be copies of.
+    /// One past its last entry, and past the originals of its duplicates.
     upto: SeqNo,
     done: Done,
 }
 
-/// What has happened to entries since the last commit was handed over.
+/// Counts of entries since the last hand-over.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct EntryStats {
     pub(super) raw_bytes: u64,
     pub(super) known: u64,
     pub(super) differing: u64,
@@ -216,34 +216,35 @@ pub(super) struct Tally {
 /// The appender's thread.
 pub struct Appender {
     shared: Arc<Shared>,
-    intake: Rx<Work>,
+    intake: Rx<Submission>,
     intake_bytes: Arc<AtomicUsize>,
     commits: Tx<Commit>,
-    idles: Rx<Idle>,
-    /// The committer's word that it has nothing to do.
-    idle: Option<Idle>,
-    progress: Arc<Mutex<Progress>>,
-    pen: Arc<Mutex<Pen>>,
-    lanes: Vec<Lane>,
+    idles: Rx<ReturnedBuffers>,
+    /// Set while the committer is idle.
+    idle: Option<ReturnedBuffers>,
+    commit_state: Arc<Mutex<CommitState>>,
+    writer: Arc<Mutex<SegmentWriter>>,
+    queues: Vec<ClassQueue>,
     waiting: VecDeque<Waiting>,
     dedupe: Dedupe,
     packer: Packer,
-    numbers: Numbers,
+    seqnos: SeqNos,
     classifier: Classifier,
-    tally: Tally,
-    /// The number of the next commit, and how many commits have failed before it.
-    number: u64,
+    stats: EntryStats,
+    /// The commit_number of the next commit.
+    commit_number: u64,
+    /// The commit_number of failed commits so far.
     epoch: u64,
 }
 
-/// The queues at the appender's ends.
+/// The appender's queues and shared state.
 pub(super) struct Ends {
-    pub(super) intake: Rx<Work>,
+    pub(super) intake: Rx<Submission>,
     pub(super) intake_bytes: Arc<AtomicUsize>,
     pub(super) commits: Tx<Commit>,
-    pub(super) idles: Rx<Idle>,
-    pub(super) progress: Arc<Mutex<Progress>>,
-    pub(super) pen: Arc<Mutex<Pen>>,
+    pub(super) idles: Rx<ReturnedBuffers>,
+    pub(super) commit_state: Arc<Mutex<CommitState>>,
+    pub(super) writer: Arc<Mutex<SegmentWriter>>,
 }
 
 impl Appender {
@@ -253,10 +254,10 @@ impl Appender {
         dedupe: Dedupe,
         classifier: Classifier,
         packer: Packer,
-        numbers: Numbers,
+        seqnos: SeqNos,
     ) -> Self {
-        let Ends { intake, intake_bytes, commits, idles, progress, pen } = ends;
-        let lanes = shared.classes.configured().map(|_| Lane::default()).collect();
+        let Ends { intake, intake_bytes, commits, idles, commit_state, writer } = ends;
+        let queues = shared.classes.configured().map(|_| ClassQueue::default()).collect();
         Self {
             shared,
             intake,
@@ -264,25 +265,25 @@ impl Appender {
             commits,
             idles,
             idle: None,
-            progress,
-            pen,
-            lanes,
+            commit_state,
+            writer,
+            queues,
             waiting: VecDeque::new(),
             dedupe,
             packer,
-            numbers,
+            seqnos,
             classifier,
-            tally: Tally::default(),
-            number: 1,
+            stats: EntryStats::default(),
+            commit_number: 1,
             epoch: 0,
         }
     }
 
-    /// Works until every sender is gone and everything they sent is with the committer.
+    /// Runs until all senders are gone and all their batches are committed or failed.
     pub fn run(mut self) {
         loop {
-            self.shared.beat();
-            self.learn();
+            self.shared.heartbeat();
+            self.apply_results();
             let next = if self.idle.is_some() && self.has_work() {
                 let Some(work) = self.intake.try_next() else {
                     self.hand_over(true);
@@ -309,18 +310,18 @@ impl Appender {
         self.wait_for_idle();
         self.hand_over(true);
         self.wait_for_idle();
-        self.learn();
-        self.numbers.give_back();
-        tracing::debug!(next_seq = self.numbers.next().0, "appender done");
+        self.apply_results();
+        self.seqnos.release_unused();
+        tracing::debug!(next_seq = self.seqnos.next().0, "appender done");
     }
 
     fn has_work(&self) -> bool {
-        let has = |lane: &Lane| !lane.entries.is_empty() || !lane.blocks.is_empty();
-        !self.waiting.is_empty() || self.lanes.iter().any(has)
+        let has = |queue: &ClassQueue| !queue.entries.is_empty() || !queue.blocks.is_empty();
+        !self.waiting.is_empty() || self.queues.iter().any(has)
     }
 
     fn packed_bytes(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.frames.len()).sum()
+        self.queues.iter().map(|queue| queue.frames.len()).sum()
     }
 
     fn wait_for_idle(&mut self) {
@@ -328,156 +329,157 @@ impl Appender {
             match self.idles.next(Duration::from_secs(1)) {
                 Next::Message(idle) => self.idle = Some(idle),
                 Next::Idle => {}
-                // The committer is gone, and the process with it.
+                // The committer ended, and the process ends with it.
                 Next::Closed => return,
             }
         }
     }
 
-    /// Learns how the commits fared that were handed over.
-    fn learn(&mut self) {
+    /// Applies the results of the commits handed over so far.
+    fn apply_results(&mut self) {
         let failure = {
-            let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-            self.dedupe.keep(&progress.on_disk);
-            (progress.epoch != self.epoch).then(|| {
-                self.epoch = progress.epoch;
-                std::mem::take(&mut progress.words)
+            let mut commit_state = self.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
+            self.dedupe.keep(&commit_state.on_disk);
+            (commit_state.epoch != self.epoch).then(|| {
+                self.epoch = commit_state.epoch;
+                std::mem::take(&mut commit_state.reason)
             })
         };
-        if let Some(words) = failure {
-            self.fail(&words);
+        if let Some(reason) = failure {
+            self.fail(&reason);
         }
     }
 
-    /// Tells everybody who waits that nothing of theirs is stored.
-    fn fail(&mut self, words: &str) {
-        let lost: usize = self.lanes.iter_mut().map(Lane::clear).sum();
+    /// Fails everything that is not committed.
+    fn fail(&mut self, reason: &str) {
+        let lost: usize = self.queues.iter_mut().map(ClassQueue::clear).sum();
         self.shared.metrics.entries_failed.add(lost as u64);
-        self.tally = Tally::default();
-        let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        self.dedupe.forget(&progress.on_disk);
-        drop(progress);
+        self.stats = EntryStats::default();
+        let commit_state = self.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.dedupe.forget(&commit_state.on_disk);
+        drop(commit_state);
         for waiting in self.waiting.drain(..) {
-            (waiting.done)(Err(words.to_owned()));
+            (waiting.done)(Err(reason.to_owned()));
         }
     }
 
-    /// Checks, numbers and packs the entries of a batch.
-    fn take(&mut self, work: Work) {
-        let Work { batch, done } = work;
+    /// Checks, seqnos and packs the entries of a batch.
+    fn take(&mut self, work: Submission) {
+        let Submission { batch, done } = work;
         let bytes = batch.bytes();
         let refused = match self.shared.guard.refusal().filter(|_| !batch.is_empty()) {
-            Some(words) => Some((words, &self.shared.metrics.entries_refused_disk_full)),
-            // Before anything is judged: nothing of this batch has to be undone, and others are not concerned.
-            None => self.numbers.reserve(batch.len()).err().map(|error| {
-                tracing::error!(%error, "cannot reserve sequence numbers, batch rejected");
+            Some(reason) => Some((reason, &self.shared.metrics.entries_refused_disk_full)),
+            // Reserve before deduplication: a failure then leaves nothing to undo and concerns this batch alone.
+            None => self.seqnos.reserve(batch.len()).err().map(|error| {
+                tracing::error!(%error, "cannot reserve sequence seqnos, batch rejected");
                 (error.to_string(), &self.shared.metrics.entries_failed)
             }),
         };
-        if let Some((words, counter)) = refused {
+        if let Some((reason, counter)) = refused {
             self.intake_bytes.fetch_sub(bytes, Ordering::AcqRel);
             counter.add(batch.len() as u64);
             if let Some(done) = done {
-                done(Err(words));
+                done(Err(reason));
             }
             return;
         }
         let outcome = self.pack(&batch);
         self.intake_bytes.fetch_sub(bytes, Ordering::AcqRel);
         if let Some(done) = done {
-            self.waiting.push_back(Waiting { upto: self.numbers.next(), done });
+            self.waiting.push_back(Waiting { upto: self.seqnos.next(), done });
         }
         if let Err(error) = outcome {
-            tracing::error!(%error, "entries could not be stored; their senders are told");
-            // The commit under way may still succeed, and what it stores must stay remembered.
+            tracing::error!(%error, "entries not stored, senders notified");
+            // The commit in flight may still succeed, and its entries must stay in the duplicate memory.
             self.wait_for_idle();
-            self.learn();
+            self.apply_results();
             self.fail(&error.to_string());
         }
     }
 
     fn pack(&mut self, batch: &Arc<Batch>) -> Result<(), StoreError> {
-        self.dedupe.note_heard(self.shared.heard.load(Ordering::Relaxed));
-        for (at, (mut entry, prints)) in batch.entries().enumerate() {
-            let prints = prints.unwrap_or_else(|| prints_of(&entry));
+        self.dedupe.note_seen_on_bus(self.shared.has_reactor.load(Ordering::Relaxed));
+        for (at, (mut entry, fingerprints)) in batch.entries().enumerate() {
+            let fingerprints = fingerprints.unwrap_or_else(|| fingerprints_of(&entry));
             if entry.kind == Kind::Return && !entry.source.confirms() {
                 entry.flags = entry.flags.with(Flags::UNCONFIRMED);
             }
             let class = self.classifier.class_of(&entry).index();
-            let Some(lane) = self.lanes.get_mut(class) else {
-                return Err(StoreError::Failed(format!("no class has the number {class}")));
+            let Some(queue) = self.queues.get_mut(class) else {
+                return Err(StoreError::Failed(format!("class {class} does not exist")));
             };
-            match self.dedupe.judge(&entry, prints) {
-                Verdict::Known => {
-                    self.tally.known += 1;
-                    self.dedupe.depends_on(class, lane.last_seq);
+            match self.dedupe.check(&entry, fingerprints) {
+                DedupeOutcome::Known => {
+                    self.stats.known += 1;
+                    self.dedupe.depends_on(class, queue.last_seq);
                     continue;
                 }
-                Verdict::Differs => self.tally.differing += 1,
-                Verdict::Heard => {
-                    self.tally.known += 1;
-                    self.shared.metrics.events_heard_again.add(1);
-                    (entry.kind, entry.flags) = (Kind::Heard, entry.flags.without(Flags::ON_BUS));
+                DedupeOutcome::Differs => self.stats.differing += 1,
+                DedupeOutcome::SeenOnBus => {
+                    self.stats.known += 1;
+                    self.shared.metrics.events_seen_on_bus_again.add(1);
+                    (entry.kind, entry.flags) = (Kind::SeenOnBus, entry.flags.without(Flags::ON_BUS));
                 }
-                Verdict::Confirms => entry.flags = entry.flags.without(Flags::ON_BUS),
-                Verdict::New => {}
+                DedupeOutcome::Confirms => entry.flags = entry.flags.without(Flags::ON_BUS),
+                DedupeOutcome::New => {}
             }
-            let seq = self.numbers.take();
-            self.tally.raw_bytes += entry.raw_len() as u64;
+            let seq = self.seqnos.take();
+            self.stats.raw_bytes += entry.raw_len() as u64;
             self.dedupe.depends_on(class, seq);
-            if lane.builder.is_full_for(&entry) {
-                lane.finish(&mut self.packer)?;
+            if queue.builder.is_full_for(&entry) {
+                queue.finish(&mut self.packer)?;
             }
-            if lane.entries.is_empty() {
-                lane.open_since = self.number;
+            if queue.entries.is_empty() {
+                queue.open_since = self.commit_number;
             }
-            lane.push(seq, &entry, batch, at)?;
+            queue.push(seq, &entry, batch, at)?;
         }
         Ok(())
     }
 
-    /// Gives the committer what is packed, and with it the blocks that are still open: all of them, or those that are
-    /// half full or have waited long enough.
+    /// Hands packed blocks to the committer, and open blocks with them: all, or only those that are half full or have
+    /// waited for `BLOCK_WAITS_COMMITS`.
     fn hand_over(&mut self, everything: bool) {
         let Some(mut idle) = self.idle.take() else { return };
         let mut parts = Vec::new();
-        let mut covered = self.numbers.next();
-        for (class, lane) in self.shared.classes.configured().zip(&mut self.lanes) {
-            let ripe = lane.builder.is_half_full() || self.number - lane.open_since >= BLOCK_WAITS_COMMITS;
+        let mut covered = self.seqnos.next();
+        for (class, queue) in self.shared.classes.configured().zip(&mut self.queues) {
+            let ripe =
+                queue.builder.is_half_full() || self.commit_number - queue.open_since >= BLOCK_WAITS_COMMITS;
             if (everything || ripe)
-                && let Err(error) = lane.finish(&mut self.packer)
+                && let Err(error) = queue.finish(&mut self.packer)
             {
-                tracing::error!(%error, "entries could not be stored; their senders are told");
+                tracing::error!(%error, "entries not stored, senders notified");
                 self.idle = Some(idle);
                 self.fail(&error.to_string());
                 return;
             }
-            if let Some(open) = lane.entries.first() {
+            if let Some(open) = queue.entries.first() {
                 covered = covered.min(open.seq);
             }
-            if !lane.blocks.is_empty() {
-                let frames = std::mem::replace(&mut lane.frames, idle.buffers.pop().unwrap_or_default());
-                parts.push(Part { class, frames, blocks: std::mem::take(&mut lane.blocks) });
+            if !queue.blocks.is_empty() {
+                let frames = std::mem::replace(&mut queue.frames, idle.buffers.pop().unwrap_or_default());
+                parts.push(Part { class, frames, blocks: std::mem::take(&mut queue.blocks) });
             }
         }
-        assert!(covered <= self.numbers.next(), "a commit covers only numbers that were given out");
+        assert!(covered <= self.seqnos.next(), "a commit covers only assigned sequence seqnos");
         let mut dones = Vec::new();
         while self.waiting.front().is_some_and(|first| first.upto <= covered) {
             dones.extend(self.waiting.pop_front().map(|first| first.done));
         }
-        let tally = std::mem::take(&mut self.tally);
-        let commit = Commit { epoch: self.epoch, parts, dones, covered, tally };
-        self.number += 1;
+        let stats = std::mem::take(&mut self.stats);
+        let commit = Commit { epoch: self.epoch, parts, dones, covered, stats };
+        self.commit_number += 1;
         if commit.is_small() && self.intake.is_empty() {
-            let mut pen = held(&self.pen);
-            // What is written and not synced yet is the committer's to remember.
-            if pen.syncs_each() {
-                pen.apply(commit, |idle| self.idle = Some(idle));
+            let mut writer = lock_writer(&self.writer);
+            // With delayed syncs the committer tracks unsynced writes.
+            if writer.syncs_each() {
+                writer.apply(commit, |idle| self.idle = Some(idle));
                 return;
             }
         }
         if let Err(commit) = self.commits.send(commit) {
-            let gone = "the committer is gone".to_owned();
+            let gone = "the committer ended".to_owned();
             commit.dones.into_iter().for_each(|done| done(Err(gone.clone())));
         }
     }

@@ -1,14 +1,14 @@
-//! Blocks: entries committed together, in columns, with their bodies compressed as one.
+//! Blocks: entries committed together, stored in columns, with their bodies compressed together.
 //!
-//! A block has two halves: the rkyv bytes of its [`Head`], which hold everything but the bodies and are read in place
-//! by a [`BlockView`], and the bodies. Who searches reads heads alone. Texts that repeat (minions, functions, the shape
-//! of tags) stand once, in the head's dictionary; a tag is its shape with marks where the jid and the minion id go.
-//! [`super::builder`] makes blocks.
+//! A block has two parts. The [`Head`] contains everything but the bodies; it is rkyv-archived and read in place by a
+//! [`BlockView`]. Searches read heads only. Repeated strings (minions, functions, tag templates) are stored once, in the
+//! head's dictionary. A tag template is a tag with placeholders for the jid and the minion id.
+//! [`super::builder`] builds blocks.
 //!
 //! # Invariant
 //!
-//! A [`BlockView`] exists only for bytes whose columns all have one value per entry and whose indexes all
-//! point into the dictionary, so reading an entry cannot fail; only its body can (decompression).
+//! A [`BlockView`] exists only for a head whose columns have one value per entry and whose indexes are within the
+//! dictionary. Reading an entry therefore cannot fail; only its body can (decompression).
 
 use std::sync::OnceLock;
 
@@ -21,26 +21,26 @@ use crate::clock::Micros;
 use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX};
 use crate::model::{Flags, JidKey, JidSpeller, Kind, SeqNo, Source};
 
-/// Stands for the jid in a tag's shape.
-pub(super) const JID_MARK: u8 = 1;
-/// Stands for the minion id in a tag's shape.
-pub(super) const MINION_MARK: u8 = 2;
-/// Among the shapes of a block: it has a jid that is not made of time. (As a shape, a tag that is nothing but its jid.)
-pub(super) const FREE_JID: &[u8] = &[JID_MARK];
-/// Begins a shape that is the tag itself, because the tag holds a mark.
+/// Placeholder of the jid in a tag template.
+pub(super) const JID_PLACEHOLDER: u8 = 1;
+/// Placeholder of the minion id in a tag template.
+pub(super) const MINION_PLACEHOLDER: u8 = 2;
+/// In a list of templates: the block has a jid that is not derived from a time. (As a template: a tag equal to its jid.)
+pub(super) const FREE_JID: &[u8] = &[JID_PLACEHOLDER];
+/// First byte of a template that is a literal tag, because the tag contains a placeholder byte.
 pub(super) const LITERAL: u8 = 0;
 
-/// Bodies as they are.
+/// Bodies are stored uncompressed.
 pub(super) const CODEC_STORED: u8 = 0;
-/// Bodies as one zstd frame.
+/// Bodies are one zstd frame.
 pub(super) const CODEC_ZSTD: u8 = 1;
 
-/// Everything about a block's entries but their bodies, as archived; see `docs/FORMAT.md` for the table.
+/// All columns of a block except the bodies, as archived; `docs/FORMAT.md` has the table.
 #[derive(Debug, Archive, Serialize)]
 pub struct Head {
     pub(super) first_seq: u64,
     pub(super) count: u32,
-    /// Sequence number, less `first_seq`, less the entry's index: all zero without gaps.
+    /// Sequence number - `first_seq` - index of the entry: all zero without gaps.
     pub(super) seq: Column,
     /// Microseconds since 1970.
     pub(super) at: Column,
@@ -54,7 +54,7 @@ pub struct Head {
     pub(super) minion: Column,
     /// Index into the texts, plus one; 0 for none.
     pub(super) fun: Column,
-    /// Index into the texts: the tag's shape.
+    /// Index into the texts: the tag template.
     pub(super) tag: Column,
     pub(super) body_len: Column,
     /// Per jid: its time in microseconds, or -1 - the index of its text.
@@ -70,19 +70,18 @@ pub struct Head {
     pub(super) codec: u8,
 }
 
-/// A block, its head checked once and read in place.
+/// A block with a validated head, read in place.
 #[derive(Debug)]
 pub struct BlockView {
     head: AlignedVec,
-    /// Bodies as they lie in the frame; `None` if only the head was read.
+    /// Bodies as stored in the frame; `None` if only the head was read.
     packed: Option<Vec<u8>>,
     body_ends: OnceLock<Vec<usize>>,
     bodies: OnceLock<Result<Vec<u8>, String>>,
 }
 
 impl BlockView {
-    /// Checks bytes that a checksum has already vouched for; says what is wrong with them. Without `bodies` every body
-    /// reads as an error.
+    /// Validates a head whose checksum holds; the error describes the defect. Without `bodies` every body reads as an error.
     pub fn new(head: AlignedVec, bodies: Option<Vec<u8>>) -> Result<Self, String> {
         check(archived(&head)?)?;
         Ok(Self { head, packed: bodies, body_ends: OnceLock::new(), bodies: OnceLock::new() })
@@ -93,18 +92,18 @@ impl BlockView {
         archived(&self.head).unwrap()
     }
 
-    /// How many entries; one at least.
+    /// Number of entries, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "no block is empty")]
     pub fn len(&self) -> usize {
         self.get().count.to_native() as usize
     }
 
-    /// A way to read entries. Making it checks the archive again, so make one for many entries.
+    /// Row access. Each call validates the archive again, so reuse the result for many entries.
     pub fn rows(&self) -> Rows<'_> {
         Rows { block: self.get(), view: self }
     }
 
-    /// Bytes that it holds in memory once its bodies have been asked for.
+    /// Memory use in bytes, including the decompressed bodies.
     pub fn memory(&self) -> usize {
         let bodies = usize::try_from(self.get().bodies_len.to_native()).unwrap_or(usize::MAX);
         let packed = self.packed.as_ref().map_or(0, Vec::len);
@@ -133,11 +132,11 @@ impl BlockView {
     }
 }
 
-/// 0 for none, and 1 + each pid.
+/// 0 for no pid, otherwise 1 + pid.
 const JID_PIDS: usize = u32::MAX as usize + 2;
 
 fn archived(bytes: &[u8]) -> Result<&ArchivedHead, String> {
-    rkyv::access::<ArchivedHead, Error>(bytes).map_err(|e| format!("no block: {e}"))
+    rkyv::access::<ArchivedHead, Error>(bytes).map_err(|e| format!("malformed block: {e}"))
 }
 
 fn check(block: &ArchivedHead) -> Result<(), String> {
@@ -147,7 +146,7 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     if count == 0 || count > BLOCK_ENTRIES_MAX {
         return Err(format!("{count} entries in a block"));
     }
-    // An entry has one jid at most. A column of equal values holds any number of them, in no bytes at all.
+    // An entry has at most one jid. Without this check, a constant column could claim any number in zero bytes.
     if jids > count {
         return Err(format!("{jids} jids of {count} entries"));
     }
@@ -172,7 +171,7 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     let mut end = 0;
     for next in block.text_ends.iter().map(|e| e.to_native() as usize) {
         if next < end {
-            return Err("text ends run backwards".to_owned());
+            return Err("text ends are not ascending".to_owned());
         }
         end = next;
     }
@@ -186,7 +185,7 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
         && block.kind.is_below(Kind::COUNT)
         && block.source.is_below(Source::COUNT);
     if !known {
-        return Err("an entry points outside its block".to_owned());
+        return Err("an index of an entry is out of range".to_owned());
     }
     let mut gaps = Vec::with_capacity(count);
     block.seq.unpack(count, &mut gaps);
@@ -195,19 +194,19 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
         || !gaps.is_sorted()
         || last.and_then(|last| last.checked_add(count as u64)).is_none()
     {
-        return Err("an entry has no number".to_owned());
+        return Err("sequence numbers are not ascending".to_owned());
     }
     if !block.flags.is_below(1 << u8::BITS) || !block.jid_pid.is_below(JID_PIDS) {
-        return Err("an entry's flags, or a jid's pid, are none".to_owned());
+        return Err("flags or a pid are out of range".to_owned());
     }
     let is_text = |n: i64| usize::try_from(-1 - n).is_ok_and(|n| n < texts);
     let mut times = Vec::with_capacity(jids);
     block.jid_time.unpack(jids, &mut times);
     if !times.iter().all(|&time| time >= 0 || is_text(time)) {
-        return Err("a jid points outside its block".to_owned());
+        return Err("an index of a jid is out of range".to_owned());
     }
-    let bodies = block.body_len.total(count).ok_or("an entry has no length")?;
-    // One entry at most is larger than a block, and then it is alone.
+    let bodies = block.body_len.total(count).ok_or("a body length is out of range")?;
+    // An entry larger than a block has a block of its own.
     let most = (BLOCK_RAW_BYTES.max(ENTRY_BYTES_MAX) + crate::limits::WIRE_FRAME_BYTES_MAX) as u64;
     if bodies != block.bodies_len.to_native() || bodies > most {
         return Err(format!("bodies of {bodies} bytes, expected {}", block.bodies_len));
@@ -215,7 +214,7 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     Ok(())
 }
 
-/// The entries of a block.
+/// Row access to the entries of a block.
 #[derive(Clone, Copy)]
 pub struct Rows<'a> {
     block: &'a ArchivedHead,
@@ -223,24 +222,24 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// How many entries; one at least.
+    /// Number of entries, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "no block is empty")]
     pub fn len(&self) -> usize {
         self.block.count.to_native() as usize
     }
 
-    /// The entry's place in the log.
+    /// Sequence number.
     pub fn seq(&self, i: usize) -> SeqNo {
         let gap = u64::try_from(self.block.seq.get(i)).expect("gaps were checked");
         SeqNo(self.block.first_seq.to_native() + gap + i as u64)
     }
 
-    /// When it arrived.
+    /// Time of arrival.
     pub fn at(&self, i: usize) -> Micros {
         Micros(self.block.at.get(i))
     }
 
-    /// The earliest and the latest arrival.
+    /// Earliest and latest time of arrival.
     pub fn times(&self) -> (Micros, Micros) {
         let mut times = Vec::with_capacity(self.len());
         self.block.at.unpack(self.len(), &mut times);
@@ -249,23 +248,23 @@ impl<'a> Rows<'a> {
         (Micros(earliest), Micros(latest))
     }
 
-    /// What it is.
+    /// Kind of the entry.
     pub fn kind(&self, i: usize) -> Kind {
         u8::try_from(self.block.kind.get(i)).ok().and_then(Kind::from_number).expect("kinds were checked")
     }
 
-    /// The door it came by.
+    /// Source of the entry.
     pub fn source(&self, i: usize) -> Source {
         let source = u8::try_from(self.block.source.get(i)).ok().and_then(Source::from_number);
         source.expect("sources were checked")
     }
 
-    /// Small facts.
+    /// Flags.
     pub fn flags(&self, i: usize) -> Flags {
         Flags(u8::try_from(self.block.flags.get(i)).expect("flags were checked"))
     }
 
-    /// A return's exit code.
+    /// Exit code of a return.
     pub fn retcode(&self, i: usize) -> i64 {
         self.block.retcode.get(i)
     }
@@ -286,7 +285,7 @@ impl<'a> Rows<'a> {
         self.block.jid.index(i).checked_sub(1).map_or_else(String::new, |at| self.jid_text(at))
     }
 
-    /// The text of a jid by its place among the block's jids.
+    /// The text of a jid by its index among the block's jids.
     pub fn jid_text(&self, at: usize) -> String {
         let time = self.block.jid_time.get(at);
         if time < 0 {
@@ -296,7 +295,7 @@ impl<'a> Rows<'a> {
         JidKey::from_time(Micros(time), pid).text().expect("a time that is not negative")
     }
 
-    /// The times of the distinct jids, microseconds; negative for one that is not made of time.
+    /// Times of the distinct jids in microseconds; negative for a jid that is not derived from a time.
     pub fn jid_times(&self) -> Vec<i64> {
         let count = self.block.jids.to_native() as usize;
         let mut times = Vec::with_capacity(count);
@@ -304,22 +303,22 @@ impl<'a> Rows<'a> {
         times
     }
 
-    /// Has this jid a pid behind its time?
+    /// Whether the jid has a pid suffix.
     pub fn jid_has_pid(&self, at: usize) -> bool {
         self.block.jid_pid.get(at) > 0
     }
 
-    /// Per entry its tag's shape, a place among the texts.
+    /// Index of the tag template among the texts, per entry.
     pub fn tags(&self) -> Vec<i64> {
         self.column(&self.block.tag)
     }
 
-    /// Per entry 1 + the place of its minion among the texts, or 0.
+    /// 1 + index of the minion among the texts, or 0, per entry.
     pub fn minions(&self) -> Vec<i64> {
         self.column(&self.block.minion)
     }
 
-    /// Per entry 1 + the place of its jid among the jids, or 0.
+    /// 1 + index of the jid among the jids, or 0, per entry.
     pub fn jids(&self) -> Vec<i64> {
         self.column(&self.block.jid)
     }
@@ -330,7 +329,7 @@ impl<'a> Rows<'a> {
         values
     }
 
-    /// All texts one after the other, and where each ends.
+    /// All texts concatenated, and the end offset of each.
     pub fn texts(&self) -> (&'a [u8], Vec<usize>) {
         (&self.block.texts, self.block.text_ends.iter().map(|end| end.to_native() as usize).collect())
     }
@@ -345,32 +344,32 @@ impl<'a> Rows<'a> {
         self.block.fun.index(i).checked_sub(1).map_or("", |t| self.text_str(t))
     }
 
-    /// The tag, written out.
+    /// The tag, expanded from its template.
     pub fn tag(&self, i: usize) -> Vec<u8> {
-        let shape = self.text(self.block.tag.index(i));
-        if let Some((&LITERAL, tag)) = shape.split_first() {
+        let template = self.text(self.block.tag.index(i));
+        if let Some((&LITERAL, tag)) = template.split_first() {
             return tag.to_vec();
         }
-        let mut tag = Vec::with_capacity(shape.len() + 40);
-        for &b in shape {
+        let mut tag = Vec::with_capacity(template.len() + 40);
+        for &b in template {
             match b {
-                JID_MARK => tag.extend_from_slice(self.jid(i).as_bytes()),
-                MINION_MARK => tag.extend_from_slice(self.minion(i).as_bytes()),
+                JID_PLACEHOLDER => tag.extend_from_slice(self.jid(i).as_bytes()),
+                MINION_PLACEHOLDER => tag.extend_from_slice(self.minion(i).as_bytes()),
                 b => tag.push(b),
             }
         }
         tag
     }
 
-    /// Bytes of the tag, whose entry has this jid.
+    /// Length of the tag in bytes; `jid` is that of the entry.
     pub fn tag_len(&self, i: usize, jid: &str) -> usize {
-        let shape = self.text(self.block.tag.index(i));
-        if shape.first() == Some(&LITERAL) {
-            return shape.len() - 1;
+        let template = self.text(self.block.tag.index(i));
+        if template.first() == Some(&LITERAL) {
+            return template.len() - 1;
         }
-        let lens = shape.iter().map(|&b| match b {
-            JID_MARK => jid.len(),
-            MINION_MARK => self.minion(i).len(),
+        let lens = template.iter().map(|&b| match b {
+            JID_PLACEHOLDER => jid.len(),
+            MINION_PLACEHOLDER => self.minion(i).len(),
             _ => 1,
         });
         lens.sum()
@@ -388,7 +387,7 @@ impl<'a> Rows<'a> {
         self.jid_times().into_iter().enumerate().map(spelled).collect()
     }
 
-    /// The body's bytes as received; says what is wrong if they cannot be unpacked.
+    /// The body as received; an error if decompression fails.
     pub fn body(&self, i: usize) -> Result<&'a [u8], String> {
         let ends = self.view.body_ends.get_or_init(|| {
             let mut end = 0;
@@ -401,16 +400,16 @@ impl<'a> Rows<'a> {
         });
         let end = |i: usize| *ends.get(i).expect("an entry of this block");
         let from = i.checked_sub(1).map_or(0, end);
-        self.view.unpacked()?.get(from..end(i)).ok_or_else(|| "a body lies outside its block".to_owned())
+        self.view.unpacked()?.get(from..end(i)).ok_or_else(|| "a body is out of range".to_owned())
     }
 
-    /// Bytes of the body.
+    /// Length of the body in bytes.
     pub fn body_len(&self, i: usize) -> usize {
         self.block.body_len.index(i)
     }
 
-    /// The distinct shapes of its tags, and [`FREE_JID`] if a jid is not made of time.
-    pub fn shapes(&self) -> Vec<Vec<u8>> {
+    /// The distinct tag templates, and [`FREE_JID`] if a jid is not derived from a time.
+    pub fn templates(&self) -> Vec<Vec<u8>> {
         super::builder::distinct(&self.tags())
             .into_iter()
             .map(|at| self.text(at).to_vec())
@@ -498,7 +497,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_block_gives_back_every_entry_byte_for_byte(entries in prop::collection::vec(any_entry(), 1..60)) {
+        fn a_block_reproduces_every_entry_byte_for_byte(entries in prop::collection::vec(any_entry(), 1..60)) {
             let mut builder = BlockBuilder::default();
             let mut seq = 5;
             let mut seqs = Vec::new();
@@ -524,7 +523,7 @@ mod tests {
         }
 
         #[test]
-        fn damaged_bytes_are_refused_or_read_without_panic(at in 0_usize..2000, to in any::<u8>()) {
+        fn damaged_bytes_are_rejected_or_read_without_panic(at in 0_usize..2000, to in any::<u8>()) {
             let mut builder = BlockBuilder::default();
             for i in 0..20_u64 {
                 let jid = format!("2026112103095550{i:04}");
@@ -553,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_flags_that_are_none_were_read_as_zero() {
+    fn sequence_numbers_flags_and_pids_out_of_range_are_rejected() {
         let head = |seq: &[i64], flags: i64, pid: i64| {
             let (one, none) = (|n| Column::pack(&[n, n]), || Column::pack(&[0, 0]));
             let jids = if pid == 0 { Vec::new() } else { vec![pid] };
@@ -596,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn returns_of_one_job_share_one_shape() {
+    fn returns_of_one_job_share_one_template() {
         let mut builder = BlockBuilder::default();
         for i in 0..100_u64 {
             let tag = format!("salt/job/20261121030955505683/ret/web{i}");
@@ -615,6 +614,6 @@ mod tests {
             };
             builder.push(SeqNo(i + 1), &entry).unwrap();
         }
-        assert_eq!(builder.texts(), 102, "100 minions, one function, one shape");
+        assert_eq!(builder.texts(), 102, "100 minions, one function, one template");
     }
 }

@@ -1,37 +1,37 @@
-//! Making blocks: entries become columns, names go into a dictionary once, bodies are compressed as one.
+//! Building blocks: entries become columns, strings are stored once in a dictionary, bodies are compressed together.
 //!
-//! A [`BlockBuilder`] is used again and again, so that a flood of entries allocates next to nothing.
+//! A [`BlockBuilder`] is reused, so that a steady flow of entries allocates almost nothing.
 
 use memchr::memmem;
 use rkyv::rancor::Error;
 use rkyv::util::AlignedVec;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::block::{CODEC_STORED, CODEC_ZSTD, FREE_JID, Head, JID_MARK, LITERAL, MINION_MARK};
+use super::block::{CODEC_STORED, CODEC_ZSTD, FREE_JID, Head, JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER};
 use super::column::Column;
 use super::error::{StoreError, fits};
 use crate::clock::Micros;
 use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ZSTD_LEVEL};
 use crate::model::{Entry, FastMap, JidKey, SeqNo};
 
-/// Compresses bodies, keeping its tables and its output buffer from block to block.
+/// A compressor that reuses its tables and its output buffer.
 pub struct Packer {
     zstd: zstd::bulk::Compressor<'static>,
     packed: Vec<u8>,
 }
 
 impl Packer {
-    /// At the level that the log is written with.
+    /// Uses the compression level of the log.
     pub fn new() -> std::io::Result<Self> {
         Self::with_level(ZSTD_LEVEL)
     }
 
-    /// At another level of zstd.
+    /// Uses another level of zstd.
     pub fn with_level(level: i32) -> std::io::Result<Self> {
         Ok(Self { zstd: zstd::bulk::Compressor::new(level)?, packed: Vec::new() })
     }
 
-    /// The shorter of the bytes as they are and compressed, and which it is.
+    /// Returns the codec and the bytes, compressed if that is shorter.
     fn pack<'a>(&'a mut self, bytes: &'a [u8]) -> std::io::Result<(u8, &'a [u8])> {
         self.packed.clear();
         self.packed.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
@@ -40,18 +40,18 @@ impl Packer {
     }
 }
 
-/// A block as it goes into a frame: its two halves, each with a checksum of its own there.
+/// The two parts of a finished block, each with its own checksum in the frame.
 pub struct Packed<'a> {
     /// The archived [`Head`].
     pub head: AlignedVec,
-    /// The bodies, compressed if that made them shorter.
+    /// The bodies, compressed if that is shorter.
     pub bodies: &'a [u8],
 }
 
-/// Texts that the entries of a block may name: minion, function, shape of the tag and jid of each.
+/// Limit of the texts in a block: minion, function, tag template and jid of each entry.
 const TEXTS_MAX: usize = 4 * BLOCK_ENTRIES_MAX;
 
-/// Texts, each once.
+/// A dictionary of distinct texts.
 #[derive(Default)]
 struct Dictionary {
     by_hash: FastMap<u64, u32>,
@@ -82,7 +82,7 @@ impl Dictionary {
         let end = |i: u32| self.ends.get(i as usize).map(|&end| end as usize);
         let from = at.checked_sub(1).map_or(Some(0), end);
         let text = from.zip(end(at)).and_then(|(from, to)| self.bytes.get(from..to));
-        text.expect("a number of this dictionary")
+        text.expect("an index of this dictionary")
     }
 
     fn clear(&mut self) {
@@ -92,7 +92,7 @@ impl Dictionary {
     }
 }
 
-/// A block in the making.
+/// A block under construction.
 #[derive(Default)]
 pub struct BlockBuilder {
     first_seq: u64,
@@ -113,43 +113,43 @@ pub struct BlockBuilder {
     texts: Dictionary,
     bodies: Vec<u8>,
     raw_bytes: usize,
-    shape: Vec<u8>,
-    /// The last jid's text and its index, for entries of one job in a row.
+    template: Vec<u8>,
+    /// Text and index of the last jid, for consecutive entries of one job.
     last_jid: (String, i64),
 }
 
 impl BlockBuilder {
-    /// How many entries it holds.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.at.len()
     }
 
-    /// None yet?
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.at.is_empty()
     }
 
-    /// Bytes of its entries, names included.
+    /// Bytes of the entries, names included.
     pub fn raw_bytes(&self) -> usize {
         self.raw_bytes
     }
 
-    /// Has it half of what a full block has?
+    /// Whether the block has reached half of a limit.
     pub fn is_half_full(&self) -> bool {
         self.raw_bytes >= BLOCK_RAW_BYTES / 2 || self.len() >= BLOCK_ENTRIES_MAX / 2
     }
 
-    /// Should it be finished before taking `entry`? A large entry gets a block of its own.
+    /// Whether the block must be finished before `entry` is added. A large entry gets a block of its own.
     pub fn is_full_for(&self, entry: &Entry<'_>) -> bool {
         self.len() >= BLOCK_ENTRIES_MAX
             || (!self.is_empty() && self.raw_bytes + entry.packed_len_max() > BLOCK_RAW_BYTES)
     }
 
-    /// Appends an entry, whose number is greater than that of the one before. After an error the builder holds half an
-    /// entry, and only [`BlockBuilder::clear`] makes it good again.
+    /// Appends an entry; sequence numbers must ascend. After an error the builder is inconsistent and must be
+    /// cleared with [`BlockBuilder::clear`].
     pub fn push(&mut self, seq: SeqNo, entry: &Entry<'_>) -> Result<(), StoreError> {
         if self.len() >= BLOCK_ENTRIES_MAX {
-            return Err(StoreError::Broken("a block has more entries than it may have"));
+            return Err(StoreError::Broken("a block has more than BLOCK_ENTRIES_MAX entries"));
         }
         if self.is_empty() {
             self.first_seq = seq.0;
@@ -157,7 +157,7 @@ impl BlockBuilder {
         let before = self.seqs.last().copied().unwrap_or(0);
         let gap = seq.0.checked_sub(self.first_seq).and_then(|n| n.checked_sub(self.len() as u64));
         let gap = gap.and_then(|gap| i64::try_from(gap).ok()).filter(|gap| *gap >= before);
-        self.seqs.push(gap.ok_or(StoreError::Broken("the numbers of a block do not ascend"))?);
+        self.seqs.push(gap.ok_or(StoreError::Broken("the sequence numbers of a block do not ascend"))?);
         self.at.push(entry.at.0);
         self.kind.push(i64::from(entry.kind as u8));
         self.source.push(i64::from(entry.source as u8));
@@ -168,9 +168,9 @@ impl BlockBuilder {
         for (text, column) in [(entry.minion, &mut self.minion), (entry.fun, &mut self.fun)] {
             column.push(if text.is_empty() { 0 } else { self.texts.index_of(text.as_bytes())? + 1 });
         }
-        shape_of(entry, &mut self.shape);
-        let shape = self.texts.index_of(&self.shape)?;
-        self.tag.push(shape);
+        template_of(entry, &mut self.template);
+        let template = self.texts.index_of(&self.template)?;
+        self.tag.push(template);
         let body_len = i64::try_from(entry.body.len());
         self.body_len.push(body_len.map_err(|_| StoreError::Broken("a body exceeds 8 EiB"))?);
         self.bodies.extend_from_slice(entry.body);
@@ -192,7 +192,7 @@ impl BlockBuilder {
     fn find_jid(&mut self, jid: &str) -> Result<i64, StoreError> {
         let key = JidKey::of(jid);
         if let Some(&at) = self.jid_index.get(&key) {
-            // Keys of free text may collide; the text decides.
+            // Keys of jids that are arbitrary text may collide; compare the texts.
             let place = usize::try_from(at).ok().and_then(|at| self.jid_time.get(at));
             let spelled = *place.expect("a jid of this block");
             let same = spelled >= 0
@@ -211,20 +211,20 @@ impl BlockBuilder {
         Ok(at)
     }
 
-    /// The sequence numbers of its first and last entry. It has one.
+    /// The sequence numbers of the first and last entry. Panics if empty.
     pub fn seqs(&self) -> (SeqNo, SeqNo) {
         let gap = self.seqs.last().expect("a block with entries").unsigned_abs();
         (SeqNo(self.first_seq), SeqNo(self.first_seq + gap + (self.len() - 1) as u64))
     }
 
-    /// The earliest and the latest arrival. It has an entry.
+    /// Earliest and latest time of arrival. Panics if empty.
     pub fn times(&self) -> (Micros, Micros) {
         let earliest = self.at.iter().min().zip(self.at.iter().max());
         let (earliest, latest) = earliest.expect("a block with entries");
         (Micros(*earliest), Micros(*latest))
     }
 
-    /// Do the columns agree with each other, with the dictionary and with the bodies?
+    /// Checks the columns against each other, the dictionary and the bodies.
     fn check(&self) -> Result<(), StoreError> {
         let columns = [
             &self.seqs,
@@ -240,32 +240,34 @@ impl BlockBuilder {
             &self.body_len,
         ];
         if self.is_empty() || columns.iter().any(|column| column.len() != self.len()) {
-            return Err(StoreError::Broken("a column of a block has not one value per entry"));
+            return Err(StoreError::Broken("a column of a block does not have one value per entry"));
         }
         if self.jid_time.len() != self.jid_pid.len() || self.jid_time.len() > self.len() {
             return Err(StoreError::Broken("a block has more jids than entries"));
         }
         if self.texts.ends.last().map_or(0, |&end| end as usize) != self.texts.bytes.len() {
-            return Err(StoreError::Broken("the dictionary of a block does not end where its texts do"));
+            return Err(StoreError::Broken(
+                "the last text end of a block differs from the length of its texts",
+            ));
         }
         let bodies: i64 = self.body_len.iter().sum();
         if usize::try_from(bodies) != Ok(self.bodies.len()) {
-            return Err(StoreError::Broken("the bodies of a block have other lengths than their entries"));
+            return Err(StoreError::Broken("the bodies of a block differ in length from its entries"));
         }
         Ok(())
     }
 
-    /// The distinct shapes of its tags, and [`FREE_JID`] if a jid is not made of time.
-    pub fn shapes(&self) -> Vec<Vec<u8>> {
-        let text = |at| self.texts.text(u32::try_from(at).expect("a number of the dictionary")).to_vec();
+    /// The distinct tag templates, and [`FREE_JID`] if a jid is not derived from a time.
+    pub fn templates(&self) -> Vec<Vec<u8>> {
+        let text = |at| self.texts.text(u32::try_from(at).expect("an index of the dictionary")).to_vec();
         let free = self.jid_time.iter().any(|&time| time < 0).then(|| FREE_JID.to_vec());
         distinct(&self.tag).into_iter().map(text).chain(free).collect()
     }
 
-    /// Compresses the bodies and archives the columns. The builder keeps its entries until [`BlockBuilder::clear`].
+    /// Compresses the bodies and archives the columns. Call [`BlockBuilder::clear`] before reuse.
     pub fn finish<'a>(&'a self, packer: &'a mut Packer) -> Result<Packed<'a>, StoreError> {
         self.check()?;
-        let failed = |what: String| StoreError::Failed(format!("pack a block: {what}"));
+        let failed = |what: String| StoreError::Failed(format!("cannot pack a block: {what}"));
         let (codec, bodies) = packer.pack(&self.bodies).map_err(|error| failed(error.to_string()))?;
         let head = Head {
             first_seq: self.first_seq,
@@ -293,7 +295,7 @@ impl BlockBuilder {
         Ok(Packed { head, bodies })
     }
 
-    /// Empties it for the next block; its memory is kept, unless a giant went through.
+    /// Empties the builder and keeps its buffers, except an oversized one for bodies.
     pub fn clear(&mut self) {
         let columns = [
             &mut self.seqs,
@@ -319,7 +321,7 @@ impl BlockBuilder {
         (self.first_seq, self.raw_bytes) = (0, 0);
     }
 
-    /// How many texts the dictionary holds.
+    /// Number of texts in the dictionary.
     #[cfg(test)]
     pub(super) fn texts(&self) -> usize {
         self.texts.ends.len()
@@ -343,7 +345,7 @@ pub(super) fn distinct(column: &[i64]) -> Vec<usize> {
     found
 }
 
-/// Where `word` lies in `text`: where it was cut from, if it was, else its first occurrence.
+/// Offset of `word` in `text`: its own position if it is a subslice, otherwise its first occurrence.
 fn place_of(word: &[u8], text: &[u8]) -> Option<usize> {
     let cut_at = word.as_ptr().addr().wrapping_sub(text.as_ptr().addr());
     if cut_at < text.len() && text.get(cut_at..cut_at + word.len()) == Some(word) {
@@ -352,27 +354,27 @@ fn place_of(word: &[u8], text: &[u8]) -> Option<usize> {
     memmem::find(text, word)
 }
 
-/// Writes a tag's shape: its jid and its minion id replaced by marks.
-fn shape_of(entry: &Entry<'_>, shape: &mut Vec<u8>) {
-    shape.clear();
-    if entry.tag.iter().any(|&b| b <= MINION_MARK) {
-        shape.push(LITERAL);
-        shape.extend_from_slice(entry.tag);
+/// Writes a tag's template: the tag with placeholders for its jid and its minion id.
+fn template_of(entry: &Entry<'_>, template: &mut Vec<u8>) {
+    template.clear();
+    if entry.tag.iter().any(|&b| b <= MINION_PLACEHOLDER) {
+        template.push(LITERAL);
+        template.extend_from_slice(entry.tag);
         return;
     }
     let mut rest = entry.tag;
-    for (word, mark) in [(entry.jid, JID_MARK), (entry.minion, MINION_MARK)] {
+    for (word, mark) in [(entry.jid, JID_PLACEHOLDER), (entry.minion, MINION_PLACEHOLDER)] {
         if word.is_empty() {
             continue;
         }
         if let Some(at) = place_of(word.as_bytes(), rest) {
             let (before, after) = rest.split_at(at);
-            shape.extend_from_slice(before);
-            shape.push(mark);
+            template.extend_from_slice(before);
+            template.push(mark);
             rest = after.split_at(word.len()).1;
         }
     }
-    shape.extend_from_slice(rest);
+    template.extend_from_slice(rest);
 }
 
 #[cfg(test)]
@@ -380,18 +382,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dictionary_with_too_many_texts_was_written_with_numbers_that_are_none() {
+    fn a_dictionary_with_too_many_texts_is_rejected() {
         let mut texts = Dictionary::default();
         for n in 0..TEXTS_MAX {
             assert_eq!(usize::try_from(texts.index_of(&n.to_le_bytes()).unwrap()), Ok(n));
         }
         assert!(matches!(texts.index_of(b"one more"), Err(StoreError::Broken(_))));
-        assert_eq!(texts.index_of(&0_usize.to_le_bytes()).unwrap(), 0, "those that it has it knows");
+        assert_eq!(texts.index_of(&0_usize.to_le_bytes()).unwrap(), 0, "known texts are still found");
         let mut builder = BlockBuilder { texts, ..BlockBuilder::default() };
         let entry =
             crate::wire::salt_event::event_entry(b"a/tag", b"\x80", crate::model::Source::Bus, Micros(0));
         assert!(matches!(builder.push(SeqNo(1), &entry), Err(StoreError::Broken(_))));
         let finished = builder.finish(&mut Packer::new().unwrap()).map(|_| ());
-        assert!(matches!(finished, Err(StoreError::Broken(_))), "half an entry is not written either");
+        assert!(matches!(finished, Err(StoreError::Broken(_))), "an incomplete entry is not written");
     }
 }

@@ -1,4 +1,4 @@
-//! Blocks that were read lately, kept unpacked.
+//! The block cache: recently read blocks, decompressed. First in, first out.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::block::BlockView;
 use crate::limits::BLOCK_CACHE_BYTES;
 
-/// Names a block: its segment's [`super::segment::Segment::id`], its number in it.
+/// A block: [`super::segment::Segment::id`] and the block's index in the segment.
 pub type BlockId = (u64, u32);
 
-/// The cache; full, it drops what was put in first.
+/// A cache of at most `BLOCK_CACHE_BYTES`; the block inserted first is evicted first.
 #[derive(Debug, Default)]
 pub struct BlockCache(Mutex<Inner>);
 
@@ -21,12 +21,12 @@ struct Inner {
 }
 
 impl BlockCache {
-    /// A block that is here.
+    /// Returns a cached block.
     pub fn get(&self, id: BlockId) -> Option<Arc<BlockView>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).blocks.get(&id).map(|(view, _)| view.clone())
     }
 
-    /// Puts a block in.
+    /// Inserts a block. A block larger than the whole cache is not cached.
     pub fn put(&self, id: BlockId, view: Arc<BlockView>) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let cost = view.memory();
@@ -40,10 +40,10 @@ impl BlockCache {
         }
         while inner.bytes > BLOCK_CACHE_BYTES {
             let Some(oldest) = inner.order.pop_front() else { break };
-            let (_, cost) = inner.blocks.remove(&oldest).expect("what is in the order is there");
+            let (_, cost) = inner.blocks.remove(&oldest).expect("every queued block is cached");
             inner.bytes -= cost;
         }
-        debug_assert_eq!(inner.blocks.len(), inner.order.len(), "each block once in the order");
+        debug_assert_eq!(inner.blocks.len(), inner.order.len(), "each block is queued once");
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
     use crate::store::builder::{BlockBuilder, Packer};
 
     #[test]
-    fn the_oldest_blocks_make_room() {
+    fn a_full_cache_evicts_the_oldest_blocks() {
         let cache = BlockCache::default();
         let noise: Vec<u8> =
             (0..200_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
@@ -85,7 +85,7 @@ mod tests {
             cache.put((1, 39), view.clone());
         }
         let inner = cache.0.lock().unwrap();
-        assert_eq!(inner.bytes, inner.blocks.len() * view.memory(), "one that comes again is counted once");
+        assert_eq!(inner.bytes, inner.blocks.len() * view.memory(), "a block inserted again is counted once");
         assert!(inner.bytes <= BLOCK_CACHE_BYTES);
     }
 }

@@ -1,11 +1,11 @@
-//! sled trees that notice when rows are missing.
+//! sled trees that detect missing rows.
 //!
-//! A file of sled 0.34 that was cut opens without complaint and without the rows that were in the lost part
-//! (`docs/DECISIONS.md`). So each tree here carries a row with the count of its other rows and the sum of
-//! their hashes, changed in the same atomic batch as they are, and opening adds everything up again.
+//! A truncated file of sled 0.34 opens without an error, but without the rows of the lost part (`docs/DECISIONS.md`). Each
+//! tree therefore has a row with the count of its other rows and the sum of their hashes, updated in the same atomic batch.
+//! Opening a tree verifies both.
 //!
-//! A damaged file may also give back a tree as it once was, whole and older than its neighbour. Trees that must not be
-//! older than another carry a mark that grows with each change.
+//! A damaged file may also yield an old version of a tree, complete but older than another tree. A tree that must not be
+//! older than another one carries a mark that grows with each change.
 //!
 //! # On disk
 //!
@@ -22,7 +22,7 @@ use std::sync::{Mutex, PoisonError};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::error::StoreError;
-use super::sleds::guarded;
+use super::sled_guard::guarded;
 
 const SUM_KEY: &[u8] = b"";
 
@@ -66,7 +66,7 @@ fn row_hash(key: &[u8], value: &[u8]) -> u64 {
 /// A key and its value.
 pub type Row = (sled::IVec, sled::IVec);
 
-/// A tree that has been added up.
+/// A tree whose rows were verified when it was opened.
 #[derive(Debug)]
 pub struct CheckedTree {
     dir: PathBuf,
@@ -76,10 +76,10 @@ pub struct CheckedTree {
 }
 
 impl CheckedTree {
-    /// Opens a tree and adds it up; a difference is an error.
+    /// Opens a tree and verifies count and hashes.
     pub fn open(db: &sled::Db, dir: &Path, name: &str) -> Result<Self, StoreError> {
         let tree = guarded(dir, || db.open_tree(name))?;
-        let (mut found, said) = guarded(dir, || {
+        let (mut found, stored) = guarded(dir, || {
             let mut found = Sum::default();
             for row in tree.range::<&[u8], _>((Bound::Excluded(SUM_KEY), Bound::Unbounded)) {
                 let (key, value) = row?;
@@ -87,27 +87,27 @@ impl CheckedTree {
             }
             Ok((found, tree.get(SUM_KEY)?))
         })?;
-        let is_new = said.is_none();
-        let said = said.map_or(Some(Sum::default()), |bytes| Sum::from_bytes(&bytes));
-        found.mark = said.map_or(0, |said| said.mark);
-        if said != Some(found) {
-            let what = format!("tree `{name}` does not add up: it has lost rows or gained some");
+        let is_new = stored.is_none();
+        let stored = stored.map_or(Some(Sum::default()), |bytes| Sum::from_bytes(&bytes));
+        found.mark = stored.map_or(0, |stored| stored.mark);
+        if stored != Some(found) {
+            let what = format!("tree `{name}` does not add up: rows are missing or foreign");
             return Err(StoreError::Index { path: dir.to_owned(), what });
         }
         Ok(Self { dir: dir.to_owned(), tree, sum: Mutex::new(found), is_new })
     }
 
-    /// Had nothing ever been put in when it was opened? So looks a tree that lost everything, too.
+    /// Whether the tree was empty and without a sum when it was opened. A tree that lost everything looks the same.
     pub fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// The mark as set last.
+    /// The mark set last.
     pub fn mark(&self) -> u64 {
         self.sum.lock().unwrap_or_else(PoisonError::into_inner).mark
     }
 
-    /// Puts rows in and sets the mark, all or nothing. Each key may occur once.
+    /// Inserts rows and sets the mark, atomically. Keys must be distinct.
     pub fn put(
         &self,
         rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
@@ -131,7 +131,7 @@ impl CheckedTree {
         Ok(())
     }
 
-    /// Fills a tree in which nothing is yet, all or nothing. Each key may occur once.
+    /// Fills an empty tree, atomically. Keys must be distinct.
     pub fn fill(&self, rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<(), StoreError> {
         let mut kept = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sum = *kept;
@@ -148,7 +148,7 @@ impl CheckedTree {
         Ok(())
     }
 
-    /// Replaces all rows by others and sets the mark, all or nothing. Rows that stay as they are cost no write.
+    /// Replaces all rows and sets the mark, atomically. Unchanged rows are not written.
     pub fn replace(
         &self,
         rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
@@ -179,7 +179,7 @@ impl CheckedTree {
         Ok(())
     }
 
-    /// Takes a row out, if it is there.
+    /// Removes a row, if it exists.
     pub fn remove(&self, key: &[u8]) -> Result<(), StoreError> {
         let mut kept = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sum = *kept;
@@ -195,7 +195,7 @@ impl CheckedTree {
         Ok(())
     }
 
-    /// An error that says what is wrong with this tree.
+    /// Builds an error about this tree.
     pub fn damaged(&self, what: &str) -> StoreError {
         let name = String::from_utf8_lossy(&self.tree.name()).into_owned();
         StoreError::Index { path: self.dir.clone(), what: format!("tree `{name}`: {what}") }
@@ -206,13 +206,13 @@ impl CheckedTree {
         guarded(&self.dir, || self.tree.get(key))
     }
 
-    /// The rows whose keys begin with `prefix`, ascending.
+    /// The rows whose keys start with `prefix`, ascending.
     pub fn with_prefix(&self, prefix: &[u8]) -> Result<Vec<Row>, StoreError> {
         let rows = guarded(&self.dir, || self.tree.scan_prefix(prefix).collect::<sled::Result<Vec<_>>>())?;
         Ok(rows.into_iter().filter(|(key, _)| !key.is_empty()).collect())
     }
 
-    /// Up to `limit` rows below a key, or of all, descending.
+    /// Up to `limit` rows with keys below `key`, or of the whole tree, descending.
     pub fn before(&self, key: Option<&[u8]>, limit: usize) -> Result<Vec<Row>, StoreError> {
         let upper = key.map_or(Bound::Unbounded, Bound::Excluded);
         guarded(&self.dir, || {
@@ -226,10 +226,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_that_is_missing_or_foreign_is_noticed() {
+    fn missing_and_foreign_rows_are_detected() {
         let dir = tempfile::tempdir().unwrap();
         let row = |n: u8| (vec![n], vec![n; 10]);
-        let db = super::super::sleds::open_sled(dir.path(), 1 << 20).unwrap();
+        let db = super::super::sled_guard::open_sled(dir.path(), 1 << 20).unwrap();
         let tree = CheckedTree::open(&db, dir.path(), "t").unwrap();
         tree.put([row(1), row(2)], 1).unwrap();
         tree.put([(vec![2], b"other".to_vec()), row(3)], 7).unwrap();

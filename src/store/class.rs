@@ -1,19 +1,19 @@
-//! Retention classes: chains of segments with bounds of their own, and which entry goes to which.
+//! Retention classes: chains of segments with their own limits, and the assignment of entries to them.
 //!
-//! The table [`Classes`] is made once, when the store is opened. `jobs` and `events` are always there; after them
-//! come those that the configuration adds, and then those that only the disk knows: they stay readable and take nothing.
+//! The table [`Classes`] is built when the store is opened: `jobs` and `events`, which always exist, then the other
+//! configured classes, then classes found only on disk. The latter are read-only.
 //!
-//! # Which class
+//! # Assignment
 //!
-//! The first class with a rule that takes the entry. A rule over functions means jobs as a whole. Of a job's entries
-//! the load, the event `new` and the returns say their function; progress events, end times and a syndic's minions do not, so
-//! the jobs that a rule took are remembered for them, for as long as there is room. What comes when a job is forgotten goes
-//! to `jobs`; look-ups ask every class, so it is found there all the same.
+//! The first class with a matching rule gets the entry. A function rule applies to jobs as a whole. Loads, the event `new`
+//! and returns name their function; progress events, end times and a syndic's minions do not, so the classes of recent jobs
+//! are remembered for them, up to a limit. Entries of a forgotten job go to `jobs`; look-ups search every class, so they
+//! are still found.
 //!
 //! # Invariant
 //!
-//! A [`Class`] is a place in the table of this run. What is written to disk is the class's name: the next run may
-//! give its number to another one. Only the numbers of `jobs` and `events` are for ever.
+//! A [`Class`] is an index into the table of this run. On disk a class is identified by its name; the next run may
+//! assign another index. Only the indexes of `jobs` and `events` are fixed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use std::sync::Arc;
 use crate::limits::{FUNCTIONS_REMEMBERED, JOB_CLASSES_REMEMBERED};
 use crate::model::{ClassRule, ClassRules, EVENTS, Entry, FastMap, Glob, JOBS, JidKey, Keep, Kind};
 
-/// A class, by its place in [`Classes`].
+/// A class, by its index in [`Classes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Class(u8);
 
 impl Class {
-    /// Whatever belongs to a job: loads, returns, `salt/job/..`, `salt/run/..`, `salt/wheel/..`.
+    /// Everything that belongs to a job: loads, returns, `salt/job/..`, `salt/run/..`, `salt/wheel/..`.
     pub const JOBS: Class = Class(0);
-    /// Every other event.
+    /// All other events.
     pub const EVENTS: Class = Class(1);
 
-    /// Its place in lists that have one item per class.
+    /// Index into lists with one item per class.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -41,9 +41,9 @@ impl Class {
 #[derive(Debug, Clone)]
 pub struct Classes {
     rows: Vec<Row>,
-    /// So many take entries; the rest are only on disk.
+    /// Number of configured classes, which accept entries; the rest exist only on disk.
     configured: usize,
-    /// In the order of the configuration's list.
+    /// Classes in the order of the configuration.
     order: Vec<Class>,
     matcher: Arc<Matcher>,
 }
@@ -61,72 +61,73 @@ impl Default for Classes {
 }
 
 impl Classes {
-    /// The table of these classes; `jobs` and `events` are added where they are missing. Names are fit and unique,
-    /// and at most [`crate::limits::CLASSES_MAX`]: the configuration sees to that.
+    /// Builds the table; adds `jobs` and `events` if missing. The configuration guarantees valid, unique names and
+    /// at most [`crate::limits::CLASSES_MAX`] classes.
     pub fn new(rules: &[ClassRules]) -> Self {
         let fixed = [ClassRules::jobs(), ClassRules::events()];
-        let said = |fixed: &ClassRules| rules.iter().find(|class| class.name == fixed.name).cloned();
+        let configured = |fixed: &ClassRules| rules.iter().find(|class| class.name == fixed.name).cloned();
         let others = rules.iter().filter(|class| fixed.iter().all(|f| f.name != class.name));
         let all: Vec<ClassRules> =
-            fixed.iter().map(|f| said(f).unwrap_or_else(|| f.clone())).chain(others.cloned()).collect();
+            fixed.iter().map(|f| configured(f).unwrap_or_else(|| f.clone())).chain(others.cloned()).collect();
         let rows = all.iter().map(|class| Row { name: class.name.as_str().into(), keep: class.keep });
         let rows: Vec<Row> = rows.take(usize::from(u8::MAX)).collect();
         let place = |name: &str| (0..u8::MAX).map(Class).zip(&rows).find(|(_, row)| *row.name == *name);
-        let said = rules.iter().map(|class| class.name.as_str());
-        let unsaid = [EVENTS, JOBS].into_iter().filter(|name| rules.iter().all(|class| class.name != *name));
-        let order = said.chain(unsaid).filter_map(|name| Some(place(name)?.0)).collect();
+        let listed = rules.iter().map(|class| class.name.as_str());
+        let unlisted =
+            [EVENTS, JOBS].into_iter().filter(|name| rules.iter().all(|class| class.name != *name));
+        let order = listed.chain(unlisted).filter_map(|name| Some(place(name)?.0)).collect();
         Self { configured: rows.len(), order, rows, matcher: Arc::new(Matcher::new(&all)) }
     }
 
-    /// All of them.
+    /// All classes.
     pub fn all(&self) -> impl Iterator<Item = Class> + use<> {
         (0..u8::try_from(self.rows.len()).expect("classes are counted when they are added")).map(Class)
     }
 
-    /// Those that take entries; their places are the first ones.
+    /// The configured classes; their indexes come first.
     pub fn configured(&self) -> impl Iterator<Item = Class> + use<> {
         self.all().take(self.configured)
     }
 
-    /// Does it take entries?
+    /// Whether the class accepts entries.
     pub fn is_configured(&self, class: Class) -> bool {
         class.index() < self.configured
     }
 
-    /// In which order the classes are given up when the disk is nearly full: as in the configuration's list. What only the
-    /// disk knows goes first.
-    pub fn given_up(&self) -> impl Iterator<Item = Class> + use<> {
+    /// The order in which retention empties classes when the disk is nearly full: classes that exist only on disk, then
+    /// those of the configuration.
+    pub fn drop_order(&self) -> impl Iterator<Item = Class> + use<> {
         let found = self.all().skip(self.configured).collect::<Vec<_>>();
         found.into_iter().chain(self.order.clone())
     }
 
-    /// How many there are.
+    /// Number of classes.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Never.
+    /// Always false.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Its name, which is also that of its directory.
+    /// The name, which is also that of the directory.
     pub fn name(&self, class: Class) -> Arc<str> {
         self.rows.get(class.index()).map_or_else(|| "".into(), |row| row.name.clone())
     }
 
-    /// Its bounds. Those of a class that only the disk knows are those of `events`.
+    /// Retention limits; a class that exists only on disk has those of `events`.
     pub fn keep(&self, class: Class) -> Keep {
         let row = self.rows.get(class.index()).or_else(|| self.rows.get(Class::EVENTS.index()));
         row.map_or_else(|| ClassRules::events().keep, |row| row.keep)
     }
 
-    /// The class of that name.
+    /// The class of this name.
     pub fn find(&self, name: &str) -> Option<Class> {
         self.all().find(|class| self.rows.get(class.index()).is_some_and(|row| *row.name == *name))
     }
 
-    /// Adds a class that the disk has and the configuration does not; false if the table is full.
+    /// Adds a class that exists only on disk; false if the table is full.
     pub(super) fn add_found(&mut self, name: &str) -> bool {
         let room = self.rows.len() < usize::from(u8::MAX);
         if room {
@@ -136,10 +137,10 @@ impl Classes {
     }
 }
 
-/// The rules of all classes, in the order in which the configuration gives the classes.
+/// The rules of all classes, in the order of the configuration.
 #[derive(Debug, Default)]
 struct Matcher {
-    /// Rules over functions alone: their verdict is remembered by function.
+    /// Rules without a tag; their result is cached per function.
     by_fun: Vec<(Class, Glob)>,
     /// Rules with a tag.
     by_tag: Vec<TagRule>,
@@ -150,7 +151,7 @@ struct TagRule {
     class: Class,
     tag: Glob,
     fun: Option<Glob>,
-    /// What every tag that matches begins with.
+    /// The literal prefix of the pattern.
     prefix: Vec<u8>,
 }
 
@@ -178,7 +179,7 @@ impl Matcher {
         self.by_fun.iter().find(|(_, glob)| glob.matches(fun)).map(|(class, _)| *class)
     }
 
-    /// The first class with a rule that takes this tag, among those before `than`.
+    /// The first class with a rule that matches this tag, among the classes before `than`.
     fn class_of_tag(&self, entry: &Entry<'_>, than: Option<Class>) -> Option<Class> {
         let before = |rule: &&TagRule| than.is_none_or(|than| rule.class < than);
         let takes = |rule: &&TagRule| {
@@ -190,31 +191,31 @@ impl Matcher {
     }
 }
 
-/// Tells entries' classes. One per thread that does so.
+/// Assigns entries to classes; stateful, one per thread.
 #[derive(Debug)]
 pub struct Classifier {
     matcher: Arc<Matcher>,
-    /// What the rules over functions say.
+    /// Cached results of function rules.
     functions: FastMap<Box<str>, Option<Class>>,
-    /// The jobs that such a rule took.
+    /// Jobs matched by a function rule.
     jobs: FastMap<JidKey, Class>,
-    /// The same, the one that came first in front.
+    /// Their keys, oldest first.
     order: VecDeque<JidKey>,
     last: Option<JidKey>,
 }
 
 impl Classifier {
-    /// One for that table.
+    /// A classifier for the table.
     pub fn new(classes: &Classes) -> Self {
         let matcher = classes.matcher.clone();
         let (functions, jobs) = (FastMap::default(), FastMap::default());
         Self { matcher, functions, jobs, order: VecDeque::new(), last: None }
     }
 
-    /// The class an entry goes to.
+    /// The class of an entry.
     #[inline]
     pub fn class_of(&mut self, entry: &Entry<'_>) -> Class {
-        let is_event = matches!(entry.kind, Kind::Event | Kind::Gap | Kind::Reaction | Kind::Heard);
+        let is_event = matches!(entry.kind, Kind::Event | Kind::Gap | Kind::Reaction | Kind::SeenOnBus);
         let rest = if is_event && entry.jid.is_empty() { Class::EVENTS } else { Class::JOBS };
         if self.matcher.by_fun.is_empty() && self.matcher.by_tag.is_empty() || entry.kind == Kind::Register {
             return rest;
@@ -287,7 +288,7 @@ mod tests {
         Entry { kind, source, flags, at, tag: tag.as_bytes(), jid, minion: "", fun, retcode: 0, body: b"" }
     }
 
-    /// The classes of entries in turn, told by one classifier.
+    /// Checks the classes of consecutive entries.
     fn check(classes: &[ClassRules], entries: &[(Kind, &str, &str, &str, &str)]) {
         let table = Classes::new(classes);
         let mut classifier = Classifier::new(&table);
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn without_rules_what_belongs_to_a_job_is_told_from_the_rest() {
+    fn without_rules_job_entries_are_separated_from_other_events() {
         check(
             &[],
             &[
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_takes_its_jobs_as_a_whole() {
+    fn a_function_rule_applies_to_jobs_as_a_whole() {
         let chatter = class("chatter", vec![rule("saltutil.*", "")]);
         check(
             &[chatter],
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_class_that_takes_an_entry_has_it() {
+    fn the_first_class_with_a_matching_rule_gets_the_entry() {
         let first = class("first", vec![rule("", "salt/job/*/ret/db*"), rule("test.ping", "")]);
         let second = class(
             "second",
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn caches_are_bounded() {
         let table = Classes::new(&[class("chatter", vec![rule("saltutil.*", "")])]);
         let mut classifier = Classifier::new(&table);
         for n in 0..2 * JOB_CLASSES_REMEMBERED {
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_and_events_are_always_there_and_keep_their_numbers() {
+    fn jobs_and_events_always_exist_and_keep_their_indexes() {
         let mut classes = Classes::new(&[class("events", vec![]), class("own", vec![rule("x", "")])]);
         assert!(classes.add_found("old"));
         assert_eq!(classes.find("jobs"), Some(Class::JOBS));
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_full_takes_no_more() {
+    fn a_full_table_rejects_further_classes() {
         let mut classes = Classes::default();
         let added = (0..1000).filter(|n| classes.add_found(&format!("c{n}"))).count();
         assert_eq!((added, classes.len()), (253, 255));

@@ -1,4 +1,4 @@
-//! Columns: many numbers of one kind, packed to the bytes that their range needs.
+//! Columns: integers, packed to the number of bytes that their range needs.
 //!
 //! # On disk
 //!
@@ -8,7 +8,7 @@
 //! data   bytes   value i is base + the little-endian delta at i * width
 //! ```
 //!
-//! A column is read in place: value `i` costs one load and one addition, a column of equal values no byte.
+//! A column is read in place: one load and one addition per value. A constant column has no data.
 
 use rkyv::{Archive, Deserialize, Serialize};
 
@@ -37,18 +37,18 @@ impl Column {
             4 => values.iter().for_each(|&v| data.extend_from_slice(&narrow::<4>(delta(v)))),
             _ => values.iter().for_each(|&v| data.extend(delta(v).to_le_bytes().iter().take(width))),
         }
-        assert_eq!(data.len(), values.len() * width, "a value per entry");
-        Self { base, width: u8::try_from(width).expect("eight bytes at most"), data }
+        assert_eq!(data.len(), values.len() * width, "one delta per value");
+        Self { base, width: u8::try_from(width).expect("at most eight bytes"), data }
     }
 }
 
-/// The low bytes of a number.
+/// The low `N` bytes of a number, little-endian.
 fn narrow<const N: usize>(n: u64) -> [u8; N] {
     const { assert!(N <= 8) };
-    *n.to_le_bytes().first_chunk().expect("eight bytes have so many")
+    *n.to_le_bytes().first_chunk().expect("N is at most eight")
 }
 
-/// Bytes as a number, the missing high ones zero.
+/// Zero-extends little-endian bytes.
 fn wide<const N: usize>(bytes: &[u8; N]) -> i64 {
     let mut n = [0_u8; 8];
     n.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
@@ -56,17 +56,17 @@ fn wide<const N: usize>(bytes: &[u8; N]) -> i64 {
 }
 
 impl ArchivedColumn {
-    /// Does it hold exactly `count` values? A column of equal values holds any number of them.
+    /// Whether the data has the length of `count` values. A constant column fits any count.
     pub fn holds(&self, count: usize) -> bool {
         self.width <= 8 && count.checked_mul(usize::from(self.width)) == Some(self.data.len())
     }
 
-    /// Value `i` of a column that holds it ([`ArchivedColumn::holds`]).
+    /// Value `i`; the column must be checked with [`ArchivedColumn::holds`].
     pub fn get(&self, i: usize) -> i64 {
         let width = usize::from(self.width);
         let base = self.base.to_native();
         let at = i * width;
-        let bytes = self.data.get(at..at + width).expect("a value of a column that was checked");
+        let bytes = self.data.get(at..at + width).expect("the column was checked");
         let mut delta = [0_u8; 8];
         for (to, from) in delta.iter_mut().zip(bytes) {
             *to = *from;
@@ -74,7 +74,7 @@ impl ArchivedColumn {
         base.wrapping_add(u64::from_le_bytes(delta).cast_signed())
     }
 
-    /// Appends its `count` values to `out`: faster than value by value for who wants them all.
+    /// Appends all `count` values to `out`; faster than single reads.
     pub fn unpack(&self, count: usize, out: &mut Vec<i64>) {
         fn each<const N: usize>(data: &[u8], base: i64, out: &mut Vec<i64>) {
             out.extend(data.as_chunks::<N>().0.iter().map(|bytes| base.wrapping_add(wide(bytes))));
@@ -93,7 +93,7 @@ impl ArchivedColumn {
         }
     }
 
-    /// Are all values from 0 to `bound` - 1?
+    /// Whether all values are in `0..bound`.
     pub fn is_below(&self, bound: usize) -> bool {
         let Ok(base) = u64::try_from(self.base.to_native()) else { return false };
         self.largest_delta().checked_add(base).is_some_and(|n| n < bound as u64)
@@ -118,20 +118,20 @@ impl ArchivedColumn {
         }
     }
 
-    /// The sum of its `count` values, if none is negative and the sum fits.
+    /// The sum of all `count` values; `None` if one is negative or the sum overflows.
     pub fn total(&self, count: usize) -> Option<u64> {
         let base = u64::try_from(self.base.to_native()).ok()?;
         let mut values = Vec::with_capacity(count);
         self.unpack(count, &mut values);
-        // No value is below the base, unless it wrapped around.
+        // A value below the base has wrapped around.
         values
             .iter()
             .try_fold(0_u64, |sum, &n| sum.checked_add(u64::try_from(n).ok().filter(|n| *n >= base)?))
     }
 
-    /// Value `i` as an index, of a column without negative values ([`ArchivedColumn::is_below`]).
+    /// Value `i` as an index; the column must be checked with [`ArchivedColumn::is_below`].
     pub fn index(&self, i: usize) -> usize {
-        usize::try_from(self.get(i)).expect("an index of a column that was checked")
+        usize::try_from(self.get(i)).expect("the column was checked")
     }
 }
 
@@ -143,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_column_gives_back_its_values(values in prop_oneof![
+        fn a_column_reproduces_its_values(values in prop_oneof![
             prop::collection::vec(any::<i64>(), 0..50),
             prop::collection::vec(0_i64..300, 0..50),
             prop::collection::vec(Just(7_i64), 0..50),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_values_cost_nothing_and_small_ranges_one_byte() {
+    fn a_constant_column_has_no_data_and_a_small_range_one_byte_per_value() {
         assert_eq!(Column::pack(&[1_795_230_637_359_479; 1000]).data.len(), 0);
         assert_eq!(Column::pack(&[1_000_000, 1_000_255]).data.len(), 2);
         assert_eq!(Column::pack(&[i64::MIN, i64::MAX]).width, 8);

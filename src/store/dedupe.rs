@@ -1,36 +1,35 @@
-//! What comes in by two doors is stored once.
+//! Deduplication across sources.
 //!
-//! An event can be read off the bus, come again through `event_return`, and a third time as the argument of
-//! `returner`: a master hands all three the same map (`salt/utils/job.py`; byte for byte in the recorded calls
-//! of 3006 to 3008). So an event is known by its tag and its bytes.
+//! A master delivers the same map up to three times: on its event bus, through `event_return`, and as the argument of
+//! `returner` (`salt/utils/job.py`; byte for byte in the recorded calls of 3006 to 3008). An event is therefore
+//! identified by its tag and its bytes.
 //!
-//! Two events may really be equal: the bus adds no number. Each door is therefore counted for itself, and an
-//! event is a duplicate only if its door has not yet shown it more often than some other door did. What is
-//! stored is as many as the door that showed the most. What a door hands over from its spool counts as a door of its
-//! own, because it may have been taken before.
+//! Two distinct events may be equal, because the bus adds no number. Occurrences are therefore counted per source, and an
+//! event is a duplicate only if another source has already delivered it at least as often. The number stored is that of the
+//! source with the most occurrences. Spooled and live deliveries count as different sources, because a spooled call
+//! may have been stored before.
 //!
-//! An event under `salt/job/<jid>/ret/<id>` can be fired by anybody who may fire events, and a large return is trimmed
-//! before it is fired. So the first returner call for a minion's answer that so far was on a bus alone is stored, too: as
-//! no event, so that views of events show it once. Readers of the job rely on it ([`Flags::UNCONFIRMED`]), whether it
-//! repeats what the bus showed or contradicts it.
+//! Any peer that may fire events can forge one under `salt/job/<jid>/ret/<id>`, and Salt trims large returns before it
+//! fires them. So the first returner call for an answer known only from a bus is stored as well, but not as an event, so that
+//! event views show it once. Job readers rely on it ([`Flags::UNCONFIRMED`]), whether it repeats or contradicts the event.
 //!
-//! A minion's own `--return` carries fewer keys than the event; it is the same return if job, minion, `return`,
-//! `retcode` and `success` are.
+//! A minion's own `--return` has fewer keys than the event; it is the same return if job, minion, `return`, `retcode`
+//! and `success` are equal.
 //!
-//! # Bounds
+//! # Limits
 //!
-//! Two generations of [`DEDUPE_WINDOW`](crate::limits::DEDUPE_WINDOW) fingerprints each. What comes later than that many
-//! others is stored again; readers of a job still fold equal returns. A start refills the memory with that many of the newest
-//! entries of all classes together (`refill`).
+//! The memory has two generations of [`DEDUPE_WINDOW`](crate::limits::DEDUPE_WINDOW) fingerprints each. A duplicate that
+//! arrives after more entries than that is stored again; job readers still fold equal returns. At start the memory is
+//! refilled from the newest entries of all classes (`refill`).
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
-use crate::model::{self, FastMap, Flags, Kind, Prints, SeqNo, Source, chained};
+use crate::model::{self, FastMap, Fingerprints, Flags, Kind, SeqNo, Source, chained};
 
 type Map<V> = FastMap<u64, V>;
 
-/// Two generations: the older one is dropped whole when the younger is full.
+/// A map with two generations; a full young generation becomes the old one, which is discarded.
 #[derive(Debug)]
 struct Generations<V> {
     young: Map<V>,
@@ -43,24 +42,24 @@ impl<V: Copy + Default> Generations<V> {
         Self { young: Map::default(), old: Map::default(), window }
     }
 
-    /// The place of a key, and whether it was there before. What only the older generation knew is carried over.
-    fn place(&mut self, key: u64) -> (&mut V, bool) {
+    /// The slot of a key, and whether the key was known. A value from the old generation is copied.
+    fn slot(&mut self, key: u64) -> (&mut V, bool) {
         if self.young.len() >= self.window {
-            // The tables change places, so that none has to grow again.
+            // Swapping reuses the allocated table.
             std::mem::swap(&mut self.young, &mut self.old);
             self.young.clear();
         }
         match self.young.entry(key) {
-            Entry::Occupied(place) => (place.into_mut(), true),
-            Entry::Vacant(place) => {
+            Entry::Occupied(slot) => (slot.into_mut(), true),
+            Entry::Vacant(slot) => {
                 let known = self.old.get(&key).copied();
-                (place.insert(known.unwrap_or_default()), known.is_some())
+                (slot.insert(known.unwrap_or_default()), known.is_some())
             }
         }
     }
 
     fn put(&mut self, key: u64, value: V) {
-        *self.place(key).0 = value;
+        *self.slot(key).0 = value;
     }
 
     fn remove(&mut self, key: u64) {
@@ -71,58 +70,57 @@ impl<V: Copy + Default> Generations<V> {
 
 /// What to do with an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum DedupeOutcome {
     /// Store it.
     New,
-    /// Store it: another answer of a minion that has answered this job already.
+    /// Store it: the minion has answered this job before, with another answer.
     Differs,
-    /// Store it, but as no event: a returner call brought it, and so far the minion's answer was on a bus alone.
+    /// Store it, but not as an event: a returner call confirms an answer known only from a bus.
     Confirms,
-    /// It is stored already.
+    /// A duplicate: do not store it.
     Known,
-    /// It is stored already, but no bus has told it as often: whoever reacts to what buses say has not seen it. Only if
-    /// somebody does ([`Dedupe::note_heard`]).
-    Heard,
+    /// A duplicate, but its first occurrence on a bus, which the reactor needs. Only after [`Dedupe::note_seen_on_bus`].
+    SeenOnBus,
 }
 
 /// The first answer of a minion to a job.
 #[derive(Debug, Clone, Copy, Default)]
 struct First {
     digest: u64,
-    /// Did a returner call vouch for it? Anybody may fire an event; `returner` gets what the minion's own key signed.
+    /// Whether it came from a returner call, whose data the minion's key signed. An event may be forged.
     vouched: bool,
 }
 
-/// The memory of recent entries.
+/// The duplicate memory.
 #[derive(Debug)]
 pub struct Dedupe {
     seen: Generations<Counts>,
     answers: Generations<First>,
-    /// What undoes each judgement that may still be lost, the latest last.
-    undo: VecDeque<Judgement>,
-    /// How many of them have not been told what they depend on.
+    /// Undo log of the decisions that are not durable yet, oldest first.
+    undo: VecDeque<Decision>,
+    /// Number of decisions without a sequence number, at the end of `undo`.
     open: usize,
-    /// Is what a bus says of interest even if another door said it before?
-    note_heard: bool,
-    /// The entry that is judged is one that a bus tells for the first time.
-    first_heard: bool,
+    /// Whether to distinguish [`DedupeOutcome::SeenOnBus`].
+    note_seen_on_bus: bool,
+    /// Whether the current entry is a first occurrence on a bus.
+    first_seen_on_bus: bool,
 }
 
-/// A judgement, and what it depends on: that the entries of a class up to this number reach the disk.
+/// A decision; it is final once the entries of a class up to `seq` are durable.
 #[derive(Debug)]
-struct Judgement {
+struct Decision {
     class: usize,
     seq: SeqNo,
     undo: Undo,
 }
 
-impl Judgement {
+impl Decision {
     fn is_kept(&self, on_disk: &[SeqNo]) -> bool {
         on_disk.get(self.class).is_some_and(|last| self.seq <= *last)
     }
 }
 
-/// How often each source has shown an event. Only four billion equal ones within the window reach the limit.
+/// Occurrences of an event per source, saturating.
 type Counts = [u32; Source::COUNT];
 
 #[derive(Debug)]
@@ -132,130 +130,133 @@ enum Undo {
 }
 
 impl Dedupe {
-    /// An empty memory of two generations of up to `window` fingerprints each.
+    /// An empty memory; `window` is the number of fingerprints per generation.
     pub fn new(window: usize) -> Self {
         Self {
             seen: Generations::new(window),
             answers: Generations::new(window),
             undo: VecDeque::new(),
             open: 0,
-            note_heard: false,
-            first_heard: false,
+            note_seen_on_bus: false,
+            first_seen_on_bus: false,
         }
     }
 
-    /// From here on, [`Verdict::Heard`] is told from [`Verdict::Known`], or not.
-    pub fn note_heard(&mut self, whether: bool) {
-        self.note_heard = whether;
+    /// Sets whether [`DedupeOutcome::SeenOnBus`] is distinguished from [`DedupeOutcome::Known`].
+    pub fn note_seen_on_bus(&mut self, whether: bool) {
+        self.note_seen_on_bus = whether;
     }
 
-    /// Judges an entry and remembers it.
-    pub fn judge(&mut self, entry: &model::Entry<'_>, prints: Prints) -> Verdict {
-        self.first_heard = false;
-        match self.verdict(entry, prints) {
-            Verdict::Known if self.note_heard && self.first_heard => Verdict::Heard,
-            verdict => verdict,
+    /// Decides about an entry and records it.
+    pub fn check(&mut self, entry: &model::Entry<'_>, fingerprints: Fingerprints) -> DedupeOutcome {
+        self.first_seen_on_bus = false;
+        match self.decide(entry, fingerprints) {
+            DedupeOutcome::Known if self.note_seen_on_bus && self.first_seen_on_bus => {
+                DedupeOutcome::SeenOnBus
+            }
+            outcome => outcome,
         }
     }
 
-    fn verdict(&mut self, entry: &model::Entry<'_>, prints: Prints) -> Verdict {
-        // Of these the last word counts, and A, B, A is not A, B. A gap is told by nobody else.
+    fn decide(&mut self, entry: &model::Entry<'_>, fingerprints: Fingerprints) -> DedupeOutcome {
+        // The last of these counts, and A, B, A differs from A, B. A gap has no second source.
         if matches!(entry.kind, Kind::Register | Kind::Endtime | Kind::Gap | Kind::Reaction) {
-            return Verdict::New;
+            return DedupeOutcome::New;
         }
-        let known = self.shown_elsewhere(entry, prints.whole);
+        let known = self.is_duplicate(entry, fingerprints.whole);
         if entry.kind != Kind::Return {
-            return if known { Verdict::Known } else { Verdict::New };
+            return if known { DedupeOutcome::Known } else { DedupeOutcome::New };
         }
         let on_bus = entry.flags.has(Flags::ON_BUS);
         let vouched = entry.source.confirms();
-        let digest = prints.answer;
-        let (place, found) = self.answers.place(prints.asked);
-        let first = found.then_some(*place);
-        let verdict = match first {
-            None => Verdict::New,
-            Some(first) if vouched && !first.vouched => Verdict::Confirms,
+        let digest = fingerprints.answer;
+        let (slot, found) = self.answers.slot(fingerprints.asked);
+        let first = found.then_some(*slot);
+        let outcome = match first {
+            None => DedupeOutcome::New,
+            Some(first) if vouched && !first.vouched => DedupeOutcome::Confirms,
             Some(first) if first.digest == digest => {
-                // The event must be kept as it was on the bus; the bare return adds nothing to it.
-                if known || !on_bus { Verdict::Known } else { Verdict::New }
+                // Keep the event as it was on the bus; a bare return has less data.
+                if known || !on_bus { DedupeOutcome::Known } else { DedupeOutcome::New }
             }
-            Some(_) if known => Verdict::Known,
-            Some(_) => Verdict::Differs,
+            Some(_) if known => DedupeOutcome::Known,
+            Some(_) => DedupeOutcome::Differs,
         };
-        *place = match first {
+        *slot = match first {
             None => First { digest, vouched },
-            Some(_) if verdict == Verdict::Confirms => First { digest, vouched },
+            Some(_) if outcome == DedupeOutcome::Confirms => First { digest, vouched },
             Some(first) => first,
         };
-        self.note(Undo::Answer(prints.asked, first));
-        verdict
+        self.note(Undo::Answer(fingerprints.asked, first));
+        outcome
     }
 
     fn note(&mut self, undo: Undo) {
-        self.undo.push_back(Judgement { class: 0, seq: SeqNo::default(), undo });
+        self.undo.push_back(Decision { class: 0, seq: SeqNo::default(), undo });
         self.open += 1;
     }
 
-    /// Counts the entry for its door; true if another door has shown it as often already.
-    fn shown_elsewhere(&mut self, entry: &model::Entry<'_>, key: u64) -> bool {
+    /// Counts an occurrence; returns whether another source has delivered the event as often.
+    fn is_duplicate(&mut self, entry: &model::Entry<'_>, key: u64) -> bool {
         if matches!(entry.source, Source::SpooledReturner | Source::SpooledEventReturn | Source::SpilledBus)
-            && self.handed_over(key, entry)
+            && self.is_repeated_call(key, entry)
         {
             return true;
         }
-        let (counts, _) = self.seen.place(key);
+        let (counts, _) = self.seen.slot(key);
         let before = *counts;
-        let door = entry.source as usize;
-        let told = |source: Source| *counts.get(source as usize).expect("a count for each source");
-        let told_before = told(Source::Bus).max(told(Source::SpilledBus));
-        let most = counts.iter().enumerate().filter(|(d, _)| *d != door).map(|(_, n)| *n).max().unwrap_or(0);
-        let own = counts.get_mut(door).expect("a count for each source");
+        let source = entry.source as usize;
+        let count_of = |source: Source| *counts.get(source as usize).expect("a count for each source");
+        let on_a_bus = count_of(Source::Bus).max(count_of(Source::SpilledBus));
+        let most =
+            counts.iter().enumerate().filter(|(d, _)| *d != source).map(|(_, n)| *n).max().unwrap_or(0);
+        let own = counts.get_mut(source).expect("a count for each source");
         *own = own.saturating_add(1);
         let own = *own;
         let of_a_bus = matches!(entry.source, Source::Bus | Source::SpilledBus);
-        self.first_heard = of_a_bus && own > told_before;
+        self.first_seen_on_bus = of_a_bus && own > on_a_bus;
         self.note(Undo::Seen(key, before));
         own <= most
     }
 
-    /// Has this very call been handed over before? A spool repeats itself when an answer gets lost; the time of the
-    /// call tells one call from another that brought the same.
-    fn handed_over(&mut self, key: u64, entry: &model::Entry<'_>) -> bool {
+    /// Whether this call was delivered before: a spool repeats a call whose acknowledgement was lost. The time of the call
+    /// distinguishes it from another call with the same event.
+    fn is_repeated_call(&mut self, key: u64, entry: &model::Entry<'_>) -> bool {
         let call = chained(key ^ entry.source as u64, [&entry.at.0.to_le_bytes()]);
-        let (counts, _) = self.seen.place(call);
+        let (counts, _) = self.seen.slot(call);
         let before = *counts;
         *counts = [1; Source::COUNT];
         self.note(Undo::Seen(call, before));
         before != Counts::default()
     }
 
-    /// What was judged since the last call depends on the entries of a class up to number `seq`.
+    /// Sets the entry on whose durability the decisions since the last call depend.
     pub fn depends_on(&mut self, class: usize, seq: SeqNo) {
-        let judged = std::mem::take(&mut self.open);
-        for judgement in self.undo.iter_mut().rev().take(judged) {
-            (judgement.class, judgement.seq) = (class, seq);
+        let open = std::mem::take(&mut self.open);
+        for decision in self.undo.iter_mut().rev().take(open) {
+            (decision.class, decision.seq) = (class, seq);
         }
     }
 
-    /// Per class, the last number that is on disk: what depends on those stands for good.
+    /// Finalizes decisions; `on_disk` has the last durable sequence number per class.
     pub fn keep(&mut self, on_disk: &[SeqNo]) {
-        while self.undo.front().is_some_and(|judgement| judgement.is_kept(on_disk)) {
+        while self.undo.front().is_some_and(|decision| decision.is_kept(on_disk)) {
             self.undo.pop_front();
         }
     }
 
-    /// Everything judged so far is on disk.
+    /// Finalizes all decisions.
     pub fn keep_all(&mut self) {
         self.undo.clear();
         self.open = 0;
     }
 
-    /// What is not on disk by now will not be stored: forget it.
+    /// Reverts all decisions that are not final.
     pub fn forget(&mut self, on_disk: &[SeqNo]) {
         self.open = 0;
-        for judgement in std::mem::take(&mut self.undo).into_iter().rev() {
-            match judgement.undo {
-                _ if judgement.is_kept(on_disk) => {}
+        for decision in std::mem::take(&mut self.undo).into_iter().rev() {
+            match decision.undo {
+                _ if decision.is_kept(on_disk) => {}
                 Undo::Seen(key, counts) => self.seen.put(key, counts),
                 Undo::Answer(key, Some(first)) => self.answers.put(key, first),
                 Undo::Answer(key, None) => self.answers.remove(key),
@@ -270,14 +271,14 @@ mod tests {
     use crate::clock::Micros;
     use crate::limits::DEDUPE_WINDOW;
     use crate::model::Entry;
-    use crate::wire::{msgpack, salt_event::prints_of};
+    use crate::wire::{msgpack, salt_event::fingerprints_of};
 
     fn memory() -> Dedupe {
         Dedupe::new(DEDUPE_WINDOW)
     }
 
-    fn judge(dedupe: &mut Dedupe, entry: &Entry<'_>) -> Verdict {
-        dedupe.judge(entry, prints_of(entry))
+    fn check(dedupe: &mut Dedupe, entry: &Entry<'_>) -> DedupeOutcome {
+        dedupe.check(entry, fingerprints_of(entry))
     }
 
     fn entry(source: Source, on_bus: bool, body: &[u8]) -> Entry<'_> {
@@ -306,110 +307,135 @@ mod tests {
     }
 
     #[test]
-    fn one_event_by_three_doors_is_stored_once() {
+    fn one_event_from_three_sources_is_stored_once() {
         let body = body(1, true);
-        let known = Verdict::Known;
-        for (doors, second) in [
+        let known = DedupeOutcome::Known;
+        for (sources, second) in [
             ([Source::Bus, Source::EventReturn, Source::SpooledEventReturn], known),
             ([Source::Returner, Source::Bus, Source::SpooledReturner], known),
             ([Source::SpooledReturner, Source::SpooledEventReturn, Source::Bus], known),
-            // Stored again as what confirms it, which is no event.
-            ([Source::SpooledEventReturn, Source::SpooledReturner, Source::EventReturn], Verdict::Confirms),
+            // The confirmation is stored, but not as an event.
+            (
+                [Source::SpooledEventReturn, Source::SpooledReturner, Source::EventReturn],
+                DedupeOutcome::Confirms,
+            ),
         ] {
             let mut dedupe = memory();
-            let verdicts = doors.map(|door| judge(&mut dedupe, &entry(door, true, &body)));
-            assert_eq!(verdicts, [Verdict::New, second, known], "{doors:?}");
+            let outcomes = sources.map(|source| check(&mut dedupe, &entry(source, true, &body)));
+            assert_eq!(outcomes, [DedupeOutcome::New, second, known], "{sources:?}");
         }
     }
 
     #[test]
-    fn a_spool_may_repeat_itself_as_often_as_it_likes() {
+    fn a_spooled_call_may_be_repeated_any_number_of_times() {
         let body = body(1, true);
         let mut dedupe = memory();
-        let mut judge = |at| {
-            judge(&mut dedupe, &Entry { at: Micros(at), ..entry(Source::SpooledEventReturn, true, &body) })
+        let mut check = |at| {
+            check(&mut dedupe, &Entry { at: Micros(at), ..entry(Source::SpooledEventReturn, true, &body) })
         };
-        assert_eq!([judge(7), judge(7), judge(7)], [Verdict::New, Verdict::Known, Verdict::Known]);
-        assert_eq!([judge(8), judge(8)], [Verdict::New, Verdict::Known], "the same event in another call");
+        assert_eq!(
+            [check(7), check(7), check(7)],
+            [DedupeOutcome::New, DedupeOutcome::Known, DedupeOutcome::Known]
+        );
+        assert_eq!(
+            [check(8), check(8)],
+            [DedupeOutcome::New, DedupeOutcome::Known],
+            "the same event in another call"
+        );
     }
 
     #[test]
-    fn equal_events_of_one_door_are_all_kept() {
+    fn equal_events_of_one_source_are_all_kept() {
         let body = body(1, true);
         let mut dedupe = memory();
-        let verdicts =
+        let outcomes =
             [Source::Bus, Source::Bus, Source::EventReturn, Source::EventReturn, Source::EventReturn]
-                .map(|door| judge(&mut dedupe, &entry(door, true, &body)));
-        assert_eq!(verdicts, [Verdict::New, Verdict::New, Verdict::Known, Verdict::Known, Verdict::New]);
+                .map(|source| check(&mut dedupe, &entry(source, true, &body)));
+        assert_eq!(
+            outcomes,
+            [
+                DedupeOutcome::New,
+                DedupeOutcome::New,
+                DedupeOutcome::Known,
+                DedupeOutcome::Known,
+                DedupeOutcome::New
+            ]
+        );
     }
 
     #[test]
     fn a_bare_return_confirms_its_event_once_and_the_event_is_kept_in_any_order() {
         let (event, bare) = (body(1, true), body(1, false));
         let mut dedupe = memory();
-        assert_eq!(judge(&mut dedupe, &entry(Source::Bus, true, &event)), Verdict::New);
-        assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &bare)), Verdict::Confirms);
-        assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &bare)), Verdict::Known);
+        assert_eq!(check(&mut dedupe, &entry(Source::Bus, true, &event)), DedupeOutcome::New);
+        assert_eq!(check(&mut dedupe, &entry(Source::Returner, false, &bare)), DedupeOutcome::Confirms);
+        assert_eq!(check(&mut dedupe, &entry(Source::Returner, false, &bare)), DedupeOutcome::Known);
         let mut dedupe = memory();
-        assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &bare)), Verdict::New);
-        assert_eq!(judge(&mut dedupe, &entry(Source::Bus, true, &event)), Verdict::New);
+        assert_eq!(check(&mut dedupe, &entry(Source::Returner, false, &bare)), DedupeOutcome::New);
+        assert_eq!(check(&mut dedupe, &entry(Source::Bus, true, &event)), DedupeOutcome::New);
     }
 
     #[test]
     fn another_answer_of_the_same_minion_is_kept_as_history() {
         let mut dedupe = memory();
-        assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &body(1, false))), Verdict::New);
-        assert_eq!(judge(&mut dedupe, &entry(Source::Returner, false, &body(2, false))), Verdict::Differs);
+        assert_eq!(check(&mut dedupe, &entry(Source::Returner, false, &body(1, false))), DedupeOutcome::New);
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::Returner, false, &body(2, false))),
+            DedupeOutcome::Differs
+        );
     }
 
     #[test]
-    fn a_returner_call_stands_against_a_forged_or_trimmed_event() {
+    fn a_returner_call_overrides_a_forged_or_trimmed_event() {
         let (forged, real, later) = (body(66, true), body(1, true), body(2, true));
         let mut dedupe = memory();
-        let mut judge = |door, body| judge(&mut dedupe, &entry(door, true, body));
-        assert_eq!(judge(Source::Bus, &forged), Verdict::New);
-        assert_eq!(judge(Source::Bus, &real), Verdict::Differs);
-        assert_eq!(judge(Source::Returner, &real), Verdict::Confirms);
-        assert_eq!(judge(Source::Bus, &later), Verdict::Differs);
-        assert_eq!(judge(Source::Returner, &later), Verdict::Known);
-        assert_eq!(judge(Source::SpooledReturner, &real), Verdict::Known);
+        let mut check = |source, body| check(&mut dedupe, &entry(source, true, body));
+        assert_eq!(check(Source::Bus, &forged), DedupeOutcome::New);
+        assert_eq!(check(Source::Bus, &real), DedupeOutcome::Differs);
+        assert_eq!(check(Source::Returner, &real), DedupeOutcome::Confirms);
+        assert_eq!(check(Source::Bus, &later), DedupeOutcome::Differs);
+        assert_eq!(check(Source::Returner, &later), DedupeOutcome::Known);
+        assert_eq!(check(Source::SpooledReturner, &real), DedupeOutcome::Known);
     }
 
     #[test]
-    fn a_return_seen_on_the_bus_first_was_never_recorded_as_confirmed() {
+    fn a_return_seen_on_the_bus_first_is_confirmed_by_its_returner_call() {
         let body = body(1, true);
         let mut dedupe = memory();
-        let verdicts = [Source::Bus, Source::EventReturn, Source::Returner, Source::SpooledReturner]
-            .map(|source| judge(&mut dedupe, &entry(source, true, &body)));
-        assert_eq!(verdicts, [Verdict::New, Verdict::Known, Verdict::Confirms, Verdict::Known]);
+        let outcomes = [Source::Bus, Source::EventReturn, Source::Returner, Source::SpooledReturner]
+            .map(|source| check(&mut dedupe, &entry(source, true, &body)));
+        assert_eq!(
+            outcomes,
+            [DedupeOutcome::New, DedupeOutcome::Known, DedupeOutcome::Confirms, DedupeOutcome::Known]
+        );
     }
 
     #[test]
-    fn of_registers_and_end_times_every_word_is_kept() {
+    fn every_register_and_end_time_is_kept() {
         let mut dedupe = memory();
-        for (door, n) in [(Source::SpooledReturner, 1), (Source::Returner, 2), (Source::Returner, 1)] {
+        for (source, n) in [(Source::SpooledReturner, 1), (Source::Returner, 2), (Source::Returner, 1)] {
             let body = body(n, false);
-            let entry = Entry { kind: Kind::Register, tag: b"", ..entry(door, false, &body) };
-            assert_eq!(judge(&mut dedupe, &entry), Verdict::New);
+            let entry = Entry { kind: Kind::Register, tag: b"", ..entry(source, false, &body) };
+            assert_eq!(check(&mut dedupe, &entry), DedupeOutcome::New);
         }
     }
 
     #[test]
-    fn what_could_not_be_stored_is_new_again() {
+    fn an_entry_that_was_not_stored_is_new_again() {
         let body = body(1, true);
         let mut dedupe = memory();
-        judge(&mut dedupe, &entry(Source::Bus, true, &body));
+        check(&mut dedupe, &entry(Source::Bus, true, &body));
         dedupe.depends_on(0, SeqNo(1));
         dedupe.forget(&[SeqNo(0)]);
-        assert_eq!(judge(&mut dedupe, &entry(Source::EventReturn, true, &body)), Verdict::New);
+        assert_eq!(check(&mut dedupe, &entry(Source::EventReturn, true, &body)), DedupeOutcome::New);
         dedupe.depends_on(0, SeqNo(2));
         dedupe.keep(&[SeqNo(2)]);
         dedupe.forget(&[SeqNo(0)]);
-        assert_eq!(judge(&mut dedupe, &entry(Source::Bus, true, &body)), Verdict::Known);
+        assert_eq!(check(&mut dedupe, &entry(Source::Bus, true, &body)), DedupeOutcome::Known);
     }
 
     #[test]
-    fn of_what_is_under_way_only_that_is_forgotten_which_is_not_on_disk() {
+    fn only_decisions_about_entries_not_on_disk_are_reverted() {
         fn of_class(class: usize, body: &[u8]) -> Entry<'_> {
             let web1 = entry(Source::Bus, true, body);
             if class == 0 { web1 } else { Entry { tag: b"salt/job/1/ret/web2", minion: "web2", ..web1 } }
@@ -419,7 +445,7 @@ mod tests {
             let body = body(n, true);
             // Two classes, one of them slower.
             let class = usize::from(n % 2 == 0);
-            judge(&mut dedupe, &of_class(class, &body));
+            check(&mut dedupe, &of_class(class, &body));
             dedupe.depends_on(class, SeqNo(n.unsigned_abs()));
         }
         let on_disk = [SeqNo(3), SeqNo(2)];
@@ -429,22 +455,26 @@ mod tests {
         let again = [1, 2, 3, 4].map(|n| {
             let body = body(n, true);
             let entry = of_class(usize::from(n % 2 == 0), &body);
-            judge(&mut dedupe, &Entry { source: Source::EventReturn, ..entry })
+            check(&mut dedupe, &Entry { source: Source::EventReturn, ..entry })
         });
-        assert_eq!(again, [Verdict::Known, Verdict::Known, Verdict::Known, Verdict::Differs]);
+        assert_eq!(
+            again,
+            [DedupeOutcome::Known, DedupeOutcome::Known, DedupeOutcome::Known, DedupeOutcome::Differs]
+        );
     }
 
     #[test]
-    fn of_more_than_255_equal_events_the_rest_was_lost_or_stored_twice() {
+    fn more_than_255_equal_events_are_counted_correctly() {
         let body = body(1, true);
-        let stored = |doors: &[Source]| {
+        let stored = |sources: &[Source]| {
             let mut dedupe = memory();
-            let new = |door: &&Source| judge(&mut dedupe, &entry(**door, true, &body)) == Verdict::New;
-            doors.iter().filter(new).count()
+            let new =
+                |source: &&Source| check(&mut dedupe, &entry(**source, true, &body)) == DedupeOutcome::New;
+            sources.iter().filter(new).count()
         };
         let in_turn = [Source::Bus, Source::EventReturn, Source::Zeromq].repeat(300);
         assert_eq!(stored(&in_turn), 300);
-        let times = |(door, n)| std::iter::repeat_n(door, n);
+        let times = |(source, n)| std::iter::repeat_n(source, n);
         let one_after_another: Vec<_> = [(Source::Bus, 300), (Source::EventReturn, 350), (Source::Bus, 60)]
             .into_iter()
             .flat_map(times)
@@ -456,7 +486,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut dedupe = memory();
         for n in 0..3 * i64::try_from(DEDUPE_WINDOW).unwrap() {
-            judge(&mut dedupe, &entry(Source::Bus, true, &body(n, true)));
+            check(&mut dedupe, &entry(Source::Bus, true, &body(n, true)));
             dedupe.keep_all();
         }
         assert!(dedupe.seen.young.len() + dedupe.seen.old.len() <= 2 * DEDUPE_WINDOW);

@@ -23,13 +23,13 @@ use crate::model::{Flags, Kind, SeqNo, Source};
 
 /// Wakes followers when more is durable. Costs one look at a number while nobody waits.
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct DurableNotify {
     waiting: AtomicUsize,
     lock: Mutex<()>,
     come: Condvar,
 }
 
-impl News {
+impl DurableNotify {
     /// Called behind each change of the watermark.
     pub(super) fn tell(&self) {
         // Who waits has said so before it looked at the watermark (below), so one of the two sees the other.
@@ -56,9 +56,9 @@ pub struct Followed<'a> {
     pub seq: SeqNo,
     /// What it is.
     pub kind: Kind,
-    /// The door it came by.
+    /// The source it came by.
     pub source: Source,
-    /// Small facts.
+    /// Small metadata.
     pub flags: Flags,
     /// When it arrived.
     pub at: Micros,
@@ -250,8 +250,8 @@ impl<'a> Forwards<'a> {
     ) -> Self {
         let mut segments = Vec::new();
         for segment in shared.segments(class).into_iter().rev() {
-            let sums = segment.sums();
-            let is_over = sums.entries > 0 && sums.last_seq < from;
+            let totals = segment.totals();
+            let is_over = totals.entries > 0 && totals.last_seq < from;
             let is_first = segment.first_seq <= from;
             if !is_over {
                 segments.push(segment);

@@ -1,4 +1,4 @@
-//! Frames: a log is a file header and frames, each with one block.
+//! Frames: a log is a file header followed by frames, each with one block.
 //!
 //! # On disk
 //!
@@ -6,34 +6,34 @@
 //! frame header, 48 bytes
 //!   0  magic, the same in all logs of a store                   4 bytes
 //!   4  version                                      u16 LE
-//!   6  entries; 0 fills a place, see below          u16 LE
+//!   6  entries; 0 in a filler frame, see below      u16 LE
 //!   8  bytes of the head                            u32 LE
 //!  12  bytes of the bodies                          u32 LE
 //!  16  first sequence number                        u64 LE
 //!  24  last sequence number, less the first         u32 LE
-//!  28  bit 0: last frame of its commit; the rest: 16-byte units before this frame that were not
-//!      known to be on stable storage when it was written; all bits: none is known to be  u32 LE
+//!  28  bit 0: last frame of its commit; bits 1..32: 16-byte units directly before this frame that
+//!      were possibly unsynced when it was written; all ones: everything before it  u32 LE
 //!  32  crc32 of the head                            u32 LE
 //!  36  crc32 of the bodies                          u32 LE
-//!  40  check value of bytes 0..40                   u64 LE
+//!  40  XXH3-64 checksum of bytes 0..40, see below   u64 LE
 //! ```
 //!
-//! Head and bodies of the block follow ([`super::block`]), each padded with zero bytes to a multiple of 16, so that a
-//! search reads and checks heads alone.
+//! Head and bodies of the block follow ([`super::block`]), each padded with zero bytes to a multiple of 16. A search
+//! reads and checks headers and heads only.
 //!
-//! The check value is the XXH3-64 of bytes 0..40, the segment's first sequence number (u64 LE) and the frame's offset in
-//! the log (u64 LE), with the store id as seed. A frame is therefore valid at one offset of one log of one store: the
-//! bodies of entries cannot contain one, neither a copy of a frame of this store nor one that a sender made up.
+//! The header checksum is the XXH3-64 of bytes 0..40, the segment's first sequence number (u64 LE) and the frame's offset
+//! in the log (u64 LE), seeded with the store id. A frame is therefore valid at one offset of one log of one store: the
+//! body of an entry cannot contain a valid frame, neither a copy from this store nor a forged one.
 //!
-//! The magic is what a search looks for: the first 4 bytes (LE) of the XXH3-64 of no bytes, with the store id as seed. No sender
-//! knows the store id, so bodies cannot be full of magics, and a search does not compute a check value for every 16 bytes.
+//! The magic marks candidates for a search: the first 4 bytes (LE) of the XXH3-64 of the empty string, seeded with the
+//! store id. Senders do not know the store id, so they cannot fill bodies with magics, and a search computes few checksums.
 //!
-//! A frame without entries fills a place of the log: a start found an unfinished write there and valid frames of the
-//! same commit behind it. The header covers all of the place; what follows it means nothing.
+//! A filler frame has no entries. Recovery writes one over an unfinished write that is followed by valid frames of the same
+//! commit. Its header covers the whole range; the bytes behind the header are meaningless.
 //!
 //! # Invariant
 //!
-//! Nothing in a header is believed before its check value holds. The layout of the header is the same in all versions.
+//! No field of a header is used before its checksum is verified. All versions share the layout of the header.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -42,63 +42,63 @@ use super::error::{StoreError, fits};
 use crate::limits::WIRE_FRAME_BYTES_MAX;
 use crate::model::SeqNo;
 
-/// Bytes before a frame's head.
+/// Bytes of a frame header.
 pub const FRAME_HEADER_LEN: usize = 48;
-/// The version of frames that this release writes and reads.
+/// Frame version of this release.
 pub(super) const FRAME_VERSION: u16 = 3;
-/// Every frame, and each part of it, begins at a multiple of so many bytes.
+/// Alignment in bytes of every frame and of each of its parts.
 pub(super) const ALIGN: usize = 16;
-/// Bytes of the header that the check value covers.
+/// Bytes covered by the header checksum.
 const CHECKED_LEN: usize = 40;
-/// Stands for "nothing before this frame is known to be on stable storage".
+/// Means that no byte before this frame is known to be on stable storage.
 const NOTHING_SYNCED: u32 = u32::MAX >> 1;
 
-/// Head and bodies each have this many bytes at most: the largest entry with its columns.
+/// Limit of the head and of the bodies, in bytes: the largest entry and its columns.
 pub const PAYLOAD_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX + 1024 * 1024;
 
-/// Identifies a log among all logs of all stores. Frames are valid in one log only.
+/// Identity of a log among all logs of all stores. A frame is valid in one log only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogId {
-    /// The store's random number.
+    /// The store id, a random number.
     pub store_id: u64,
     /// The segment's first sequence number.
     pub first_seq: SeqNo,
 }
 
 impl LogId {
-    /// The first bytes of every frame of the store.
+    /// The first bytes of every frame in the store.
     pub fn magic(self) -> [u8; 4] {
         let [a, b, c, d, ..] = xxh3_64_with_seed(&[], self.store_id).to_le_bytes();
         [a, b, c, d]
     }
 }
 
-/// Where a frame is written, and with what.
+/// The position of a frame in its log and its commit.
 #[derive(Debug, Clone, Copy)]
 pub struct Position {
     /// Offset of the frame in its log.
     pub offset: u64,
-    /// Bytes directly before the frame that are not known to be on stable storage.
+    /// Number of possibly unsynced bytes directly before the frame.
     pub unsynced: u64,
-    /// Is it the last frame of its commit?
+    /// Whether it is the last frame of its commit.
     pub ends_commit: bool,
 }
 
 impl Position {
-    /// A place in a log that counts only once all of it is synced.
+    /// A position in a log that becomes visible only after a full sync.
     pub fn in_new_log(offset: u64) -> Self {
         Self { offset, unsynced: 0, ends_commit: true }
     }
 }
 
-/// A frame's header whose check value holds.
+/// A frame header with a valid checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Offset of the frame in the file.
     pub offset: u64,
     /// Version of the frame.
     pub version: u16,
-    /// Entries; 0 for a frame that fills a place.
+    /// Entries; 0 in a filler frame.
     pub count: u16,
     /// Bytes of the head.
     pub head_len: u32,
@@ -108,9 +108,9 @@ pub struct FrameHeader {
     pub first_seq: SeqNo,
     /// Last sequence number.
     pub last_seq: SeqNo,
-    /// Offset before which everything was on stable storage when the frame was written.
+    /// All bytes below this offset were on stable storage when the frame was written.
     pub synced: u64,
-    /// Is it the last frame of its commit?
+    /// Whether it is the last frame of its commit.
     pub ends_commit: bool,
     /// crc32 of the head.
     pub(super) head_crc: u32,
@@ -119,10 +119,10 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Reads the header at `offset` of a file that holds the log from its byte `base` on. `None` if no frame begins there.
+    /// Reads the header at `offset` of a file that starts at byte `base` of the log. `None` if no valid header is there.
     pub(super) fn read(bytes: &[u8], id: LogId, base: u64, offset: u64) -> Option<Self> {
         let bytes: &[u8; FRAME_HEADER_LEN] = bytes.first_chunk()?;
-        // The check value covers the magic.
+        // The checksum covers the magic.
         if check_value(bytes, id, base.checked_add(offset)?) != u64_at(bytes, 40) {
             return None;
         }
@@ -157,19 +157,19 @@ impl FrameHeader {
         self.head_at() + u64::from(self.head_len).next_multiple_of(ALIGN as u64)
     }
 
-    /// Offset behind the frame and its padding.
+    /// Offset of the first byte after the frame and its padding.
     pub fn end(&self) -> u64 {
         self.bodies_at() + u64::from(self.bodies_len).next_multiple_of(ALIGN as u64)
     }
 
-    /// Does it only fill a place?
+    /// Whether the frame has no entries and only covers an unfinished write.
     pub fn is_filler(&self) -> bool {
         self.count == 0
     }
 }
 
-/// Appends a frame to `out`; its bytes, and those of its head. It is valid nowhere until [`place_frame`] has put it in its
-/// place. Appends nothing if a part is longer than readers take.
+/// Appends a frame to `out`; returns the lengths of the frame and of its head. The frame is invalid until
+/// [`place_frame`] completes its header. On error nothing is appended.
 pub fn write_frame(
     out: &mut Vec<u8>,
     block: &Packed<'_>,
@@ -178,10 +178,10 @@ pub fn write_frame(
 ) -> Result<(u32, u32), StoreError> {
     let (head, bodies) = (block.head.as_slice(), block.bodies);
     if head.len().max(bodies.len()) > PAYLOAD_BYTES_MAX {
-        return Err(StoreError::Broken("a part of a block is longer than readers take"));
+        return Err(StoreError::Broken("a part of a block exceeds PAYLOAD_BYTES_MAX"));
     }
     let count = u16::try_from(count).ok().filter(|count| *count > 0);
-    let count = count.ok_or(StoreError::Broken("a block has no entries, or more than fit a frame"))?;
+    let count = count.ok_or(StoreError::Broken("the number of entries of a block does not fit a frame"))?;
     let span = last_seq.0.checked_sub(first_seq.0).and_then(|span| u32::try_from(span).ok());
     let span = span.ok_or(StoreError::Broken("the sequence numbers of a block do not fit a frame"))?;
     let (head_len, bodies_len) =
@@ -202,14 +202,14 @@ pub fn write_frame(
     out.extend_from_slice(&header);
     for part in [head, bodies] {
         out.extend_from_slice(part);
-        // Not by the length of `out`: what is in it already may begin anywhere.
-        out.extend_from_slice(ZEROS.get(..padded(part) - part.len()).expect("less than a multiple"));
+        // Relative to the part: `out` may start at any offset.
+        out.extend_from_slice(ZEROS.get(..padded(part) - part.len()).expect("padding is shorter than ALIGN"));
     }
-    assert_eq!(out.len() - begin, len, "a frame is as long as its parts");
+    assert_eq!(out.len() - begin, len, "frame length equals the sum of its parts");
     Ok((fits(len, "a frame over 4 GiB")?, head_len))
 }
 
-/// Makes the frame at the beginning of `bytes` valid at a position of a log, and nowhere else.
+/// Completes the header of the frame at the start of `bytes` for its position in a log.
 pub fn place_frame(bytes: &mut [u8], id: LogId, position: Position) {
     let units = u32::try_from(position.unsynced.div_ceil(ALIGN as u64)).unwrap_or(NOTHING_SYNCED);
     let commit = units.min(NOTHING_SYNCED) << 1 | u32::from(position.ends_commit);
@@ -219,7 +219,7 @@ pub fn place_frame(bytes: &mut [u8], id: LogId, position: Position) {
     put(bytes, CHECKED_LEN, &check.to_le_bytes());
 }
 
-/// [`write_frame`] and [`place_frame`] for a log that counts only once all of it is synced.
+/// [`write_frame`] and [`place_frame`] for a log that becomes visible only after a full sync.
 pub fn write_frame_at(
     out: &mut Vec<u8>,
     block: &Packed<'_>,
@@ -234,7 +234,7 @@ pub fn write_frame_at(
     Ok(lens)
 }
 
-/// The header of a frame that fills `bytes` bytes from `offset` on; `None` if no frame is as long.
+/// The header of a filler frame over `bytes` bytes from `offset`; `None` if the length is not a valid frame length.
 pub(super) fn filler(id: LogId, offset: u64, bytes: u64) -> Option<[u8; FRAME_HEADER_LEN]> {
     let rest = u32::try_from(bytes.checked_sub(FRAME_HEADER_LEN as u64)?).ok()?;
     let mut header = [0_u8; FRAME_HEADER_LEN];
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_was_valid_at_other_places_and_in_other_logs() {
+    fn a_frame_is_valid_at_its_own_offset_of_its_own_log_only() {
         let mut frame = frame();
         assert_eq!(FrameHeader::read(&frame, ID, 0, 0), None, "not placed yet");
         place_frame(&mut frame, ID, Position { offset: 160, unsynced: 80, ends_commit: true });
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_to_be_synced_is_never_understated() {
+    fn the_number_of_unsynced_bytes_is_never_understated() {
         let mut frame = frame();
         for unsynced in [0, 16, 1 << 34, 1 << 35, 1 << 40] {
             let offset = 1 << 41;
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filler_covers_its_place() {
+    fn a_filler_frame_covers_its_range() {
         let header = filler(ID, 96, 160).unwrap();
         let header = FrameHeader::read(&header, ID, 0, 96).unwrap();
         assert!(header.is_filler());

@@ -1,22 +1,22 @@
-//! Holds: jobs whose entries stay, whatever their class's bounds say.
+//! Holds: jobs that are exempt from retention.
 //!
-//! They are an administrator's word, so they are not in sled, which can be thrown away, and not in the log, which is
-//! what Salt said; but in a small text file that is written whole.
+//! Holds are set by an administrator. They are in a small text file, written atomically: not in sled, which may be
+//! rebuilt from the log, and not in the log, which contains only Salt's data.
 //!
 //! # On disk
 //!
 //! ```text
-//! HOLDS    one line a job: jid, tab, when it was held (microseconds since 1970), tab, reason
+//! HOLDS    one line per job: jid, tab, time of the hold (microseconds since 1970), tab, reason
 //! ```
 //!
-//! A line that cannot be read is reported and kept as it is: nobody's hold is lost to a slip of the editor.
+//! A malformed line is reported and preserved, so that an editing mistake loses no hold.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::error::{StoreError, io_at};
-use super::medium::Medium;
+use super::vfs::Fs;
 use crate::clock::Micros;
 use crate::limits::{HOLD_REASON_BYTES_MAX, HOLDS_MAX};
 use crate::model::JidKey;
@@ -26,9 +26,9 @@ use crate::model::JidKey;
 pub struct Hold {
     /// The job.
     pub jid: String,
-    /// When it was first held.
+    /// Time of the first hold.
     pub since: Micros,
-    /// Why, in somebody's words.
+    /// Reason given by the administrator.
     pub reason: String,
 }
 
@@ -36,20 +36,20 @@ pub struct Hold {
 #[derive(Debug)]
 pub struct Holds {
     path: PathBuf,
-    medium: Arc<dyn Medium>,
+    fs: Arc<dyn Fs>,
     list: RwLock<List>,
 }
 
 #[derive(Debug, Default, Clone)]
 struct List {
     holds: BTreeMap<String, Hold>,
-    /// Lines that are no holds.
-    odd: Vec<String>,
+    /// Malformed lines.
+    malformed: Vec<String>,
 }
 
 impl Holds {
-    /// Reads the file, if there is one.
-    pub fn open(state_dir: &Path, medium: Arc<dyn Medium>) -> Result<Self, StoreError> {
+    /// Reads the file, if it exists.
+    pub fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
         let path = state_dir.join("HOLDS");
         let text = match std::fs::read(&path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -62,24 +62,24 @@ impl Holds {
                 list.holds.insert(hold.jid.clone(), hold);
             } else {
                 tracing::error!(
-                    path = %path.display(), line, "no hold: give jid, tab, microseconds since 1970, tab, reason"
+                    path = %path.display(), line, "malformed hold, expected: jid, tab, microseconds since 1970, tab, reason"
                 );
-                list.odd.push(text.to_owned());
+                list.malformed.push(text.to_owned());
             }
         }
-        Ok(Self { path, medium, list: RwLock::new(list) })
+        Ok(Self { path, fs, list: RwLock::new(list) })
     }
 
-    /// All of them, by jid.
+    /// All holds, sorted by jid.
     pub fn all(&self) -> Vec<Hold> {
         self.read().holds.values().cloned().collect()
     }
 
-    /// Holds a job; again with another reason changes the reason. Durable when it returns.
+    /// Holds a job; for a held job, changes the reason only. Durable on return.
     pub fn hold(&self, jid: &str, reason: &str, now: Micros) -> Result<Hold, StoreError> {
         let refused = |what: String| StoreError::Refused(format!("cannot hold the job {jid:?}: {what}"));
         if jid.is_empty() || jid.contains(['\t', '\n', '\r']) {
-            return Err(refused("a jid is text without tabs and line breaks".to_owned()));
+            return Err(refused("a jid must not be empty or contain tabs or line breaks".to_owned()));
         }
         let reason: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         if reason.len() > HOLD_REASON_BYTES_MAX {
@@ -87,7 +87,9 @@ impl Holds {
         }
         self.change(|list| {
             if list.holds.len() >= HOLDS_MAX && !list.holds.contains_key(jid) {
-                return Err(refused(format!("{HOLDS_MAX} jobs are held already; a class keeps more")));
+                return Err(refused(format!(
+                    "the limit of {HOLDS_MAX} holds is reached; use a class with longer retention"
+                )));
             }
             let fresh = || Hold { jid: jid.to_owned(), since: now, reason: String::new() };
             let hold = list.holds.entry(jid.to_owned()).or_insert_with(fresh);
@@ -96,12 +98,12 @@ impl Holds {
         })
     }
 
-    /// Lets go of a job; false if it was not held. Durable when it returns.
+    /// Ends a hold; false if the job was not held. Durable on return.
     pub fn release(&self, jid: &str) -> Result<bool, StoreError> {
         self.change(|list| Ok(list.holds.remove(jid).is_some()))
     }
 
-    /// The keys of all held jobs.
+    /// Keys and jids of all held jobs.
     pub(super) fn jids(&self) -> Vec<(JidKey, String)> {
         self.read().holds.keys().map(|jid| (JidKey::of(jid), jid.clone())).collect()
     }
@@ -110,14 +112,14 @@ impl Holds {
         self.list.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the list on disk, and then here.
+    /// Changes the list on disk, then in memory.
     fn change<T>(&self, change: impl FnOnce(&mut List) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
         let mut fresh = list.clone();
         let outcome = change(&mut fresh)?;
         let lines = fresh.holds.values().map(|h| format!("{}\t{}\t{}\n", h.jid, h.since.0, h.reason));
-        let text: String = lines.chain(fresh.odd.iter().map(|line| format!("{line}\n"))).collect();
-        self.medium.write_whole(&self.path, text.as_bytes()).map_err(io_at("write", &self.path))?;
+        let text: String = lines.chain(fresh.malformed.iter().map(|line| format!("{line}\n"))).collect();
+        self.fs.write_whole(&self.path, text.as_bytes()).map_err(io_at("write", &self.path))?;
         *list = fresh;
         Ok(outcome)
     }
@@ -132,7 +134,7 @@ fn read_line(text: &str) -> Option<Hold> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::medium::Disk;
+    use super::super::vfs::Disk;
     use super::*;
 
     fn open(dir: &Path) -> Holds {
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_outlives_a_restart_and_a_line_that_is_none_stays() {
+    fn holds_survive_a_restart_and_malformed_lines_are_preserved() {
         let dir = tempfile::tempdir().unwrap();
         let holds = open(dir.path());
         holds.hold("20261121030955000001", "the\toutage\nof monday", Micros(7)).unwrap();

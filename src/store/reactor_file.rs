@@ -9,15 +9,15 @@ use std::sync::atomic::Ordering;
 
 use super::Store;
 use super::error::{StoreError, io_at};
-use super::medium::MediumFile;
+use super::vfs::FsFile;
 
 const NAME: &str = "REACTOR";
 
 impl Store {
-    /// From now on an event that a bus tells after another door brought it is stored once more, as
-    /// [`crate::model::Kind::Heard`]: whoever reacts, reacts to buses alone.
-    pub fn note_heard(&self) {
-        self.0.heard.store(true, Ordering::Relaxed);
+    /// From now on an event that a bus tells after another source brought it is stored once more, as
+    /// [`crate::model::Kind::SeenOnBus`]: whoever reacts, reacts to buses alone.
+    pub fn note_seen_on_bus(&self) {
+        self.0.has_reactor.store(true, Ordering::Relaxed);
     }
 
     /// The file of the reactor, if there is one.
@@ -36,7 +36,7 @@ impl Store {
         write: impl FnOnce(&mut dyn FnMut(&str) -> io::Result<()>) -> io::Result<()>,
     ) -> Result<(), StoreError> {
         let path = self.0.dir.join(NAME);
-        let write_to = |file: &dyn MediumFile| {
+        let write_to = |file: &dyn FsFile| {
             let mut at = 0;
             write(&mut |text| {
                 file.write_all_at(text.as_bytes(), at)?;
@@ -44,14 +44,14 @@ impl Store {
                 Ok(())
             })
         };
-        self.0.medium.replace(&path, Box::new(write_to)).map_err(io_at("write", &path))
+        self.0.fs.replace(&path, Box::new(write_to)).map_err(io_at("write", &path))
     }
 
     /// Appends to it; fails if it does not end at `offset`. Durable when it returns. After an error any part of it may be there.
     pub fn append_to_reactor_file(&self, offset: u64, text: &str) -> Result<(), StoreError> {
         let path = self.0.dir.join(NAME);
         let append = || {
-            let file = self.0.medium.open_to_write(&path)?;
+            let file = self.0.fs.open_to_write(&path)?;
             if file.size()? != offset {
                 return Err(io::Error::other("it is not as long as it was left"));
             }
@@ -64,8 +64,8 @@ impl Store {
     /// Removes it; whether it was there. Durable when it returns.
     pub fn remove_reactor_file(&self) -> Result<bool, StoreError> {
         let path = self.0.dir.join(NAME);
-        match self.0.medium.remove_file(&path) {
-            Ok(()) => self.0.medium.sync_dir(&self.0.dir).map_err(io_at("sync", &self.0.dir))?,
+        match self.0.fs.remove_file(&path) {
+            Ok(()) => self.0.fs.sync_dir(&self.0.dir).map_err(io_at("sync", &self.0.dir))?,
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(why) => return Err(io_at("remove", &path)(why)),
         }

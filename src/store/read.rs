@@ -1,9 +1,8 @@
-//! Reading: entries of a job, events backwards from any point, rows of jobs.
+//! Reads: entries of a job, events backwards from any position, job summaries.
 //!
-//! Readers share nothing with the appender but the index of the growing segment, locked for moments. They ask
-//! the indexes in memory first and the state database afterwards: a segment that is sealed in between is then
-//! seen twice, which joining does not mind, and never not at all. Bytes
-//! come out of files and are checked again on every read that does not find them in the cache.
+//! Readers share with the appender only the index of the active segment, under a short lock. They query indexes in memory
+//! first and the state database second. A segment sealed in between is seen twice, which merging tolerates, but never
+//! missed. Every read that misses the cache verifies checksums.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
@@ -13,27 +12,27 @@ use super::Store;
 use super::block;
 use super::error::StoreError;
 use super::index::latest::BUS_ONLY;
-use super::index::{Latest, LatestJob, Place, Sums};
-use super::row::JobRow;
+use super::index::{EntryPlace, Latest, LatestJob, Totals};
+use super::job_summary::JobSummary;
 use super::scan::{Backwards, Search};
 use super::segment::{Segment, with_memory};
 use crate::clock::Micros;
 use crate::model::{EventFilter, Flags, JidKey, Kind, SeqNo, Source};
 
-/// An entry read back, with bytes of its own.
+/// An entry read from the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEntry {
-    /// Its place in the log.
+    /// Sequence number.
     pub seq: SeqNo,
-    /// What it is.
+    /// Kind of the entry.
     pub kind: Kind,
-    /// The door it came by.
+    /// Source of the entry.
     pub source: Source,
-    /// Small facts.
+    /// Flags.
     pub flags: Flags,
-    /// When it arrived.
+    /// Time of arrival.
     pub at: Micros,
-    /// Its tag; empty for what is no event.
+    /// Tag; empty if the entry is not an event.
     pub tag: Vec<u8>,
     /// Job id; empty for none.
     pub jid: String,
@@ -43,37 +42,37 @@ pub struct StoredEntry {
     pub fun: String,
     /// A return's exit code.
     pub retcode: i64,
-    /// Its body, byte for byte as received.
+    /// Body, byte for byte as received.
     pub body: Vec<u8>,
 }
 
-/// A segment, and the places of a job's entries in it.
-type PlacesIn = (Arc<Segment>, Vec<Place>);
+/// A segment, and the positions of a job's entries in it.
+type EntriesIn = (Arc<Segment>, Vec<EntryPlace>);
 
-/// Sums over a class.
+/// Totals over a class.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClassSums {
+pub struct ClassTotals {
     /// The class's name.
     pub name: Arc<str>,
-    /// Segments on disk.
+    /// Number of segments on disk.
     pub segments: usize,
     /// Entries, raw bytes, and bytes of the logs.
-    pub sums: Sums,
+    pub totals: Totals,
 }
 
 impl Store {
-    /// Everything before this number is on disk and readable.
+    /// The durable watermark: all entries below it are on disk and readable.
     pub fn durable(&self) -> SeqNo {
         SeqNo(self.0.durable.load(Ordering::Acquire))
     }
 
-    /// All entries of a job, in the order of the log.
+    /// All entries of a job, by ascending sequence number.
     pub fn job_entries(&self, jid: &str) -> Result<Vec<StoredEntry>, StoreError> {
         self.entries_of(jid, SeqNo::FIRST, |_| true, |_| true)
     }
 
-    /// All entries of a job, in the order of the log, with the bodies of those that are `wanted`; the others' are left
-    /// empty, and so are the tags of all that are more than events.
+    /// All entries of a job, by ascending sequence number. Only entries selected by `wanted` have their body, and only
+    /// entries of kind [`Kind::Event`] have their tag.
     pub fn job_entries_with(
         &self,
         jid: &str,
@@ -82,7 +81,7 @@ impl Store {
         self.job_entries_since(jid, SeqNo::FIRST, wanted)
     }
 
-    /// The same of entries from `from` on. Blocks before it are not read.
+    /// As [`Store::job_entries_with`], from sequence number `from` on. Earlier blocks are not read.
     pub fn job_entries_since(
         &self,
         jid: &str,
@@ -92,7 +91,7 @@ impl Store {
         self.entries_of(jid, from, wanted, |kind| kind == Kind::Event)
     }
 
-    /// Entries of a job with some of the bodies, and the tags of some kinds: spelling one costs more than reading the rest.
+    /// Entries of a job with selected bodies and tags: expanding a tag costs more than reading the other fields.
     fn entries_of(
         &self,
         jid: &str,
@@ -101,7 +100,7 @@ impl Store {
         tags: impl Fn(Kind) -> bool,
     ) -> Result<Vec<StoredEntry>, StoreError> {
         let key = JidKey::of(jid);
-        // A jid made of time is its key; others may share one.
+        // A jid derived from a time equals its key; keys of other jids may collide.
         let key_tells = key.text().as_deref() == Some(jid);
         let mut found = Vec::new();
         for (segment, places) in self.job_places(jid)? {
@@ -111,7 +110,7 @@ impl Store {
                     continue;
                 }
                 let Some(view) = self.0.block(&segment, place.block)? else { continue };
-                // Once for all of the block: it checks the archive.
+                // Once per block: this validates the archive.
                 let rows = view.rows();
                 for at in of_block.iter().map(|place| usize::from(place.at)) {
                     let is_of_job = at < rows.len()
@@ -131,8 +130,8 @@ impl Store {
         Ok(found)
     }
 
-    /// As [`Store::job_entries`], of those from `from` on and before `upto` and until their bodies have reached `bytes_max`;
-    /// and where to go on, if there are more.
+    /// As [`Store::job_entries`], for sequence numbers in `from..upto`, until the bodies reach `bytes_max` bytes. Also
+    /// returns where to continue, if there are more entries.
     pub fn job_entries_from(
         &self,
         jid: &str,
@@ -163,13 +162,13 @@ impl Store {
         Ok((found, None))
     }
 
-    /// Where a job's entries lie: class after class, in each by segment, ascending. Only segments that may hold some are
-    /// asked: a jid carries its time.
-    fn job_places(&self, jid: &str) -> Result<Vec<PlacesIn>, StoreError> {
+    /// The positions of a job's entries, by class and segment, ascending. Queries only segments that may contain the
+    /// job: a jid contains its time.
+    fn job_places(&self, jid: &str) -> Result<Vec<EntriesIn>, StoreError> {
         let key = JidKey::of(jid);
         let mut found = Vec::new();
         for segment in self.0.all_segments() {
-            if segment.facts().is_some_and(|facts| !facts.may_hold(key)) {
+            if segment.metadata().is_some_and(|metadata| !metadata.may_hold(key)) {
                 continue;
             }
             let places = self.0.ask(&segment, |index| index.places(key), |index| index.places(key))?;
@@ -193,7 +192,7 @@ impl Store {
         for of_class in places.chunk_by(|(a, _), (b, _)| a.class == b.class) {
             found.extend(self.class_events_before(of_class, jid, filter, before, limit, bytes_max)?);
         }
-        // Each class gave its latest; together they hold the latest of all, up to the same bounds.
+        // Each class returned its latest entries, so their union contains the latest overall.
         found.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.seq));
         let mut bytes = 0;
         let within = |entry: &StoredEntry| {
@@ -206,7 +205,7 @@ impl Store {
 
     fn class_events_before(
         &self,
-        places: &[PlacesIn],
+        places: &[EntriesIn],
         jid: &str,
         filter: &EventFilter,
         before: SeqNo,
@@ -237,12 +236,12 @@ impl Store {
         Ok(found)
     }
 
-    /// A job's row, joined over all segments.
-    pub fn job_row(&self, jid: &str) -> Result<Option<JobRow>, StoreError> {
+    /// The summary of a job, merged over all segments.
+    pub fn job_row(&self, jid: &str) -> Result<Option<JobSummary>, StoreError> {
         let key = JidKey::of(jid);
-        let mut joined: Option<JobRow> = None;
+        let mut joined: Option<JobSummary> = None;
         for segment in self.0.all_segments() {
-            if segment.facts().is_some_and(|facts| !facts.may_hold(key)) {
+            if segment.metadata().is_some_and(|metadata| !metadata.may_hold(key)) {
                 continue;
             }
             if let Some(row) = self.0.ask(&segment, |index| index.row(key), |index| index.row(key))? {
@@ -252,20 +251,20 @@ impl Store {
         Ok(joined.filter(|row| row.jid == jid))
     }
 
-    /// Up to `limit` rows of jobs, the latest first, of keys below `before`. Fewer mean that there are no more.
+    /// Up to `limit` job summaries with keys below `before`, latest first. Fewer means that there are no more.
     pub fn jobs_before(
         &self,
         before: Option<JidKey>,
         limit: usize,
-    ) -> Result<Vec<(JidKey, JobRow)>, StoreError> {
+    ) -> Result<Vec<(JidKey, JobSummary)>, StoreError> {
         let at_once = limit.clamp(1, ROWS_AT_ONCE);
         let mut streams: Vec<Stream> = self.0.all_segments().into_iter().map(Stream::new).collect();
-        // By the greatest key that each may have next.
+        // Ordered by an upper bound of each stream's next key.
         let mut heap: BinaryHeap<(JidKey, usize)> = BinaryHeap::new();
         for (n, stream) in streams.iter().enumerate() {
             heap.extend(stream.bound(before).map(|key| (key, n)));
         }
-        let mut found: Vec<(JidKey, JobRow)> = Vec::new();
+        let mut found: Vec<(JidKey, JobSummary)> = Vec::new();
         while let Some((key, n)) = heap.pop() {
             let same = found.last().is_some_and(|(last, _)| *last == key);
             if found.len() >= limit && !same {
@@ -293,32 +292,32 @@ impl Store {
         Ok(found)
     }
 
-    /// How many jobs there are at most: one that has entries in several segments counts in each.
+    /// Upper bound of the number of jobs: a job with entries in several segments counts in each.
     pub fn jobs_at_most(&self) -> u64 {
         let of = |segment: &Arc<Segment>| {
             with_memory(segment, |index| index.jobs_len() as u64)
-                .unwrap_or_else(|| segment.facts().map_or(0, |facts| facts.jobs))
+                .unwrap_or_else(|| segment.metadata().map_or(0, |metadata| metadata.jobs))
         };
         self.0.all_segments().iter().map(of).sum()
     }
 
-    /// Per minion, the last job that ran a function and whose return was on a bus alone: see [`Flags::UNCONFIRMED`].
+    /// Per minion, the latest job of a function whose return is known only from a bus: see [`Flags::UNCONFIRMED`].
     pub fn latest_on_bus_only(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
         self.latest_of(&format!("{BUS_ONLY}{fun}"))
     }
 
-    /// Per minion, the last job that ran a function, by the newest jid. Returns that were on a bus alone do not count.
+    /// Per minion, the latest job of a function, by jid. Returns known only from a bus do not count.
     pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
-        // What memory knows first: a segment that is sealed in between is then seen twice, and never not at all.
+        // Memory first: a segment sealed in between is then seen twice rather than missed.
         let mut fresh = Vec::new();
         for segment in self.0.all_segments() {
             with_memory(&segment, |index| {
                 fresh.extend(index.latest_of(fun).iter().map(LatestJob::from));
             });
         }
-        let there = self.0.there();
+        let is_stored = self.0.stored_seqs();
         let mut latest = self.0.with_state(|state| state.latest_of(fun))?;
-        latest.retain(|_, known| there(known.seq));
+        latest.retain(|_, known| is_stored(known.seq));
         for LatestJob { minion, seq, jid, .. } in fresh {
             let Ok(minion) = String::from_utf8(minion) else { continue };
             let job = Latest { seq, jid };
@@ -329,7 +328,7 @@ impl Store {
         Ok(latest)
     }
 
-    /// Every minion that has returned a job, sorted; or only those of which a return was not on a bus alone.
+    /// All minions with a return, sorted; with `confirmed_only`, without those known only from a bus.
     pub fn minions(&self, confirmed_only: bool) -> Result<Vec<String>, StoreError> {
         let counts = |fun: &[u8]| !(confirmed_only && fun.first() == Some(&(BUS_ONLY as u8)));
         let mut minions = Vec::new();
@@ -339,16 +338,16 @@ impl Store {
                 minions.extend(rows.map(|row| row.minion.to_vec()));
             });
         }
-        let there = self.0.there();
+        let is_stored = self.0.stored_seqs();
         let known = self.0.with_state(super::state::State::latest)?;
-        let rows = known.into_iter().filter(|row| there(row.seq) && counts(&row.fun));
+        let rows = known.into_iter().filter(|row| is_stored(row.seq) && counts(&row.fun));
         minions.extend(rows.map(|row| row.minion));
         minions.sort_unstable();
         minions.dedup();
         Ok(minions.into_iter().filter_map(|minion| String::from_utf8(minion).ok()).collect())
     }
 
-    /// Thorium's register as saved last.
+    /// The last saved register of Thorium.
     pub fn register(&self) -> Result<Option<Vec<u8>>, StoreError> {
         let segments = self.0.all_segments();
         let newest = segments
@@ -364,8 +363,8 @@ impl Store {
         stored(segment, rows, at, true).map(|entry| Some(entry.body))
     }
 
-    /// Events before `before`, the latest first, until `limit` have passed the filter or their bodies have
-    /// `bytes_max` bytes together; the one that exceeds them is the last.
+    /// Events before `before` that pass the filter, latest first, up to `limit` events or `bytes_max` bytes of tags and
+    /// bodies; the event that exceeds the bytes is the last one.
     pub fn events_before(
         &self,
         filter: &EventFilter,
@@ -382,7 +381,7 @@ impl Store {
         let mut found = Vec::new();
         let mut bytes = 0;
         while found.len() < limit && bytes <= bytes_max {
-            // Merge: the walk whose next event is the latest goes first.
+            // Merge: continue with the class whose next event is the latest.
             let mut best: Option<(SeqNo, usize)> = None;
             for (n, walk) in walks.iter_mut().enumerate() {
                 if let Some(seq) = walk.peek(&mut search)?
@@ -400,28 +399,28 @@ impl Store {
         Ok(found)
     }
 
-    /// Sums per class.
-    pub fn classes(&self) -> Result<Vec<ClassSums>, StoreError> {
+    /// Totals per class.
+    pub fn classes(&self) -> Result<Vec<ClassTotals>, StoreError> {
         let of_class = |class| {
             let segments = self.0.segments(class);
-            let parts: Vec<Sums> =
-                segments.iter().map(|segment| segment.sums()).filter(|sums| sums.entries > 0).collect();
-            let sums = parts.iter().copied().reduce(Sums::joined).unwrap_or_default();
-            ClassSums { name: self.0.classes.name(class), segments: segments.len(), sums }
+            let parts: Vec<Totals> =
+                segments.iter().map(|segment| segment.totals()).filter(|totals| totals.entries > 0).collect();
+            let totals = parts.iter().copied().reduce(Totals::joined).unwrap_or_default();
+            ClassTotals { name: self.0.classes.name(class), segments: segments.len(), totals }
         };
         Ok(self.0.classes.all().map(of_class).collect())
     }
 }
 
-/// Rows that are read from one segment at once.
+/// Rows read from a segment at a time.
 const ROWS_AT_ONCE: usize = 128;
 
-/// The rows of one segment, on their way from the greatest key down.
+/// The job summaries of one segment, by descending key.
 struct Stream {
     segment: Arc<Segment>,
-    /// Read already, the greatest key last.
-    rows: Vec<(JidKey, JobRow)>,
-    /// Everything from here on has been given out.
+    /// Rows read ahead, in ascending order.
+    rows: Vec<(JidKey, JobSummary)>,
+    /// All rows from this key on have been returned.
     below: Option<JidKey>,
 }
 
@@ -430,17 +429,17 @@ impl Stream {
         Self { segment, rows: Vec::new(), below: None }
     }
 
-    /// The greatest key that it may have below another one.
+    /// Upper bound of the keys below `below`.
     fn bound(&self, below: Option<JidKey>) -> Option<JidKey> {
-        match (self.rows.last(), self.segment.facts()) {
+        match (self.rows.last(), self.segment.metadata()) {
             (Some((key, _)), _) => Some(*key),
-            (None, Some(facts)) => facts.newest_below(below),
+            (None, Some(metadata)) => metadata.newest_below(below),
             (None, None) => Some(below.unwrap_or(JidKey(u128::MAX))),
         }
     }
 }
 
-/// Copies an entry out of its block, with or without its body.
+/// Copies an entry out of its block.
 pub(super) fn stored(
     segment: &Segment,
     rows: block::Rows<'_>,
@@ -454,7 +453,7 @@ pub(super) fn stored(
     Ok(entry)
 }
 
-/// The same of an entry whose jid is known, perhaps without its tag.
+/// Copies an entry with a known jid, without its body.
 fn without_body(rows: block::Rows<'_>, at: usize, jid: String, with_tag: bool) -> StoredEntry {
     StoredEntry {
         seq: rows.seq(at),

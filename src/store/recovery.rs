@@ -1,41 +1,42 @@
-//! What a start makes of a log that it has read through: damage is reported, the rest becomes durable.
+//! Recovery of a log at start: damage is reported, valid frames are made durable, and a torn tail is removed.
 
 use super::error::{StoreError, io_at};
 use super::frame::filler;
 use super::segment::Segment;
-use super::walk::{Stretch, Walked};
+use super::walk::{DamagedRange, Walked};
 use crate::metrics::Metrics;
 
-/// Reports and counts damage. `growing` tells whether unfinished writes are to be expected.
-pub(super) fn report_damage(segment: &Segment, walked: &Walked, growing: bool, metrics: &Metrics) {
-    // Behind the last good frame of a finished segment nothing is unfinished either.
-    let tail = walked.tail.iter().filter(|_| !growing);
-    for Stretch { offset, bytes, what, .. } in walked.damaged.iter().chain(tail) {
+/// Reports and counts damage. In a `active` log an unfinished tail is expected and not damage.
+pub(super) fn report_damage(segment: &Segment, walked: &Walked, active: bool, metrics: &Metrics) {
+    // A finished segment has no unfinished write after its last valid frame either.
+    let tail = walked.tail.iter().filter(|_| !active);
+    for DamagedRange { offset, bytes, what, .. } in walked.damaged.iter().chain(tail) {
         metrics.frames_damaged.add(1);
-        tracing::error!(path = %segment.log().path().display(), offset, bytes, what, "a damaged stretch of the log is skipped");
+        tracing::error!(path = %segment.log().path().display(), offset, bytes, what, "damaged range of a log skipped");
     }
 }
 
-/// Makes durable what a walk over the log of a segment without an index found, so that it counts as known from here on. A
-/// sync alone is not enough: if one failed before the daemon was killed, the kernel may hold pages that it takes for
-/// written. So what was not known to be synced is written again. Of a log that grows, unfinished writes are kept aside,
-/// filled with a frame that says so, or cut off at the end: they were never acknowledged.
-pub(super) fn settle(
+/// Makes the frames found in the log of a segment without an index durable.
+///
+/// Bytes not known to be synced are written again first. A sync alone is not enough: if a sync failed before the daemon was
+/// killed, the kernel may have marked the dirty pages clean. In an active log (`active`), unfinished writes are copied to a
+/// side file, then overwritten with a filler frame, or truncated at the end. They were never acknowledged.
+pub(super) fn make_durable(
     segment: &Segment,
     walked: &Walked,
-    grows: bool,
+    active: bool,
     metrics: &Metrics,
 ) -> Result<(), StoreError> {
     let (log, path) = (segment.log(), segment.log().path());
-    let file = segment.medium().open_to_write(path).map_err(io_at("open for writing", path))?;
+    let file = segment.fs().open_to_write(path).map_err(io_at("open for writing", path))?;
     let size = log.size()?;
-    log.write_again(&*file, walked.synced, walked.end.min(size))?;
-    if grows {
+    log.rewrite_range(&*file, walked.synced, walked.end.min(size))?;
+    if active {
         for unfinished in walked.unfinished.iter().chain(&walked.tail) {
             keep_and_count(segment, unfinished.offset, unfinished.end(), metrics);
         }
-        for Stretch { offset, bytes, .. } in &walked.unfinished {
-            // One that no frame can fill stays as it is, and counts again at the next start.
+        for DamagedRange { offset, bytes, .. } in &walked.unfinished {
+            // A range too short for a filler frame stays, and is counted again at the next start.
             if let Some(header) = filler(log.id(), *offset, *bytes) {
                 file.write_all_at(&header, *offset).map_err(io_at("write", path))?;
             }
@@ -47,16 +48,16 @@ pub(super) fn settle(
     file.sync_all().map_err(io_at("sync", path))
 }
 
-/// An unfinished write is kept for people to look at.
+/// Copies an unfinished write to a side file for later inspection, and counts it.
 fn keep_and_count(segment: &Segment, from: u64, to: u64, metrics: &Metrics) {
     let (path, bytes) = (segment.log().path(), to - from);
-    match segment.log().keep_copy(segment.medium(), from, to) {
+    match segment.log().copy_range(segment.fs(), from, to) {
         Ok(copy) => tracing::warn!(
-            path = %path.display(), offset = from, bytes, copy = %copy.display(), "removing an unfinished write"
+                        path = %path.display(), offset = from, bytes, copy = %copy.display(), "unfinished write removed"
         ),
-        // The copy is for people; a full disk is no reason not to start.
+        // The copy is only for diagnosis; a full disk must not prevent the start.
         Err(error) => tracing::warn!(
-            path = %path.display(), offset = from, bytes, %error, "removing an unfinished write, without a copy"
+                        path = %path.display(), offset = from, bytes, %error, "unfinished write removed without a copy"
         ),
     }
     metrics.tail_bytes_cut.add(bytes);

@@ -1,14 +1,13 @@
-//! Refilling the duplicate memory at a start.
+//! Refills the duplicate memory at start.
 //!
-//! The newest entries of all classes together are read again, up to the window of the memory or [`DEDUPE_REFILL_BYTES`], and judged in the order of their
-//! sequence numbers, as if they had just come: what the memory knows then does not depend on the class that an entry is in.
-//! Blocks are chosen by what the indexes say of them, newest first, so that a start reads no other block, and no index of a
-//! segment that is older than the window.
+//! Reads the newest entries of all classes, up to the window of the memory or [`DEDUPE_REFILL_BYTES`], and replays them in the
+//! order of their sequence numbers. The result is independent of the classes of the entries. Blocks are selected from the
+//! indexes, newest first, so that no other block is read, and no index of a segment older than the window.
 //!
 //! # Invariant
 //!
-//! Nothing here stops a start. A block that cannot be read is skipped, counted and named: what is lost is only that copies
-//! of its entries are not recognised.
+//! An error here does not prevent the start. An unreadable block is logged, counted and skipped; the only consequence is
+//! that duplicates of its entries are not detected.
 
 use std::sync::Arc;
 
@@ -21,33 +20,33 @@ use super::log::BlockMeta;
 use super::segment::Segment;
 use crate::clock::Micros;
 use crate::limits::DEDUPE_REFILL_BYTES;
-use crate::model::{Entry, Flags, Kind, Prints, SeqNo, Source};
-use crate::wire::salt_event::prints_of;
+use crate::model::{Entry, Fingerprints, Flags, Kind, SeqNo, Source};
+use crate::wire::salt_event::fingerprints_of;
 
-/// A block that is to be read again.
+/// A block selected for replay.
 struct Chosen {
     segment: Arc<Segment>,
     number: u32,
     meta: BlockMeta,
 }
 
-/// What [`Dedupe::judge`] wants to know of an entry.
+/// The fields of an entry that [`Dedupe::check`] needs.
 struct Recent {
     seq: SeqNo,
     kind: Kind,
     source: Source,
     flags: Flags,
     at: Micros,
-    prints: Prints,
+    fingerprints: Fingerprints,
 }
 
-/// Lets the duplicate memory and the classifier see the newest `window` entries.
+/// Replays the newest `window` entries into the duplicate memory and the classifier.
 pub(super) fn refill(shared: &Shared, window: usize, dedupe: &mut Dedupe, classifier: &mut Classifier) {
     let mut recent = Vec::new();
     for Chosen { segment, number, meta } in newest_blocks(shared, window).into_iter().rev() {
         let read = match shared.block(&segment, number) {
             Ok(Some(view)) => take(view.rows(), classifier, &mut recent),
-            // Counted and named where the damage was found.
+            // Logged and counted by `block`.
             Ok(None) => Ok(()),
             Err(error) => Err(error.to_string()),
         };
@@ -55,13 +54,13 @@ pub(super) fn refill(shared: &Shared, window: usize, dedupe: &mut Dedupe, classi
             skipped(shared, &segment, meta.offset, &error);
         }
     }
-    // Blocks of several classes overlap.
+    // Blocks of different classes overlap.
     recent.sort_unstable_by_key(|recent| recent.seq);
     let surplus = recent.len().saturating_sub(window);
-    for Recent { kind, source, flags, at, prints, .. } in recent.into_iter().skip(surplus) {
+    for Recent { kind, source, flags, at, fingerprints, .. } in recent.into_iter().skip(surplus) {
         let (jid, minion, fun, retcode) = ("", "", "", 0);
         let entry = Entry { kind, source, flags, at, tag: b"", jid, minion, fun, retcode, body: b"" };
-        dedupe.judge(&entry, prints);
+        dedupe.check(&entry, fingerprints);
         dedupe.keep_all();
     }
 }
@@ -73,7 +72,7 @@ fn take(rows: Rows<'_>, classifier: &mut Classifier, to: &mut Vec<Recent>) -> Re
         let (retcode, body) = (rows.retcode(n), rows.body(n)?);
         let entry = Entry { kind, source, flags, at, tag: &tag, jid: &jid, minion, fun, retcode, body };
         classifier.class_of(&entry);
-        to.push(Recent { seq: rows.seq(n), kind, source, flags, at, prints: prints_of(&entry) });
+        to.push(Recent { seq: rows.seq(n), kind, source, flags, at, fingerprints: fingerprints_of(&entry) });
     }
     Ok(())
 }
@@ -81,15 +80,15 @@ fn take(rows: Rows<'_>, classifier: &mut Classifier, to: &mut Vec<Recent>) -> Re
 fn skipped(shared: &Shared, segment: &Segment, offset: u64, error: &str) {
     shared.metrics.blocks_unread_at_start.add(1);
     let path = segment.log().path().display();
-    tracing::error!(%path, offset, error, "cannot read a block at start; copies of its entries will not be recognised");
+    tracing::error!(%path, offset, error, "cannot read a block at start, duplicates of its entries are not detected");
 }
 
-/// The blocks with the newest `window` entries of all classes. Blocks of several classes overlap: those with `window` entries come
-/// first, then all others that reach as far. Fewer if they are larger than [`DEDUPE_REFILL_BYTES`].
+/// The blocks with the newest `window` entries of all classes, limited to [`DEDUPE_REFILL_BYTES`]. Blocks of different
+/// classes overlap: after those with `window` entries come all others with entries as new.
 fn newest_blocks(shared: &Shared, window: usize) -> Vec<Chosen> {
     let mut walks: Vec<Walk> = shared.classes.all().map(|class| Walk::new(shared.segments(class))).collect();
     let (mut chosen, mut entries, mut bytes) = (Vec::new(), 0, 0);
-    // No entry of the window is older.
+    // A lower bound of the sequence numbers in the window.
     let mut oldest = SeqNo(u64::MAX);
     loop {
         let newest = walks.iter_mut().filter(|walk| walk.newest.is_some()).max_by_key(|walk| walk.newest);
@@ -113,13 +112,13 @@ fn newest_blocks(shared: &Shared, window: usize) -> Vec<Chosen> {
     chosen
 }
 
-/// A walk over the blocks of a class from its end to its beginning.
+/// A walk over the blocks of a class, newest first.
 struct Walk {
-    /// Those whose blocks are not known yet, the newest last.
+    /// Segments not visited yet, oldest first.
     segments: Vec<Arc<Segment>>,
-    /// The segment whose blocks are walked over, and those that are left, the newest last.
+    /// The current segment and its remaining blocks, oldest first.
     current: Option<(Arc<Segment>, Vec<BlockMeta>)>,
-    /// No entry that is left has a greater number; `None` at the end.
+    /// Upper bound of the remaining sequence numbers; `None` at the end.
     newest: Option<SeqNo>,
 }
 
@@ -132,14 +131,14 @@ impl Walk {
 
     fn look(&mut self) {
         let in_block = self.current.as_ref().and_then(|(_, blocks)| Some(blocks.last()?.last_seq));
-        self.newest = in_block.or_else(|| Some(self.segments.last()?.sums().last_seq));
+        self.newest = in_block.or_else(|| Some(self.segments.last()?.totals().last_seq));
     }
 
-    /// The next block; none if it only found out which blocks the next segment has.
+    /// The next block; `None` if the step only loaded the blocks of the next segment.
     fn step(&mut self, shared: &Shared) -> Result<Option<Chosen>, (Arc<Segment>, StoreError)> {
         let next = match &mut self.current {
             Some((segment, blocks)) if !blocks.is_empty() => {
-                let number = u32::try_from(blocks.len() - 1).expect("the blocks of a segment have numbers");
+                let number = u32::try_from(blocks.len() - 1).expect("block numbers are 32 bits");
                 Ok(blocks.pop().map(|meta| Chosen { segment: segment.clone(), number, meta }))
             }
             _ => match self.segments.pop() {
@@ -151,7 +150,7 @@ impl Walk {
         next
     }
 
-    /// Asks the index of a segment which blocks it has.
+    /// Loads the blocks of a segment from its index.
     fn open(&mut self, shared: &Shared, segment: &Arc<Segment>) -> Result<(), StoreError> {
         let blocks = shared.ready(segment)?.blocks().map_or(Vec::new(), |blocks| blocks.metas().to_vec());
         self.current = Some((segment.clone(), blocks));

@@ -1,22 +1,21 @@
-//! Retention: whole finished segments go, the oldest first, when a bound of their class is exceeded.
+//! Retention: drops whole finished segments, oldest first, when a limit of their class is exceeded.
 //!
-//! How one goes is in `dropping`. If one cannot go, the newer ones of its class wait.
+//! `segment_drop` describes how. If a segment cannot be dropped, newer ones of its class wait.
 //!
-//! # Which, and when
+//! # Criteria
 //!
-//! - age: its newest entry came in longer ago than the class keeps, so every entry is kept at least so long. The time is that of
-//!   the age clock (see `age_clock`), which does not follow a wall clock that was set ahead. Where the segments of a class
-//!   show that an entry's time is wrong, it does not count (see `extent`)
-//! - bytes, entries: the class as a whole, the growing segment included, has more
-//! - space: the disk is nearly full (see `guard`). The classes are given up in the order of the configuration's list, each
-//!   from its oldest segment on; `events` and then `jobs` stand at its end unless the list has them elsewhere.
+//! - age: the newest entry is older than the class keeps, by the age clock (see `age_clock`), which does not follow a wall
+//!   clock that was set ahead. An arrival time that the segments of a class prove wrong is ignored (see `segment_usage`)
+//! - bytes, entries: the class as a whole, including the active segment, exceeds its limit
+//! - space: the disk is nearly full (see `free_space`). Classes are emptied in the order of the configured list, each from
+//!   its oldest segment; `events` and then `jobs` come last unless the list places them elsewhere
 //!
-//! The growing segment never goes, nor the one with Thorium's register as saved last. A segment with entries of a held
-//! job stays, whole, and is counted. A job with
-//! entries in several segments stays visible with what is left of it until the last of them goes.
+//! Never dropped: the active segment, the segment with the last saved register of Thorium, and a segment with entries of a
+//! held job, which stays whole and is reported. A job with entries in several segments remains visible until the last of
+//! them is dropped.
 //!
-//! Salt's word, `keep_jobs_seconds`, comes with each `clean_old_jobs`. Two masters may share a store and say different
-//! things: the longer time counts, until nobody has said it for an hour.
+//! Each `clean_old_jobs` of Salt carries `keep_jobs_seconds`. Two masters that share a store may send different values:
+//! the longest applies until it has not been sent for an hour.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -24,35 +23,35 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::class::Class;
-use super::dropping::left_in_trash;
 use super::error::StoreError;
-use super::extent::{Extent, arrivals};
-use super::guard::Room;
+use super::free_space::SpaceLevel;
 use super::hold::Hold;
 use super::segment::Segment;
+use super::segment_drop::left_in_trash;
+use super::segment_usage::{SegmentUsage, arrivals};
 use super::{Shared, Store};
 use crate::clock::{Micros, micros};
 use crate::limits::{
-    CLOCK_STEP, GUARD_LOOK, GUARD_LOOK_IDLE, RETENTION_ROUND, SALT_WORD_LASTS, SEGMENT_AGE_MAX,
+    CLOCK_STEP, GUARD_POLL, GUARD_POLL_IDLE, RETENTION_ROUND, SALT_KEEP_TTL, SEGMENT_AGE_MAX,
     SEGMENT_AGE_MIN, SEGMENT_BYTES_MIN, SEGMENT_ENTRIES_MIN, SEGMENTS_PER_BOUND,
 };
 use crate::model::{Age, JidKey, Keep, SeqNo};
 
-/// Why a segment goes.
+/// Why a segment is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// All its entries are older than the class keeps.
     Age,
-    /// The class has more bytes.
+    /// The class exceeds its limit of bytes.
     Bytes,
-    /// The class has more entries.
+    /// The class exceeds its limit of entries.
     Entries,
     /// The disk is nearly full.
     Space,
 }
 
 impl Reason {
-    /// The word that `store prune` shows.
+    /// The name shown by `store prune`.
     pub fn name(self) -> &'static str {
         match self {
             Reason::Age => "age",
@@ -63,75 +62,75 @@ impl Reason {
     }
 }
 
-/// What became of a segment that was to go.
+/// The outcome of a planned drop.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate {
-    /// It would go.
-    Goes,
-    /// It is gone.
-    Gone,
-    /// It stays: this many held jobs have entries in it.
+pub enum DropOutcome {
+    /// Planned.
+    Planned,
+    /// Dropped.
+    Dropped,
+    /// Kept: it has entries of this many held jobs.
     Held(usize),
-    /// It stays: Thorium's register lies in it as saved last.
+    /// Kept: it has the last saved register of Thorium.
     Register,
-    /// It stays for now: somebody works on it.
+    /// Kept for now: another thread works on it.
     Busy,
-    /// It stays, because of an error.
+    /// Kept because of an error.
     Failed(String),
 }
 
-/// A segment that was to go.
+/// A planned drop of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Going {
+pub struct PlannedDrop {
     /// The class's name.
     pub class: Arc<str>,
-    /// The segment.
+    /// First sequence number of the segment.
     pub segment: SeqNo,
-    /// What it has.
-    pub extent: Extent,
-    /// Why it was to go.
+    /// Its entries and bytes.
+    pub segment_usage: SegmentUsage,
+    /// Why it is dropped.
     pub reason: Reason,
-    /// What became of it.
-    pub fate: Fate,
+    /// The outcome.
+    pub outcome: DropOutcome,
 }
 
-impl Going {
-    /// It should be gone and is not: newer ones of its class wait.
-    fn stands_in_the_way(&self) -> bool {
-        matches!(self.fate, Fate::Busy | Fate::Failed(_))
+impl PlannedDrop {
+    /// Whether newer segments of the class must wait because this drop did not succeed.
+    fn blocks_newer(&self) -> bool {
+        matches!(self.outcome, DropOutcome::Busy | DropOutcome::Failed(_))
     }
 }
 
-/// What the rounds share.
+/// State shared by the retention rounds.
 #[derive(Debug, Default)]
 pub(super) struct Retention {
-    /// Held during a round: there is one at a time.
+    /// Held during a round: rounds are serialized.
     round: Mutex<()>,
-    wish: Mutex<Wish>,
-    woken: Condvar,
-    /// Salt's word in seconds, and when it was said last by the monotonic clock.
+    signals: Mutex<Signals>,
+    wakeup: Condvar,
+    /// The `keep_jobs_seconds` in effect, and when it was last received by the monotonic clock.
     salt: Mutex<Option<(u64, Duration)>>,
 }
 
 #[derive(Debug, Default)]
-struct Wish {
+struct Signals {
     round: bool,
     stop: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Woken {
-    ByTime,
-    ByNudge,
-    ToEnd,
+enum Wakeup {
+    Timeout,
+    RoundRequested,
+    Stop,
 }
 
-/// When a growing segment of a class is finished.
+/// Limits at which an active segment is finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentBounds {
     pub(super) bytes: u64,
     pub(super) entries: u64,
-    /// Microseconds since its earliest entry came in.
+    /// Microseconds since the creation of its log.
     pub(super) age: Option<i64>,
 }
 
@@ -140,55 +139,55 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Retention {
-    /// Takes Salt's word: keep jobs for so many seconds, for ever if there are none.
-    pub(super) fn salt_says(&self, seconds: u64, now: Duration) {
+    /// Applies `keep_jobs_seconds`; 0 means forever.
+    pub(super) fn set_salt_keep(&self, seconds: u64, now: Duration) {
         let seconds = if seconds == 0 { u64::MAX } else { seconds };
         let mut salt = lock(&self.salt);
-        let stands =
-            salt.is_some_and(|(known, at)| known > seconds && now.saturating_sub(at) < SALT_WORD_LASTS);
-        if !stands {
+        let longer_in_effect =
+            salt.is_some_and(|(known, at)| known > seconds && now.saturating_sub(at) < SALT_KEEP_TTL);
+        if !longer_in_effect {
             *salt = Some((seconds, now));
         }
     }
 
-    /// How long Salt wants its jobs kept; `None` while it says nothing, or for ever.
+    /// How long Salt keeps jobs; `None` if unknown or forever.
     pub(super) fn salt_age(&self) -> Option<Duration> {
         (*lock(&self.salt)).map(|(seconds, _)| seconds).filter(|&s| s != u64::MAX).map(Duration::from_secs)
     }
 
-    /// Has Salt said how long it wants its jobs kept, since the start?
-    pub(super) fn salt_has_said(&self) -> bool {
+    /// Whether Salt has sent `keep_jobs_seconds` since the start.
+    pub(super) fn knows_salt_keep(&self) -> bool {
         lock(&self.salt).is_some()
     }
 
-    /// Asks for a round now.
-    pub(super) fn nudge(&self) {
-        lock(&self.wish).round = true;
-        self.woken.notify_all();
+    /// Requests a round now.
+    pub(super) fn request_round(&self) {
+        lock(&self.signals).round = true;
+        self.wakeup.notify_all();
     }
 
-    /// Lets the retainer end.
+    /// Ends the retainer.
     pub(super) fn stop(&self) {
-        lock(&self.wish).stop = true;
-        self.woken.notify_all();
+        lock(&self.signals).stop = true;
+        self.wakeup.notify_all();
     }
 
-    /// Is the retainer to end?
+    /// Whether the retainer is to end.
     pub(super) fn is_stopping(&self) -> bool {
-        lock(&self.wish).stop
+        lock(&self.signals).stop
     }
 
-    /// Waits for `pause`, or less if there is something to do.
-    fn wait(&self, pause: Duration) -> Woken {
-        let wish = lock(&self.wish);
-        let idle = |wish: &mut Wish| !wish.round && !wish.stop;
-        let (mut wish, _) =
-            self.woken.wait_timeout_while(wish, pause, idle).unwrap_or_else(PoisonError::into_inner);
-        let nudged = std::mem::take(&mut wish.round);
-        match wish.stop {
-            true => Woken::ToEnd,
-            false if nudged => Woken::ByNudge,
-            false => Woken::ByTime,
+    /// Waits for at most `pause`, or until a round or the end is requested.
+    fn wait(&self, pause: Duration) -> Wakeup {
+        let signals = lock(&self.signals);
+        let idle = |signals: &mut Signals| !signals.round && !signals.stop;
+        let (mut signals, _) =
+            self.wakeup.wait_timeout_while(signals, pause, idle).unwrap_or_else(PoisonError::into_inner);
+        let requested = std::mem::take(&mut signals.round);
+        match signals.stop {
+            true => Wakeup::Stop,
+            false if requested => Wakeup::RoundRequested,
+            false => Wakeup::Timeout,
         }
     }
 }
@@ -199,7 +198,7 @@ pub struct Retainer {
 }
 
 impl Retainer {
-    /// Lets go of what has to go, every few seconds and when asked, until the sealer has ended.
+    /// Runs rounds periodically and on request until the sealer has ended.
     pub fn run(self) {
         let shared = self.shared;
         {
@@ -211,18 +210,18 @@ impl Retainer {
             let due_in = |last: Duration| {
                 RETENTION_ROUND.saturating_sub(shared.clock.monotonic().saturating_sub(last))
             };
-            let look = if shared.guard.room() == Room::Ample { GUARD_LOOK_IDLE } else { GUARD_LOOK };
-            let woken = shared.retention.wait(due_in(last).min(look));
-            if woken == Woken::ToEnd {
+            let look = if shared.guard.room() == SpaceLevel::Ample { GUARD_POLL_IDLE } else { GUARD_POLL };
+            let wakeup = shared.retention.wait(due_in(last).min(look));
+            if wakeup == Wakeup::Stop {
                 shared.age_clock().close();
                 return;
             }
-            if woken == Woken::ByNudge || due_in(last).is_zero() {
+            if wakeup == Wakeup::RoundRequested || due_in(last).is_zero() {
                 shared.round();
                 last = shared.clock.monotonic();
-            } else if shared.guard.look().room != Room::Ample {
+            } else if shared.guard.check().room != SpaceLevel::Ample {
                 let _one = lock(&shared.retention.round);
-                let gone = shared.make_room();
+                let gone = shared.free_disk_space();
                 shared.report(&gone);
             }
         }
@@ -230,7 +229,7 @@ impl Retainer {
 }
 
 impl Shared {
-    /// How long a class keeps its entries at the moment.
+    /// How long a class currently keeps its entries; `None` for forever.
     pub(super) fn age_of(&self, keep: Keep) -> Option<Duration> {
         match keep.age {
             Age::Forever => None,
@@ -239,8 +238,8 @@ impl Shared {
         }
     }
 
-    /// When a growing segment of that class is finished: small enough that letting go of one at a time comes close to
-    /// the bounds.
+    /// Limits of an active segment of the class: a fraction of the class's limits, so that dropping whole segments follows
+    /// these closely.
     pub(super) fn segment_bounds(&self, class: Class, limits: &super::Limits) -> SegmentBounds {
         let keep = self.classes.keep(class);
         let part = |bound: Option<u64>, least: u64, most: u64| {
@@ -257,23 +256,23 @@ impl Shared {
         }
     }
 
-    /// Has a growing segment, whose log ends at `end`, reached its bounds?
+    /// Whether an active segment with a log of `end` bytes has reached its limits.
     pub(super) fn is_full(&self, segment: &Segment, end: u64, limits: &super::Limits) -> bool {
         let bounds = self.segment_bounds(segment.class, limits);
-        let entries = segment.sums().entries;
+        let entries = segment.totals().entries;
         if entries == 0 {
             return false;
         }
-        // Not the age of an entry: one that comes out of a spool may be days old.
+        // The age of the log, not of its entries: an entry from a spool may be days old.
         let age = self.clock.now().0.saturating_sub(segment.log().created().0);
-        // The clock was set back: by its new time the segment would age late.
+        // The clock was set back: without this check, the segment would be finished late.
         let of_the_future = age < -micros(CLOCK_STEP);
         let aged = bounds.age.is_some_and(|most| age >= most || of_the_future);
         end >= bounds.bytes || entries >= bounds.entries || aged
     }
 
-    /// One round over all classes. What went, or failed to.
-    pub(super) fn round(&self) -> Vec<Going> {
+    /// Runs one round over all classes; returns the drops, including the failed ones.
+    pub(super) fn round(&self) -> Vec<PlannedDrop> {
         self.sample_rates();
         let _one = lock(&self.retention.round);
         self.clear_trash(&left_in_trash(&self.dir));
@@ -282,32 +281,32 @@ impl Shared {
         for class in self.classes.all() {
             match self.plan(class, self.classes.keep(class), now) {
                 Ok(plan) => all.extend(self.carry_out(plan)),
-                Err(error) => tracing::error!(%error, "could not tell what has to go"),
+                Err(error) => tracing::error!(%error, "cannot plan retention of a class"),
             }
         }
-        all.extend(self.make_room());
+        all.extend(self.free_disk_space());
         self.report(&all);
         all
     }
 
-    /// What exceeds bounds, the oldest first.
+    /// Segments of a class that exceed its limits, oldest first.
     pub(super) fn plan(
         &self,
         class: Class,
         keep: Keep,
         now: Micros,
-    ) -> Result<Vec<(Arc<Segment>, Going)>, StoreError> {
-        let mut extents = Vec::new();
+    ) -> Result<Vec<(Arc<Segment>, PlannedDrop)>, StoreError> {
+        let mut usages = Vec::new();
         for segment in self.segments(class) {
-            let extent = segment.whole_extent();
-            extents.push((segment, extent));
+            let segment_usage = segment.usage();
+            usages.push((segment, segment_usage));
         }
         let oldest = self.age_of(keep).map(|age| now.0.saturating_sub(micros(age)));
-        let mut bytes: u64 = extents.iter().map(|(_, extent)| extent.disk_bytes).sum();
-        let mut entries: u64 = extents.iter().map(|(_, extent)| extent.entries).sum();
-        let newest = arrivals(&extents, now);
+        let mut bytes: u64 = usages.iter().map(|(_, segment_usage)| segment_usage.disk_bytes).sum();
+        let mut entries: u64 = usages.iter().map(|(_, segment_usage)| segment_usage.entries).sum();
+        let newest = arrivals(&usages, now);
         let mut plan = Vec::new();
-        for ((segment, extent), newest) in extents.into_iter().zip(newest) {
+        for ((segment, segment_usage), newest) in usages.into_iter().zip(newest) {
             if !segment.is_finished() {
                 continue;
             }
@@ -320,100 +319,100 @@ impl Shared {
             } else {
                 continue;
             };
-            let planned = self.going(segment, extent, reason)?;
-            // What is held stays, and so the next ones have to make up for it.
-            if planned.1.fate == Fate::Goes {
-                bytes = bytes.saturating_sub(extent.disk_bytes);
-                entries = entries.saturating_sub(extent.entries);
+            let planned = self.plan_drop(segment, segment_usage, reason)?;
+            // A held segment stays, so newer ones must make up for it.
+            if planned.1.outcome == DropOutcome::Planned {
+                bytes = bytes.saturating_sub(segment_usage.disk_bytes);
+                entries = entries.saturating_sub(segment_usage.entries);
             }
             plan.push(planned);
         }
         Ok(plan)
     }
 
-    fn going(
+    fn plan_drop(
         &self,
         segment: Arc<Segment>,
-        extent: Extent,
+        segment_usage: SegmentUsage,
         reason: Reason,
-    ) -> Result<(Arc<Segment>, Going), StoreError> {
+    ) -> Result<(Arc<Segment>, PlannedDrop), StoreError> {
         let held = self.held_in(&segment)?;
-        let fate = if held > 0 {
-            Fate::Held(held)
+        let outcome = if held > 0 {
+            DropOutcome::Held(held)
         } else if self.has_newest_register(&segment) {
-            Fate::Register
+            DropOutcome::Register
         } else {
-            Fate::Goes
+            DropOutcome::Planned
         };
         let class = segment.class_name.clone();
-        let going = Going { class, segment: segment.first_seq, extent, reason, fate };
-        Ok((segment, going))
+        let planned = PlannedDrop { class, segment: segment.first_seq, segment_usage, reason, outcome };
+        Ok((segment, planned))
     }
 
-    /// Carries out the plan for one class.
-    fn carry_out(&self, plan: Vec<(Arc<Segment>, Going)>) -> Vec<Going> {
-        let mut done: Vec<Going> = Vec::new();
+    /// Carries out the plan of one class.
+    fn carry_out(&self, plan: Vec<(Arc<Segment>, PlannedDrop)>) -> Vec<PlannedDrop> {
+        let mut done: Vec<PlannedDrop> = Vec::new();
         let mut trash = Vec::new();
-        for (segment, mut going) in plan {
-            if done.last().is_some_and(Going::stands_in_the_way) {
+        for (segment, mut planned) in plan {
+            if done.last().is_some_and(PlannedDrop::blocks_newer) {
                 break;
             }
-            if going.fate == Fate::Goes {
-                going.fate = match self.drop_segment(&segment) {
+            if planned.outcome == DropOutcome::Planned {
+                planned.outcome = match self.drop_segment(&segment) {
                     Ok(Some(dropped)) => {
                         trash.push(dropped);
-                        Fate::Gone
+                        DropOutcome::Dropped
                     }
-                    Ok(None) => Fate::Busy,
-                    Err(error) => Fate::Failed(error.to_string()),
+                    Ok(None) => DropOutcome::Busy,
+                    Err(error) => DropOutcome::Failed(error.to_string()),
                 };
             }
-            done.push(going);
+            done.push(planned);
         }
         self.clear_trash(&trash);
         done
     }
 
-    /// Asks the guard after a commit; the retainer, which may be asleep, hears of it if there is little room.
-    pub(super) fn look_for_room(&self) {
+    /// Checks the free space after a commit and wakes the retainer when it becomes short.
+    pub(super) fn check_free_space(&self) {
         let before = self.guard.room();
-        if self.guard.look_in_time() != Room::Ample && before == Room::Ample {
-            self.retention.nudge();
+        if self.guard.check_if_due() != SpaceLevel::Ample && before == SpaceLevel::Ample {
+            self.retention.request_round();
         }
     }
 
-    /// While the disk is nearly full: segments go in the order in which the classes are given up.
-    fn make_room(&self) -> Vec<Going> {
-        let mut done: Vec<Going> = Vec::new();
-        let look = self.guard.look();
-        if look.room == Room::Ample {
+    /// Drops segments while the disk is nearly full, in the configured order of classes.
+    fn free_disk_space(&self) -> Vec<PlannedDrop> {
+        let mut done: Vec<PlannedDrop> = Vec::new();
+        let status = self.guard.check();
+        if status.room == SpaceLevel::Ample {
             return done;
         }
-        // A file system may show what became free a moment later; that is no reason to give up more.
-        let mut expected = look.free;
-        for class in self.classes.given_up() {
+        // File systems may report freed space late; do not drop more because of that.
+        let mut expected = status.free;
+        for class in self.classes.drop_order() {
             for segment in self.segments(class) {
                 if !segment.is_finished() {
                     continue;
                 }
-                let extent = segment.whole_extent();
-                // Nobody here keeps the segment: its open file would keep its bytes on the disk.
-                let went = match self.going(segment, extent, Reason::Space) {
+                let segment_usage = segment.usage();
+                // Pass on the only reference: an open file would keep its bytes allocated.
+                let drops = match self.plan_drop(segment, segment_usage, Reason::Space) {
                     Ok(planned) => self.carry_out(vec![planned]),
                     Err(error) => {
-                        tracing::error!(%error, "could not tell whether a segment may go");
+                        tracing::error!(%error, "cannot check whether a segment is held");
                         continue;
                     }
                 };
-                if went.iter().any(|going| going.fate == Fate::Gone) {
-                    expected = expected.saturating_add(extent.disk_bytes);
+                if drops.iter().any(|planned| planned.outcome == DropOutcome::Dropped) {
+                    expected = expected.saturating_add(segment_usage.disk_bytes);
                 }
-                let stuck = went.iter().any(Going::stands_in_the_way);
-                done.extend(went);
+                let stuck = drops.iter().any(PlannedDrop::blocks_newer);
+                done.extend(drops);
                 if stuck {
                     break;
                 }
-                if self.guard.look().free.max(expected) >= look.low {
+                if self.guard.check().free.max(expected) >= status.low {
                     return done;
                 }
             }
@@ -421,13 +420,13 @@ impl Shared {
         done
     }
 
-    /// Does Thorium's register lie in it as saved last? Without it an older one would be taken for the last.
+    /// Whether the segment has the last saved register of Thorium. Without it an older one would appear to be the last.
     fn has_newest_register(&self, segment: &Segment) -> bool {
         let newest = || self.all_segments().iter().filter_map(|segment| segment.register()).max();
         segment.register().is_some_and(|register| Some(register) == newest())
     }
 
-    /// How many held jobs have entries in it.
+    /// The number of held jobs with entries in the segment.
     fn held_in(&self, segment: &Arc<Segment>) -> Result<usize, StoreError> {
         let mut held = 0;
         for (key, jid) in self.holds.jids() {
@@ -436,108 +435,112 @@ impl Shared {
         Ok(held)
     }
 
-    fn report(&self, all: &[Going]) {
+    fn report(&self, all: &[PlannedDrop]) {
         let metrics = &self.metrics;
         let mut dropped: HashMap<(Arc<str>, &str), (u64, u64, u64)> = HashMap::new();
-        for going in all {
-            match &going.fate {
-                Fate::Gone => {
+        for planned in all {
+            match &planned.outcome {
+                DropOutcome::Dropped => {
                     metrics.segments_dropped.add(1);
-                    metrics.entries_dropped.add(going.extent.entries);
-                    let sums = dropped.entry((going.class.clone(), going.reason.name())).or_default();
-                    *sums = (sums.0 + 1, sums.1 + going.extent.entries, sums.2 + going.extent.disk_bytes);
+                    metrics.entries_dropped.add(planned.segment_usage.entries);
+                    let totals = dropped.entry((planned.class.clone(), planned.reason.name())).or_default();
+                    *totals = (
+                        totals.0 + 1,
+                        totals.1 + planned.segment_usage.entries,
+                        totals.2 + planned.segment_usage.disk_bytes,
+                    );
                 }
-                Fate::Failed(error) => {
+                DropOutcome::Failed(error) => {
                     metrics.drops_failed.add(1);
-                    tracing::error!(class = %going.class, segment = going.segment.0, %error, "a segment could not go");
+                    tracing::error!(class = %planned.class, segment = planned.segment.0, %error, "cannot drop a segment");
                 }
-                Fate::Goes | Fate::Held(_) | Fate::Register | Fate::Busy => {}
+                DropOutcome::Planned | DropOutcome::Held(_) | DropOutcome::Register | DropOutcome::Busy => {}
             }
         }
         for ((class, reason), (segments, entries, bytes)) in dropped {
-            tracing::info!(%class, reason, segments, entries, bytes, "retention");
+            tracing::info!(%class, reason, segments, entries, bytes, "segments dropped");
         }
     }
 }
 
-/// What `prune` is asked for.
+/// Options of `store prune`.
 #[derive(Debug, Clone, Default)]
-pub struct PruneWish {
+pub struct PruneOptions {
     /// This class only.
     pub class: Option<String>,
-    /// These bounds instead of the class's own.
+    /// Limits to apply instead of the class's own.
     pub keep: Option<Keep>,
-    /// Only say what would go.
+    /// Plan only.
     pub dry_run: bool,
 }
 
 impl Store {
-    /// Takes Salt's word on how long jobs are kept (0: for ever), if it says so, and asks for a round.
-    pub fn salt_says(&self, keep_jobs_seconds: Option<u64>) {
+    /// Applies Salt's `keep_jobs_seconds` (0: forever), if given, and requests a round.
+    pub fn set_salt_keep(&self, keep_jobs_seconds: Option<u64>) {
         if let Some(seconds) = keep_jobs_seconds {
-            self.0.retention.salt_says(seconds, self.0.clock.monotonic());
+            self.0.retention.set_salt_keep(seconds, self.0.clock.monotonic());
         }
-        self.0.retention.nudge();
+        self.0.retention.request_round();
     }
 
-    /// Lets go of what exceeds bounds, now, or says what would go, by the wall clock. Fails if there is no such class. If
-    /// the configured bounds of all classes are meant, the wall clock is confirmed (see `age_clock`).
-    pub fn prune(&self, wish: &PruneWish) -> Result<Vec<Going>, StoreError> {
+    /// Drops the segments that exceed their limits by the wall clock, or only plans it. Fails if the class does not exist.
+    /// A real run with the configured limits of all classes confirms the wall clock (see `age_clock`).
+    pub fn prune(&self, options: &PruneOptions) -> Result<Vec<PlannedDrop>, StoreError> {
         let shared = &self.0;
-        let classes: Vec<Class> = match &wish.class {
+        let classes: Vec<Class> = match &options.class {
             Some(name) => vec![shared.classes.find(name).ok_or_else(|| {
                 let known: Vec<_> = shared.classes.all().map(|class| shared.classes.name(class)).collect();
-                StoreError::Refused(format!("there is no class {name:?}; there are {}", known.join(", ")))
+                StoreError::Refused(format!("class {name:?} does not exist; classes: {}", known.join(", ")))
             })?],
             None => shared.classes.all().collect(),
         };
         let _one = lock(&shared.retention.round);
-        if !wish.dry_run {
+        if !options.dry_run {
             shared.clear_trash(&left_in_trash(&shared.dir));
         }
-        // Whoever asks for this knows what time it is.
+        // The administrator vouches for the wall clock.
         let now = shared.clock.now();
-        if !wish.dry_run && wish.class.is_none() && wish.keep.is_none() {
+        if !options.dry_run && options.class.is_none() && options.keep.is_none() {
             shared.age_clock().confirm();
         }
         let mut all = Vec::new();
         for class in classes {
-            let plan = shared.plan(class, wish.keep.unwrap_or_else(|| shared.classes.keep(class)), now)?;
-            if wish.dry_run {
-                all.extend(plan.into_iter().map(|(_, going)| going));
+            let plan = shared.plan(class, options.keep.unwrap_or_else(|| shared.classes.keep(class)), now)?;
+            if options.dry_run {
+                all.extend(plan.into_iter().map(|(_, planned)| planned));
             } else {
                 all.extend(shared.carry_out(plan));
             }
         }
-        if !wish.dry_run {
+        if !options.dry_run {
             shared.report(&all);
-            shared.guard.look();
+            shared.guard.check();
         }
         Ok(all)
     }
 
-    /// Holds a job: its entries stay. Durable when it returns.
+    /// Exempts a job from retention. Durable on return.
     pub fn hold(&self, jid: &str, reason: &str) -> Result<Hold, StoreError> {
-        // Not in the middle of a round, which may have decided about the job's segments.
+        // Wait for the end of a round, which may have decided about the job's segments.
         let _one = lock(&self.0.retention.round);
         self.0.holds.hold(jid, reason, self.0.clock.now())
     }
 
-    /// Lets go of a job; false if it was not held. Durable when it returns.
+    /// Ends the hold of a job; false if it was not held. Durable on return.
     pub fn release(&self, jid: &str) -> Result<bool, StoreError> {
         self.0.holds.release(jid)
     }
 
-    /// The jobs that are held.
+    /// All held jobs.
     pub fn holds(&self) -> Vec<Hold> {
         self.0.holds.all()
     }
 }
 
 impl Shared {
-    /// Does a segment have entries of this job?
+    /// Whether a segment has entries of the job.
     fn has_entries_of(&self, segment: &Arc<Segment>, key: JidKey, jid: &str) -> Result<bool, StoreError> {
-        if segment.facts().is_some_and(|facts| !facts.may_hold(key)) {
+        if segment.metadata().is_some_and(|metadata| !metadata.may_hold(key)) {
             return Ok(false);
         }
         for place in self.ask(segment, |index| index.places(key), |index| index.places(key))? {
@@ -551,7 +554,7 @@ impl Shared {
         Ok(false)
     }
 
-    /// Entries written to a class since the start.
+    /// Adds to the count of entries written to a class since the start.
     pub(super) fn count_written(&self, class: Class, entries: u64) {
         if let Some(written) = self.written.get(class.index()) {
             written.fetch_add(entries, Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! Classes, retention, holds and the guard, over a whole store.
+//! Classes, retention, holds and the free space guard, on a whole store.
 
-use super::guard::Room;
-use super::medium::{Disk, Medium, MediumFile, Space};
-use super::retention::{Fate, Going, PruneWish, Reason};
+use super::free_space::SpaceLevel;
+use super::retention::{DropOutcome, PlannedDrop, PruneOptions, Reason};
 use super::tests::{Rig, SMALL, batch_of, check_all, event, jid, options};
+use super::vfs::{Disk, Fs, FsFile, Space};
 use super::*;
 use crate::clock::Micros;
 use crate::model::{Age, ClassRule, ClassRules, EventFilter, Glob, Keep, Source};
@@ -12,24 +12,29 @@ use crate::wire::salt_event::event_entry;
 
 pub(super) const FOREVER: Keep = Keep { age: Age::Forever, bytes: None, entries: None };
 
-/// A class for what the tests' events of beacons are.
+/// A class for the beacon events of the tests.
 fn beacons(keep: Keep) -> ClassRules {
     let rule = ClassRule { fun: None, tag: Some(Glob::new("salt/beacon/*")) };
     ClassRules { name: "beacons".to_owned(), rules: vec![rule], keep }
 }
 
-/// Half of the tests' returns.
+/// A class for half of the returns of the tests.
 fn half(keep: Keep) -> ClassRules {
     let rule = ClassRule { fun: None, tag: Some(Glob::new("salt/job/*/ret/web*[02468]")) };
     ClassRules { name: "half".to_owned(), rules: vec![rule], keep }
 }
 
 fn entries_of(rig: &Rig, class: &str) -> Option<u64> {
-    rig.store.classes().unwrap().into_iter().find(|sums| *sums.name == *class).map(|sums| sums.sums.entries)
+    rig.store
+        .classes()
+        .unwrap()
+        .into_iter()
+        .find(|totals| *totals.name == *class)
+        .map(|totals| totals.totals.entries)
 }
 
 #[test]
-fn an_entry_lies_in_its_class_and_is_found_whatever_that_is() {
+fn an_entry_is_stored_in_its_class_and_found_in_any() {
     let dir = tempfile::tempdir().unwrap();
     for limits in [Limits::default(), SMALL] {
         let rules = [beacons(FOREVER), half(FOREVER)];
@@ -48,7 +53,7 @@ fn an_entry_lies_in_its_class_and_is_found_whatever_that_is() {
         assert_eq!(counts(&rig), expected);
         rig.close();
 
-        // Without the rules the classes stay readable, and take nothing more.
+        // Without the rules, the classes are read-only.
         let rig = Rig::open_with(&with(&[]));
         check_all(&rig, 0..300);
         assert_eq!(counts(&rig), expected);
@@ -60,7 +65,7 @@ fn an_entry_lies_in_its_class_and_is_found_whatever_that_is() {
         assert_eq!(latest.iter().map(|e| e.minion.as_str()).collect::<Vec<_>>(), ["web29", "web28", "web26"]);
         rig.close();
 
-        // Named again, they go on.
+        // Configured again, they accept entries.
         let rig = Rig::open_with(&with(&rules));
         rig.put(batch_of(600..900)).unwrap();
         check_all(&rig, 0..900);
@@ -87,7 +92,7 @@ pub(super) fn with(dir: &Path, rules: &[ClassRules]) -> Options {
     Options { classes: Classes::new(rules), ..options(dir, SMALL) }
 }
 
-/// Puts `numbers` in one by one, so that segments roll, and waits until the finished ones are sealed.
+/// Stores `numbers` one by one, so that segments roll, and waits until finished segments are sealed.
 pub(super) fn fill(rig: &Rig, numbers: std::ops::Range<u64>) {
     for n in numbers {
         rig.put(batch_of([n])).unwrap();
@@ -97,15 +102,15 @@ pub(super) fn fill(rig: &Rig, numbers: std::ops::Range<u64>) {
 
 pub(super) fn settle(rig: &Rig) {
     let unsealed =
-        |s: &Arc<segment::Segment>| s.is_finished() && (s.facts().is_none() || s.work.try_lock().is_err());
+        |s: &Arc<segment::Segment>| s.is_finished() && (s.metadata().is_none() || s.work.try_lock().is_err());
     wait_for("sealed segments", || (!rig.store.0.all_segments().iter().any(unsealed)).then_some(()));
 }
 
-pub(super) fn gone(going: &[Going]) -> Vec<(&str, Reason)> {
-    going.iter().filter(|g| g.fate == Fate::Gone).map(|g| (&*g.class, g.reason)).collect()
+pub(super) fn gone(going: &[PlannedDrop]) -> Vec<(&str, Reason)> {
+    going.iter().filter(|g| g.outcome == DropOutcome::Dropped).map(|g| (&*g.class, g.reason)).collect()
 }
 
-/// The numbers of the test's events that are still there.
+/// The numbers of the remaining test events.
 fn left(rig: &Rig) -> Vec<u64> {
     let all = rig.events(&EventFilter::default());
     for (seq, tag) in &all {
@@ -119,28 +124,29 @@ pub(super) fn trash_is_empty(dir: &Path) -> bool {
 }
 
 #[test]
-fn a_segment_goes_when_its_newest_entry_is_too_old() {
+fn a_segment_is_dropped_when_its_newest_entry_is_too_old() {
     let dir = tempfile::tempdir().unwrap();
     let keep = Keep { age: Age::For(DAY), ..FOREVER };
     let options = with(dir.path(), &[jobs(keep), events(FOREVER)]);
     let rig = Rig::open_with(&options);
-    // Event n came in at n microseconds, the clock stands at a second.
+    // Event n arrives at n microseconds; the clock is at one second.
     fill(&rig, 0..300);
     let shared = &rig.store.0;
     let jobs_before = shared.segments(Class::JOBS).len();
     assert!(jobs_before > 10, "{jobs_before}");
     options.clock.wind(24 * HOUR - 1_000_000 + 100);
-    let went = shared.round();
-    // Those whose newest entry is among the first hundred.
-    let all_old = went.iter().all(|g| g.extent.at_max < Micros(100) && g.fate == Fate::Gone);
-    assert!(all_old && went.len() > 2, "{went:?}");
-    assert!(gone(&went).iter().all(|g| *g == ("jobs", Reason::Age)));
+    let drops = shared.round();
+    // Segments whose newest entry is among the first hundred.
+    let all_old =
+        drops.iter().all(|g| g.segment_usage.at_max < Micros(100) && g.outcome == DropOutcome::Dropped);
+    assert!(all_old && drops.len() > 2, "{drops:?}");
+    assert!(gone(&drops).iter().all(|g| *g == ("jobs", Reason::Age)));
     let left_now = left(&rig);
-    let last = went.iter().map(|g| g.extent.at_max.0.unsigned_abs()).max().unwrap();
+    let last = drops.iter().map(|g| g.segment_usage.at_max.0.unsigned_abs()).max().unwrap();
     let expected: Vec<u64> = (0..300_u64).filter(|n| n.is_multiple_of(3) || *n > last).collect();
     assert_eq!(left_now, expected);
     assert!(last < 100 && shared.round().is_empty());
-    // Jobs go with their segments; one on the border stays with what is left of it.
+    // Jobs are dropped with their segments; a job across the boundary keeps its remaining entries.
     let border = rig.store.job_entries(&jid(last / 10)).unwrap();
     assert!(border.iter().all(|entry| entry.seq.0 > last + 1));
     let jids: Vec<_> =
@@ -151,7 +157,7 @@ fn a_segment_goes_when_its_newest_entry_is_too_old() {
     for n in 0..first {
         assert!(rig.store.job_row(&jid(n)).unwrap().is_none());
     }
-    // The growing segment never goes, however old. Looked at from far away, so that it is not finished by its age.
+    // The active segment is never dropped. Planned with a far-off time, so that it is not finished because of its age.
     rig.put(batch_of([300, 301])).unwrap();
     rig.put(batch_of([302])).unwrap();
     settle(&rig);
@@ -159,14 +165,14 @@ fn a_segment_goes_when_its_newest_entry_is_too_old() {
     let keep = shared.classes.keep(Class::JOBS);
     let planned: Vec<_> =
         shared.plan(Class::JOBS, keep, far).unwrap().into_iter().map(|(s, _)| s.first_seq).collect();
-    let growing = |s: &&Arc<segment::Segment>| !s.is_finished() && s.sums().entries > 0;
+    let growing = |s: &&Arc<segment::Segment>| !s.is_finished() && s.totals().entries > 0;
     assert!(shared.segments(Class::JOBS).iter().filter(growing).all(|s| !planned.contains(&s.first_seq)));
     assert!(!planned.is_empty());
     assert_eq!(shared.metrics.entries_dropped.get(), 303 - left(&rig).len() as u64);
     assert!(trash_is_empty(dir.path()));
     rig.put(batch_of(303..310)).unwrap();
     rig.close();
-    // And all that holds after a start.
+    // The same holds after a restart.
     let rig = Rig::open_with(&options);
     assert_eq!(rig.metrics.indexes_rebuilt.get(), 0);
     let numbers = left(&rig);
@@ -175,7 +181,7 @@ fn a_segment_goes_when_its_newest_entry_is_too_old() {
 }
 
 #[test]
-fn a_class_is_cut_to_its_bytes_and_to_its_entries() {
+fn a_class_is_limited_to_its_bytes_and_entries() {
     let dir = tempfile::tempdir().unwrap();
     let rules =
         [jobs(Keep { entries: Some(100), ..FOREVER }), events(Keep { bytes: Some(200 * 1024), ..FOREVER })];
@@ -185,17 +191,21 @@ fn a_class_is_cut_to_its_bytes_and_to_its_entries() {
     shared.round();
     let stats = rig.store.stats().unwrap();
     let of = |name: &str| stats.classes.iter().find(|class| *class.name == *name).unwrap();
-    assert!((30..=100).contains(&of("jobs").extent.entries), "{:?}", of("jobs").extent);
-    assert!((100 * 1024..=200 * 1024).contains(&of("events").extent.disk_bytes), "{:?}", of("events").extent);
+    assert!((30..=100).contains(&of("jobs").segment_usage.entries), "{:?}", of("jobs").segment_usage);
+    assert!(
+        (100 * 1024..=200 * 1024).contains(&of("events").segment_usage.disk_bytes),
+        "{:?}",
+        of("events").segment_usage
+    );
     let numbers = left(&rig);
     assert_eq!(numbers.last(), Some(&599));
     let of_jobs: Vec<_> = numbers.iter().filter(|n| !n.is_multiple_of(3)).collect();
-    assert_eq!(of_jobs.len() as u64, of("jobs").extent.entries);
+    assert_eq!(of_jobs.len() as u64, of("jobs").segment_usage.entries);
     rig.close();
 }
 
 #[test]
-fn narrow_bounds_make_small_segments() {
+fn narrow_limits_make_small_segments() {
     let dir = tempfile::tempdir().unwrap();
     let keep = Keep { age: Age::For(16 * DAY), bytes: None, entries: Some(1600) };
     let options = Options {
@@ -207,15 +217,15 @@ fn narrow_bounds_make_small_segments() {
     let shared = &rig.store.0;
     let segments = || (shared.segments(Class::JOBS).len(), shared.segments(Class::EVENTS).len());
     let newest = || shared.segments(Class::EVENTS).last().unwrap().first_seq;
-    assert_eq!(segments(), (4, 1), "400 entries of jobs, 100 a segment");
-    // The last of them was finished when it was full; the next one ages.
+    assert_eq!(segments(), (4, 1), "400 entries of jobs, 100 per segment");
+    // The last of them was finished because it was full; the next one ages.
     rig.put(batch_of([600, 601])).unwrap();
     options.clock.wind(25 * HOUR);
     rig.put(batch_of([603, 604])).unwrap();
     rig.put(batch_of([606, 607])).unwrap();
-    assert_eq!(segments(), (6, 1), "a day old: finished; Salt has said nothing, so events go on");
+    assert_eq!(segments(), (6, 1), "finished after a day; without keep_jobs_seconds events do not age");
     let before = newest();
-    rig.store.salt_says(Some(3600));
+    rig.store.set_salt_keep(Some(3600));
     rig.put(batch_of([609])).unwrap();
     rig.put(batch_of([612])).unwrap();
     assert_ne!(newest(), before);
@@ -223,10 +233,10 @@ fn narrow_bounds_make_small_segments() {
 }
 
 #[test]
-fn the_longer_of_salts_words_counts_until_it_is_not_said_any_more() {
+fn the_longest_keep_jobs_seconds_applies_until_it_expires() {
     let retention = retention::Retention::default();
     let says = |seconds, at: u64| {
-        retention.salt_says(seconds, Duration::from_secs(at));
+        retention.set_salt_keep(seconds, Duration::from_secs(at));
         retention.salt_age().map(|age| age.as_secs())
     };
     assert_eq!(retention.salt_age(), None);
@@ -236,44 +246,46 @@ fn the_longer_of_salts_words_counts_until_it_is_not_said_any_more() {
     assert_eq!(says(7200, 180), Some(7200));
     assert_eq!(says(3600, 3700), Some(7200));
     assert_eq!(says(3600, 3800), Some(3600));
-    assert_eq!(says(0, 3900), None, "0 is for ever");
+    assert_eq!(says(0, 3900), None, "0 means forever");
     assert_eq!(says(3600, 4000), None);
 }
 
 #[test]
-fn salts_word_sets_the_age_of_jobs_and_of_nothing_else() {
+fn keep_jobs_seconds_limits_the_age_of_jobs_only() {
     let dir = tempfile::tempdir().unwrap();
     let options = with(dir.path(), &[]);
     let rig = Rig::open_with(&options);
     fill(&rig, 0..300);
     options.clock.wind(20 * 24 * HOUR);
-    assert!(rig.store.0.round().is_empty(), "Salt has said nothing");
-    rig.store.0.retention.salt_says(86_400, options.clock.monotonic());
-    let went = rig.store.0.round();
-    assert!(went.len() > 10 && gone(&went).iter().all(|g| *g == ("jobs", Reason::Age)));
+    assert!(rig.store.0.round().is_empty(), "no keep_jobs_seconds received");
+    rig.store.0.retention.set_salt_keep(86_400, options.clock.monotonic());
+    let drops = rig.store.0.round();
+    assert!(drops.len() > 10 && gone(&drops).iter().all(|g| *g == ("jobs", Reason::Age)));
     rig.close();
 }
 
 #[test]
-fn a_dry_run_says_what_prune_does_and_does_nothing() {
+fn a_dry_run_plans_what_prune_does_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let options = with(dir.path(), &[jobs(FOREVER), events(FOREVER)]);
     let rig = Rig::open_with(&options);
     fill(&rig, 0..300);
     let keep = Some(Keep { entries: Some(50), ..FOREVER });
-    let wish = PruneWish { class: Some("jobs".to_owned()), keep, dry_run: true };
-    let would = rig.store.prune(&wish).unwrap();
-    assert!(would.iter().all(|g| g.fate == Fate::Goes && g.reason == Reason::Entries && g.extent.jobs > 0));
+    let options = PruneOptions { class: Some("jobs".to_owned()), keep, dry_run: true };
+    let would = rig.store.prune(&options).unwrap();
+    assert!(would.iter().all(|g| g.outcome == DropOutcome::Planned
+        && g.reason == Reason::Entries
+        && g.segment_usage.jobs > 0));
     check_all(&rig, 0..300);
-    let does = rig.store.prune(&PruneWish { dry_run: false, ..wish.clone() }).unwrap();
-    let facts = |all: &[Going]| all.iter().map(|g| (g.segment, g.extent)).collect::<Vec<_>>();
-    assert_eq!(facts(&would), facts(&does));
+    let does = rig.store.prune(&PruneOptions { dry_run: false, ..options.clone() }).unwrap();
+    let metadata = |all: &[PlannedDrop]| all.iter().map(|g| (g.segment, g.segment_usage)).collect::<Vec<_>>();
+    assert_eq!(metadata(&would), metadata(&does));
     assert_eq!(gone(&does).len(), would.len());
-    let entries: u64 = does.iter().map(|g| g.extent.entries).sum();
+    let entries: u64 = does.iter().map(|g| g.segment_usage.entries).sum();
     assert_eq!(left(&rig).len() as u64, 300 - entries);
     assert!((1..=50).contains(&entries_of(&rig, "jobs").unwrap()));
-    let error = rig.store.prune(&PruneWish { class: Some("job".to_owned()), ..wish }).unwrap_err();
-    assert_eq!(error.to_string(), "there is no class \"job\"; there are jobs, events");
+    let error = rig.store.prune(&PruneOptions { class: Some("job".to_owned()), ..options }).unwrap_err();
+    assert_eq!(error.to_string(), "class \"job\" does not exist; classes: jobs, events");
     rig.close();
 }
 
@@ -290,9 +302,9 @@ fn a_held_job_stays_complete_until_it_is_released() {
 
     let rig = Rig::open_with(&options);
     options.clock.wind(48 * HOUR);
-    let went = rig.store.0.round();
-    let held = went.iter().filter(|g| g.fate == Fate::Held(1)).count();
-    assert!((1..5).contains(&held) && gone(&went).len() > 10, "{went:?}");
+    let drops = rig.store.0.round();
+    let held = drops.iter().filter(|g| g.outcome == DropOutcome::Held(1)).count();
+    assert!((1..5).contains(&held) && gone(&drops).len() > 10, "{drops:?}");
     assert_eq!(rig.store.job_entries(&jid(7)).unwrap(), before);
     assert!(rig.store.job_entries(&jid(2)).unwrap().is_empty());
     assert_eq!(rig.store.stats().unwrap().classes[0].held_segments, held);
@@ -304,7 +316,7 @@ fn a_held_job_stays_complete_until_it_is_released() {
 }
 
 #[test]
-fn others_make_up_for_what_a_held_job_keeps_from_going() {
+fn newer_segments_are_dropped_in_place_of_a_held_one() {
     let dir = tempfile::tempdir().unwrap();
     let rules = [jobs(Keep { entries: Some(60), ..FOREVER }), events(FOREVER)];
     let rig = Rig::open_with(&with(dir.path(), &[jobs(FOREVER), events(FOREVER)]));
@@ -316,12 +328,16 @@ fn others_make_up_for_what_a_held_job_keeps_from_going() {
     let stats = rig.store.stats().unwrap();
     let held = (0..8).map(|n| rig.store.job_entries(&jid(n)).unwrap().len()).sum::<usize>();
     assert!(held > 40, "{held}");
-    assert!(stats.classes[0].extent.entries <= 60.max(held as u64 + 15), "{:?}", stats.classes[0].extent);
+    assert!(
+        stats.classes[0].segment_usage.entries <= 60.max(held as u64 + 15),
+        "{:?}",
+        stats.classes[0].segment_usage
+    );
     rig.close();
 }
 
 #[test]
-fn who_is_reading_in_a_segment_that_goes_finishes() {
+fn a_reader_of_a_dropped_segment_finishes() {
     let dir = tempfile::tempdir().unwrap();
     let options = with(dir.path(), &[jobs(FOREVER), events(FOREVER)]);
     let rig = Rig::open_with(&options);
@@ -334,16 +350,17 @@ fn who_is_reading_in_a_segment_that_goes_finishes() {
         segment::Ready::Memory(_) => panic!("sealed"),
     };
     let meta = index.blocks().metas()[0];
-    let wish = PruneWish { class: None, keep: Some(Keep { entries: Some(10), ..FOREVER }), dry_run: false };
-    assert!(rig.store.prune(&wish).unwrap().iter().all(|g| g.fate == Fate::Gone));
+    let options =
+        PruneOptions { class: None, keep: Some(Keep { entries: Some(10), ..FOREVER }), dry_run: false };
+    assert!(rig.store.prune(&options).unwrap().iter().all(|g| g.outcome == DropOutcome::Dropped));
     assert_eq!(open.log().block(&meta).unwrap().len(), meta.count as usize, "the file is still open");
     assert!(!index.places(crate::model::JidKey::of(&jid(0))).unwrap().is_empty());
-    // One whose index was not open answers that it has nothing, and makes no directory.
+    // A segment whose index was closed answers as empty, and creates no directory.
     let asked =
         shared.ask(closed, |index| index.blocks().metas().len(), |index| Ok(index.blocks().metas().len()));
     assert_eq!(asked.unwrap(), 0);
     assert!(!closed.dir().exists() && trash_is_empty(dir.path()));
-    // Nobody else keeps its bytes on the disk.
+    // No other reference keeps its bytes allocated.
     drop((index, shared));
     let segments = segments.into_iter().take(2);
     assert!(segments.map(|s| Arc::strong_count(&s)).all(|n| n == 1));
@@ -351,7 +368,7 @@ fn who_is_reading_in_a_segment_that_goes_finishes() {
 }
 
 #[test]
-fn readers_and_writers_go_on_while_segments_go() {
+fn readers_and_writers_continue_while_segments_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let options = with(dir.path(), &[jobs(Keep { entries: Some(100), ..FOREVER }), events(FOREVER)]);
     let rig = Rig::open_with(&options);
@@ -374,7 +391,7 @@ fn readers_and_writers_go_on_while_segments_go() {
     let retainer = spawn(Box::new(move || {
         while !stopped_too.is_stopping() {
             for going in rounds.round() {
-                assert!(matches!(going.fate, Fate::Gone | Fate::Busy), "{going:?}");
+                assert!(matches!(going.outcome, DropOutcome::Dropped | DropOutcome::Busy), "{going:?}");
             }
         }
     }));
@@ -394,11 +411,11 @@ fn readers_and_writers_go_on_while_segments_go() {
     rig.close();
 }
 
-/// Prints how long it takes to let go of a segment with a log of 256 MiB: until nobody finds it, and until its bytes are
-/// free. `cargo test --lib -- --ignored --nocapture how_long`
+/// Measures the drop of a segment with a log of 256 MiB: until it is hidden, and until its bytes are free.
+/// `cargo test --lib -- --ignored --nocapture how_long`
 #[test]
 #[ignore = "a measurement"]
-fn how_long_a_large_segment_takes_to_go() {
+fn how_long_the_drop_of_a_large_segment_takes() {
     let dir = tempfile::tempdir_in(std::env::var_os("MEASURE_IN").unwrap_or_else(|| ".".into())).unwrap();
     let limits = Limits { segment_bytes_max: 256 << 20, ..Limits::default() };
     let classes = Classes::new(&[jobs(FOREVER), events(FOREVER)]);
@@ -433,7 +450,7 @@ fn how_long_a_large_segment_takes_to_go() {
 }
 
 #[test]
-fn what_a_crash_left_in_the_trash_is_removed() {
+fn a_drop_interrupted_by_a_crash_is_completed() {
     let dir = tempfile::tempdir().unwrap();
     let options = with(dir.path(), &[]);
     let left = dir.path().join("trash/jobs-00000000000000000001");
@@ -444,21 +461,21 @@ fn what_a_crash_left_in_the_trash_is_removed() {
     rig.close();
 }
 
-/// A disk whose free space is what the test says, and grows by what is removed.
+/// A file system with settable free space, which grows with every removal.
 #[derive(Debug, Default)]
-struct Told {
+struct LimitedSpace {
     disk: Disk,
     available: AtomicU64,
 }
 
-impl Medium for Told {
-    fn create(&self, path: &Path) -> std::io::Result<Box<dyn MediumFile>> {
+impl Fs for LimitedSpace {
+    fn create(&self, path: &Path) -> std::io::Result<Box<dyn FsFile>> {
         self.disk.create(path)
     }
-    fn open(&self, path: &Path) -> std::io::Result<Box<dyn MediumFile>> {
+    fn open(&self, path: &Path) -> std::io::Result<Box<dyn FsFile>> {
         self.disk.open(path)
     }
-    fn open_to_write(&self, path: &Path) -> std::io::Result<Box<dyn MediumFile>> {
+    fn open_to_write(&self, path: &Path) -> std::io::Result<Box<dyn FsFile>> {
         self.disk.open_to_write(path)
     }
     fn make_dir(&self, path: &Path) -> std::io::Result<()> {
@@ -474,7 +491,7 @@ impl Medium for Told {
         self.disk.remove_file(path)
     }
     fn remove_dir_all(&self, path: &Path) -> std::io::Result<()> {
-        let bytes = extent::disk_bytes(path);
+        let bytes = segment_usage::disk_bytes(path);
         self.disk.remove_dir_all(path)?;
         self.available.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
@@ -484,16 +501,16 @@ impl Medium for Told {
     }
 }
 
-fn guarded(dir: &Path, rules: &[ClassRules]) -> (Arc<Told>, Options) {
-    let medium = Arc::new(Told { available: AtomicU64::new(1 << 30), ..Told::default() });
+fn guarded(dir: &Path, rules: &[ClassRules]) -> (Arc<LimitedSpace>, Options) {
+    let fs = Arc::new(LimitedSpace { available: AtomicU64::new(1 << 30), ..LimitedSpace::default() });
     let free = FreeSpace { low: Some(200_000_000), min: Some(1_000_000) };
-    (medium.clone(), Options { medium, free, ..with(dir, rules) })
+    (fs.clone(), Options { fs, free, ..with(dir, rules) })
 }
 
 #[test]
-fn low_space_takes_classes_in_the_order_of_the_list_and_no_more_than_it_must() {
+fn low_space_drops_segments_in_the_order_of_classes_until_there_is_enough() {
     let dir = tempfile::tempdir().unwrap();
-    let (medium, options) = guarded(dir.path(), &[beacons(FOREVER), half(FOREVER)]);
+    let (fs, options) = guarded(dir.path(), &[beacons(FOREVER), half(FOREVER)]);
     let rig = Rig::open_with(&options);
     fill(&rig, 0..600);
     let shared = &rig.store.0;
@@ -504,58 +521,59 @@ fn low_space_takes_classes_in_the_order_of_the_list_and_no_more_than_it_must() {
     let all = ["beacons", "half", "jobs"].map(finished);
     assert!(all.iter().all(|n| *n > 5), "{all:?}");
     rig.store.hold(&jid(1), "").unwrap();
-    // One segment is enough.
-    medium.available.store(199_999_999, Ordering::Relaxed);
-    let went = shared.round();
-    assert_eq!(gone(&went), [("beacons", Reason::Space)]);
-    assert_eq!(shared.guard.room(), Room::Ample);
-    // All that may go does not suffice.
-    medium.available.store(0, Ordering::Relaxed);
-    let went = gone(&shared.round()).into_iter().map(|(class, _)| class.to_owned()).collect::<Vec<_>>();
-    let mut order = went.clone();
+    // One segment suffices.
+    fs.available.store(199_999_999, Ordering::Relaxed);
+    let drops = shared.round();
+    assert_eq!(gone(&drops), [("beacons", Reason::Space)]);
+    assert_eq!(shared.guard.room(), SpaceLevel::Ample);
+    // Dropping everything does not suffice.
+    fs.available.store(0, Ordering::Relaxed);
+    let drops = gone(&shared.round()).into_iter().map(|(class, _)| class.to_owned()).collect::<Vec<_>>();
+    let mut order = drops.clone();
     order.dedup();
     assert_eq!(order, ["beacons", "half", "jobs"]);
     assert_eq!(finished("beacons"), 0);
-    assert!(finished("jobs") > 0, "the held job stays");
+    assert!(finished("jobs") > 0, "the segment of the held job stays");
     assert_eq!(rig.store.job_entries(&jid(1)).unwrap().len(), 7);
     rig.close();
 }
 
 #[test]
-fn the_guard_looks_once_in_a_while() {
+fn the_guard_checks_at_intervals_and_at_every_commit_near_the_limit() {
     let dir = tempfile::tempdir().unwrap();
-    let (medium, options) = guarded(dir.path(), &[]);
-    let guard = guard::Guard::new(dir.path(), medium.clone(), options.clock.clone(), options.free);
-    medium.available.store(0, Ordering::Relaxed);
-    assert_eq!(guard.look_in_time(), Room::Full, "near the bound it looks each time");
-    let roomy = |bytes| medium.available.store(bytes, Ordering::Relaxed);
+    let (fs, options) = guarded(dir.path(), &[]);
+    let guard = free_space::FreeSpaceGuard::new(dir.path(), fs.clone(), options.clock.clone(), options.free);
+    fs.available.store(0, Ordering::Relaxed);
+    assert_eq!(guard.check_if_due(), SpaceLevel::Full, "near the limit every call checks");
+    let roomy = |bytes| fs.available.store(bytes, Ordering::Relaxed);
     roomy(1 << 40);
-    assert_eq!(guard.look_in_time(), Room::Ample);
+    assert_eq!(guard.check_if_due(), SpaceLevel::Ample);
     roomy(1_000_000);
     options.clock.wind(199_000);
-    assert_eq!(guard.look_in_time(), Room::Ample);
+    assert_eq!(guard.check_if_due(), SpaceLevel::Ample);
     options.clock.wind(1_000);
-    assert_eq!(guard.look_in_time(), Room::Low);
+    assert_eq!(guard.check_if_due(), SpaceLevel::Low);
     roomy(1 << 40);
-    guard.look();
+    guard.check();
     roomy(999_999);
     options.clock.wind(-3_600_000_000);
-    assert_eq!(guard.look_in_time(), Room::Full, "a clock that was set back does not blind it");
-    // Left to us: a part of the file system, within bounds.
-    let auto = guard::Guard::new(dir.path(), medium.clone(), options.clock, FreeSpace::default()).last();
+    assert_eq!(guard.check_if_due(), SpaceLevel::Full, "a clock set back triggers a check");
+    // Defaults: a fraction of the file system, within limits.
+    let auto =
+        free_space::FreeSpaceGuard::new(dir.path(), fs.clone(), options.clock, FreeSpace::default()).last();
     assert_eq!((auto.low, auto.min), (3 << 30, 1 << 30));
 }
 
 #[test]
-fn a_full_disk_refuses_in_words_reads_on_and_recovers_by_itself() {
+fn a_full_disk_rejects_entries_with_a_reason_allows_reads_and_recovers() {
     let dir = tempfile::tempdir().unwrap();
-    let (medium, options) = guarded(dir.path(), &[]);
+    let (fs, options) = guarded(dir.path(), &[]);
     let rig = Rig::open_with(&options);
     rig.put(batch_of(0..30)).unwrap();
-    medium.available.store(999_999, Ordering::Relaxed);
-    // The look after this commit finds the disk full, and wakes the retainer.
+    fs.available.store(999_999, Ordering::Relaxed);
+    // The check after this commit finds the disk full, and wakes the retainer.
     rig.put(batch_of(30..32)).unwrap();
-    wait_for("full disk", || (rig.store.0.guard.room() == Room::Full).then_some(()));
+    wait_for("full disk", || (rig.store.0.guard.room() == SpaceLevel::Full).then_some(()));
     let words = rig.put(batch_of(32..35)).unwrap_err();
     let expected = format!(
         "the disk is full: {} has 999999 bytes free, and 1000000 are kept free (store.free_bytes_min)",
@@ -565,10 +583,10 @@ fn a_full_disk_refuses_in_words_reads_on_and_recovers_by_itself() {
     assert_eq!(rig.metrics.entries_refused_disk_full.get(), 3);
     check_all(&rig, 0..32);
     rig.put(crate::model::Batch::default()).unwrap();
-    medium.available.store(1_500_000, Ordering::Relaxed);
-    // The clock stands still: no round comes to the rescue.
+    fs.available.store(1_500_000, Ordering::Relaxed);
+    // The clock does not advance, so no periodic round runs.
     wait_for("room again", || rig.put(batch_of(32..35)).ok());
     check_all(&rig, 0..35);
-    assert_eq!(rig.store.0.guard.room(), Room::Low);
+    assert_eq!(rig.store.0.guard.room(), SpaceLevel::Low);
     rig.close();
 }

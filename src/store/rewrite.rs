@@ -1,27 +1,28 @@
-//! Rewriting: when a segment is sealed, its small blocks become full ones.
+//! Compaction: when a segment is sealed, its small blocks are merged.
 //!
-//! A quiet master commits one return at a time, and each commit is a block with columns, names and a compressed body of its
-//! own. Merged they are as dense as those of a flood. Blocks that are at least half full are copied as they are.
+//! On a quiet master each return is a commit of its own, and so a block with its own columns, dictionary and compressed
+//! bodies. Merged blocks are as dense as those written under load. Blocks that are at least half full are copied.
 //!
 //! # Steps
 //!
 //! ```text
-//! <first-seq>.sealing/    the new log and its index are written and synced here; then the two directories exchange their names,
-//!                         and what grew is removed under this one
+//! <first-seq>.sealing/    new log and index, written and synced; then exchanged with the segment's directory (RENAME_EXCHANGE),
+//!                         and the old segment is removed under this name
 //! ```
 //!
-//! Where the file system cannot exchange names:
+//! Without support for the exchange:
 //!
 //! ```text
-//! <first-seq>.sealed/     renamed to this: from here on it counts
-//! <first-seq>.old/        the segment as it grew, renamed away; then .sealed gets its name, and .old is removed
-//! <first-seq>.stale/      a .sealed that could not take its place, on its way out
+//! <first-seq>.sealed/     .sealing is renamed to this: the commit point
+//! <first-seq>.old/        the old segment, renamed; then .sealed gets the segment's name, and .old is removed
+//! <first-seq>.stale/      the .sealed of an earlier failed attempt, before its removal
 //! ```
 //!
 //! # Invariant
 //!
-//! After a crash between any two steps [`recover`] finds the segment whole: `.sealing` is removed, `.sealed` wins over the segment as it
-//! grew, which is not removed before. Entries keep their order, their numbers and their bytes.
+//! After a crash between any two steps [`recover`] restores a complete segment: `.sealing` is removed, `.sealed` supersedes the
+//! old segment, which is removed last. Sequence numbers, order and bodies of entries do not change.
+//! Nothing is removed before the rename that made it superfluous is synced.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -30,10 +31,10 @@ use super::builder::{BlockBuilder, Packer};
 use super::error::{StoreError, fits, io_at};
 use super::format::{segment_seq, sync_dir};
 use super::frame::{Position, place_frame, write_frame_at};
-use super::index::{Facts, Layout, MemIndex, sealed};
+use super::index::{Layout, MemIndex, SegmentMetadata, sealed};
 use super::log::{BlockMeta, FILE_HEADER_LEN, LogFile, cut_offset, file_header};
-use super::medium::{Medium, MediumFile};
 use super::segment::Segment;
+use super::vfs::{Fs, FsFile};
 use super::walk::{Bounds, walk};
 use crate::limits::{
     BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, REWRITE_PIECE_BYTES, REWRITE_SHARE, ZSTD_LEVEL_SEALED,
@@ -49,10 +50,10 @@ fn beside(dir: &Path, extension: &str) -> PathBuf {
     dir.with_extension(extension)
 }
 
-/// Which blocks are merged, as ranges of neighbours; `None` if too little is to be gained.
+/// Groups neighbouring blocks to merge; `None` if the gain is too small.
 pub(super) fn plan(segment: &Segment, index: &MemIndex) -> Result<Option<Vec<Range<usize>>>, StoreError> {
     let metas = index.blocks().metas();
-    // A segment with damage stays as it is: what a later salvage may read is not thrown away.
+    // A segment with damage is not rewritten: a later salvage may recover more from it.
     let mut end = FILE_HEADER_LEN as u64;
     for meta in metas {
         if meta.offset != end {
@@ -84,7 +85,7 @@ pub(super) fn plan(segment: &Segment, index: &MemIndex) -> Result<Option<Vec<Ran
             }
             _ => {
                 groups.push(at..at + 1);
-                // Behind a large block nothing is merged into it.
+                // Nothing is merged into a large block.
                 (raw, entries) = if small { (own.max(1), count) } else { (0, 0) };
             }
         }
@@ -92,19 +93,23 @@ pub(super) fn plan(segment: &Segment, index: &MemIndex) -> Result<Option<Vec<Ran
     Ok((merged_bytes * REWRITE_SHARE >= end).then_some(groups))
 }
 
-/// Writes the segment anew, with merged blocks, and its index, beside itself. Durable when it returns; [`swap`] makes
-/// it count. `None` if a block cannot be read.
+/// Writes the merged log and its index beside the segment. Durable on return; [`swap`] puts it in place. `None` if a
+/// block cannot be read.
 pub(super) fn write(
     segment: &Segment,
     index: &MemIndex,
     groups: &[Range<usize>],
-) -> Result<Option<Facts>, StoreError> {
-    let (medium, dir) = (segment.medium(), beside(segment.dir(), SEALING));
-    remove(medium, &dir)?;
+) -> Result<Option<SegmentMetadata>, StoreError> {
+    let (fs, dir) = (segment.fs(), beside(segment.dir(), SEALING));
+    if dir.exists() {
+        // Perhaps the segment as it grew: an earlier attempt exchanged the names, and could not sync them.
+        sync_dir(fs, segment.dir().parent().unwrap_or(&dir))?;
+        remove_old(fs, segment.dir(), SEALING)?;
+    }
     let written = write_to(segment, index, groups, &dir);
     if !matches!(written, Ok(Some(_))) {
-        // Half a segment takes space that is perhaps what was lacking.
-        remove(medium, &dir)?;
+        // A partial copy may occupy the space that is missing.
+        remove(fs, &dir)?;
     }
     written
 }
@@ -114,13 +119,13 @@ fn write_to(
     index: &MemIndex,
     groups: &[Range<usize>],
     dir: &Path,
-) -> Result<Option<Facts>, StoreError> {
-    let medium = segment.medium();
-    medium.make_dir(dir).map_err(io_at("create the directory", dir))?;
+) -> Result<Option<SegmentMetadata>, StoreError> {
+    let fs = segment.fs();
+    fs.make_dir(dir).map_err(io_at("create the directory", dir))?;
     let Some(layout) = write_log(segment, index, groups, dir)? else { return Ok(None) };
-    let facts = sealed::write(index, Some(&layout), &dir.join("index"))?;
-    sync_dir(medium, dir)?;
-    Ok(Some(facts))
+    let metadata = sealed::write(index, Some(&layout), &dir.join("index"))?;
+    sync_dir(fs, dir)?;
+    Ok(Some(metadata))
 }
 
 fn write_log(
@@ -130,8 +135,8 @@ fn write_log(
     dir: &Path,
 ) -> Result<Option<Layout>, StoreError> {
     let path = dir.join("log");
-    let medium = segment.medium();
-    let file = medium.create(&path).map_err(io_at("create", &path))?;
+    let fs = segment.fs();
+    let file = fs.create(&path).map_err(io_at("create", &path))?;
     let mut out = Output { path: &path, file: &*file, piece: Vec::new(), end: 0 };
     let (id, created) = (segment.log().id(), segment.log().created());
     out.piece.extend(file_header(&segment.class_name, id, created));
@@ -139,10 +144,10 @@ fn write_log(
     let mut builder = BlockBuilder::default();
     let mut layout = Layout::default();
     for group in groups {
-        let block = fits(layout.blocks.metas().len(), "a segment of over 4 G blocks")?;
-        let metas = index.blocks().metas().get(group.clone()).expect("blocks of this segment");
+        let block = fits(layout.blocks.metas().len(), "a segment has over 4 G blocks")?;
+        let metas = index.blocks().metas().get(group.clone()).expect("groups are ranges of blocks");
         layout.became.extend(metas.iter().map(|_| block));
-        let bits = group.clone().fold(0, |bits, at| bits | index.blocks().shapes(at));
+        let bits = group.clone().fold(0, |bits, at| bits | index.blocks().templates(at));
         let meta = if let [one] = metas {
             let meta = BlockMeta { offset: out.at(), ..*one };
             segment.log().frame(one)?.map(|mut frame| {
@@ -159,10 +164,10 @@ fn write_log(
     }
     out.flush()?;
     file.sync_all().map_err(io_at("sync", &path))?;
-    check(medium, segment, &layout, &path).map(|()| Some(layout))
+    check(fs, segment, &layout, &path).map(|()| Some(layout))
 }
 
-/// Appends one block made of several.
+/// Appends one block merged from several; `None` if one cannot be read.
 fn merged(
     segment: &Segment,
     metas: &[BlockMeta],
@@ -199,9 +204,9 @@ fn merged(
     Ok(Some(BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max }))
 }
 
-/// Reads the new log through before the old one goes: every block is there, and has its entries.
-fn check(medium: &dyn Medium, segment: &Segment, layout: &Layout, path: &Path) -> Result<(), StoreError> {
-    let log = LogFile::open(medium, path, &segment.class_name, segment.log().id())?;
+/// Verifies the new log before the old one is removed: all blocks and bodies are readable.
+fn check(fs: &dyn Fs, segment: &Segment, layout: &Layout, path: &Path) -> Result<(), StoreError> {
+    let log = LogFile::open(fs, path, &segment.class_name, segment.log().id())?;
     let mut expected = layout.blocks.metas().iter();
     let mut wrong = None;
     let walked = walk(&log, Bounds::of_log(log.size()?), true, |meta, view| {
@@ -215,23 +220,23 @@ fn check(medium: &dyn Medium, segment: &Segment, layout: &Layout, path: &Path) -
     let damaged = walked.damaged.iter().chain(&walked.tail).map(|stretch| stretch.offset).next();
     match wrong.or(missing).or(damaged) {
         Some(offset) => {
-            let what = "a block that was just written is not as it should be".to_owned();
+            let what = "verification after write failed".to_owned();
             Err(StoreError::Corrupt { path: path.to_owned(), offset, what })
         }
         None => Ok(()),
     }
 }
 
-/// A log being written.
+/// A log file being written.
 struct Output<'a> {
     path: &'a Path,
-    file: &'a dyn MediumFile,
+    file: &'a dyn FsFile,
     piece: Vec<u8>,
     end: u64,
 }
 
 impl Output<'_> {
-    /// Where the next byte goes.
+    /// Offset of the next byte.
     fn at(&self) -> u64 {
         self.end + self.piece.len() as u64
     }
@@ -248,48 +253,47 @@ impl Output<'_> {
     }
 }
 
-/// Puts what [`write`] made into the place of the segment.
-pub(super) fn swap(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {
+/// Replaces the segment by the result of [`write`].
+pub(super) fn swap(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> {
     let (sealing, sealed) = (beside(dir, SEALING), beside(dir, SEALED));
     let parent = dir.parent().unwrap_or(dir);
     if !sealed.exists() {
-        match medium.exchange(&sealing, dir) {
+        match fs.exchange(&sealing, dir) {
             Ok(()) => {
-                sync_dir(medium, parent)?;
-                return remove_old(medium, dir, SEALING);
+                sync_dir(fs, parent)?;
+                return remove_old(fs, dir, SEALING);
             }
             Err(why) if is_unsupported(&why) => {}
             Err(why) => return Err(io_at("exchange", &sealing)(why)),
         }
     }
     if sealed.exists() {
-        // An earlier attempt came no further. Half removed it would still win after a crash, so it loses its name first.
+        // Left by a failed attempt. Rename it first: partially removed, it would still win after a crash.
         let stale = beside(dir, STALE);
-        remove(medium, &stale)?;
-        medium.rename(&sealed, &stale).map_err(io_at("rename", &sealed))?;
-        sync_dir(medium, parent)?;
-        remove(medium, &stale)?;
+        remove(fs, &stale)?;
+        fs.rename(&sealed, &stale).map_err(io_at("rename", &sealed))?;
+        sync_dir(fs, parent)?;
+        remove(fs, &stale)?;
     }
-    medium.rename(&sealing, &sealed).map_err(io_at("rename", &sealing))?;
-    sync_dir(medium, parent)?;
-    take_place(medium, dir)
+    fs.rename(&sealing, &sealed).map_err(io_at("rename", &sealing))?;
+    sync_dir(fs, parent)?;
+    take_place(fs, dir)
 }
 
-/// Lets `.sealed` take the place of the segment as it grew.
-fn take_place(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {
+/// Moves `.sealed` to the segment's name and removes the old segment.
+fn take_place(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> {
     let (sealed, old) = (beside(dir, SEALED), beside(dir, OLD));
     if dir.exists() {
-        remove_old(medium, dir, OLD)?;
-        medium.rename(dir, &old).map_err(io_at("rename", dir))?;
+        remove_old(fs, dir, OLD)?;
+        fs.rename(dir, &old).map_err(io_at("rename", dir))?;
     }
-    medium.rename(&sealed, dir).map_err(io_at("rename", &sealed))?;
-    sync_dir(medium, dir.parent().unwrap_or(dir))?;
-    remove_old(medium, dir, OLD)
+    fs.rename(&sealed, dir).map_err(io_at("rename", &sealed))?;
+    sync_dir(fs, dir.parent().unwrap_or(dir))?;
+    remove_old(fs, dir, OLD)
 }
 
-/// Removes the segment as it grew, which has the name `extension` now, but for what starts cut off its log: that moves into the
-/// segment that took its place.
-fn remove_old(medium: &dyn Medium, dir: &Path, extension: &str) -> Result<(), StoreError> {
+/// Removes the old segment, now named `extension`. Files with bytes that recovery cut from its log move to the new segment.
+fn remove_old(fs: &dyn Fs, dir: &Path, extension: &str) -> Result<(), StoreError> {
     let old = beside(dir, extension);
     let items = match std::fs::read_dir(&old) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -300,24 +304,24 @@ fn remove_old(medium: &dyn Medium, dir: &Path, extension: &str) -> Result<(), St
         let path = item.map_err(io_at("list", &old))?.path();
         let place = dir.join(path.file_name().unwrap_or_default());
         if cut_offset(&path).is_some() && !place.exists() {
-            medium.rename(&path, &place).map_err(io_at("rename", &path))?;
+            fs.rename(&path, &place).map_err(io_at("rename", &path))?;
             moved = true;
         }
     }
     if moved {
-        sync_dir(medium, dir)?;
+        sync_dir(fs, dir)?;
     }
-    remove(medium, &old)
+    remove(fs, &old)
 }
 
-/// Can the file system, or the kernel, not exchange two names?
+/// Whether the file system or the kernel lacks support for RENAME_EXCHANGE.
 fn is_unsupported(why: &std::io::Error) -> bool {
     let errno = rustix::io::Errno::from_io_error(why);
     why.kind() == std::io::ErrorKind::Unsupported || errno == Some(rustix::io::Errno::INVAL)
 }
 
-fn remove(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {
-    match medium.remove_dir_all(dir) {
+fn remove(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> {
+    match fs.remove_dir_all(dir) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
             Err(StoreError::Io { action: "remove", path: dir.to_owned(), why: e })
         }
@@ -325,8 +329,8 @@ fn remove(medium: &dyn Medium, dir: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Brings the directory of a class in order after a crash in the middle of a rewriting.
-pub(super) fn recover(medium: &dyn Medium, class_dir: &Path) -> Result<(), StoreError> {
+/// Completes or reverts interrupted compactions in the directory of a class.
+pub(super) fn recover(fs: &dyn Fs, class_dir: &Path) -> Result<(), StoreError> {
     let listed = std::fs::read_dir(class_dir).map_err(io_at("list", class_dir))?;
     let mut left: Vec<(String, PathBuf)> = Vec::new();
     for item in listed {
@@ -337,19 +341,23 @@ pub(super) fn recover(medium: &dyn Medium, class_dir: &Path) -> Result<(), Store
             left.push((extension.to_owned(), path.with_extension("")));
         }
     }
-    // `old` comes before `sealed`, and that is too early: it goes only when the segment is there again.
+    if !left.is_empty() {
+        // The renames of the previous run must be durable before anything is removed: a power cut could undo them.
+        sync_dir(fs, class_dir)?;
+    }
+    // `.sealed` first: `.old` is removed only once the segment is complete.
     for wanted in [SEALED, OLD, SEALING, STALE] {
         for (_, dir) in left.iter().filter(|(extension, _)| extension == wanted) {
-            tracing::warn!(dir = %dir.display(), step = wanted, "a segment was being sealed when the daemon ended");
+            tracing::warn!(dir = %dir.display(), step = wanted, "completing an interrupted seal");
             match wanted {
-                SEALED => take_place(medium, dir)?,
+                SEALED => take_place(fs, dir)?,
                 OLD if !dir.exists() => {
                     let old = beside(dir, OLD);
-                    medium.rename(&old, dir).map_err(io_at("rename", &old))?;
+                    fs.rename(&old, dir).map_err(io_at("rename", &old))?;
                 }
-                // After an exchange of names, `.sealing` is what grew.
-                OLD | SEALING if dir.exists() => remove_old(medium, dir, wanted)?,
-                other => remove(medium, &beside(dir, other))?,
+                // After the exchange, `.sealing` is the old segment.
+                OLD | SEALING if dir.exists() => remove_old(fs, dir, wanted)?,
+                other => remove(fs, &beside(dir, other))?,
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Walking over events backwards, past every block in which nothing can pass.
+//! Backward scan over events that skips blocks without matches.
 //!
-//! A walk asks the index of a segment once which of its blocks are worth reading: by arrival, by the shapes of their tags, by
-//! their minions. Of those it reads the heads, asks of each distinct shape what the pattern wants ([`super::pattern`]), and
-//! builds the tags of entries alone that can match. Bodies are read for what has passed.
+//! The index of a segment selects candidate blocks by time of arrival, tag templates and minions. The scan reads the heads
+//! of these, evaluates the pattern once per distinct template ([`super::pattern`]), and expands the tags of possible
+//! matches only. Bodies are read for matches.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -14,38 +14,38 @@ use super::builder::distinct;
 use super::class::Class;
 use super::error::StoreError;
 use super::index::summary::UNLISTED;
-use super::index::{Blocks, Shapes};
-use super::pattern::{Asks, Need, asks};
+use super::index::{Blocks, TagTemplates};
+use super::pattern::{Need, TagCondition, condition};
 use super::read::{StoredEntry, stored};
 use super::segment::Segment;
 use crate::clock::Micros;
 use crate::model::{EventFilter, JidSpeller, SeqNo};
 
-/// A search: what is looked for, and what has been found out about shapes.
+/// A search and its cache of evaluated templates.
 pub(super) struct Search<'a> {
     filter: &'a EventFilter,
     before: SeqNo,
-    shapes: HashMap<Vec<u8>, Rc<Asks>>,
+    templates: HashMap<Vec<u8>, Rc<TagCondition>>,
 }
 
-/// What is known of the tags of one shape in a block.
-enum Verdict {
-    /// None matches.
+/// The result of a pattern for all tags of one template in a block.
+enum TagMatch {
+    /// No tag matches.
     Never,
-    /// Each matches.
+    /// Every tag matches.
     Always,
-    /// Those match perhaps that pass all of these.
-    Perhaps(Vec<Passing>),
+    /// A tag may match if its entry satisfies all of these.
+    If(Vec<Passing>),
 }
 
-/// Which minions and which jids of a block make a literal of the pattern possible.
+/// The minions and jids of a block that can supply a literal of the pattern; indexed like the block's texts and jids.
 struct Passing {
     minions: Vec<bool>,
     jids: Vec<bool>,
 }
 
 impl Passing {
-    /// Do the minion and the jid of an entry, as in its columns, make it possible?
+    /// Whether the minion or the jid of an entry, as in its columns, can supply the literal.
     fn allows(&self, minion: i64, jid: i64) -> bool {
         let marked = |marks: &[bool], at: i64| {
             usize::try_from(at - 1).is_ok_and(|at| marks.get(at).copied().unwrap_or(false))
@@ -56,53 +56,54 @@ impl Passing {
 
 impl<'a> Search<'a> {
     pub(super) fn new(filter: &'a EventFilter, before: SeqNo) -> Self {
-        Self { filter, before, shapes: HashMap::new() }
+        Self { filter, before, templates: HashMap::new() }
     }
 
-    /// What the pattern asks of a shape.
-    fn asks(&mut self, shape: &[u8]) -> Rc<Asks> {
-        if let Some(known) = self.shapes.get(shape) {
+    /// Evaluates the pattern for a template.
+    fn condition(&mut self, template: &[u8]) -> Rc<TagCondition> {
+        if let Some(known) = self.templates.get(template) {
             return known.clone();
         }
-        let asks = Rc::new(self.filter.tag.as_ref().map_or(Asks::Nothing, |glob| asks(glob, shape)));
-        // A store whose every tag is a shape of its own must not fill the memory.
-        if self.shapes.len() < crate::limits::SHAPES_MAX as usize {
-            self.shapes.insert(shape.to_vec(), asks.clone());
+        let condition =
+            Rc::new(self.filter.tag.as_ref().map_or(TagCondition::Always, |glob| condition(glob, template)));
+        // Bounds the memory in a store where every tag is a template of its own.
+        if self.templates.len() < crate::limits::TAG_TEMPLATES_MAX as usize {
+            self.templates.insert(template.to_vec(), condition.clone());
         }
-        asks
+        condition
     }
 
-    /// The blocks of a segment that are worth reading, ascending.
-    fn worth(
+    /// Candidate blocks of a segment, ascending.
+    fn candidates(
         &mut self,
         blocks: &Blocks,
-        shapes: &Shapes,
+        templates: &TagTemplates,
         blocks_with: impl Fn(&dyn Fn(&[u8]) -> bool) -> Result<Vec<bool>, StoreError>,
     ) -> Result<Vec<u32>, StoreError> {
-        // Bits of shapes that may match whoever the minion is, and of those that match for some minions only.
+        // Bits of templates that may match for any minion, and of those that match for some minions only.
         let (mut open, mut bound) = (if self.filter.tag.is_some() { UNLISTED } else { u64::MAX }, 0);
-        // The bit of blocks with a jid that may be any text.
+        // The bit of blocks with a jid that is arbitrary text.
         let mut free = 0;
-        let mut wanted: Vec<Rc<Asks>> = Vec::new();
+        let mut wanted: Vec<Rc<TagCondition>> = Vec::new();
         if self.filter.tag.is_some() {
-            for (shape, bit) in shapes.each() {
-                let asks = self.asks(shape);
-                if shape == FREE_JID {
+            for (template, bit) in templates.each() {
+                let condition = self.condition(template);
+                if template == FREE_JID {
                     free = bit;
                 }
-                match &*asks {
-                    Asks::Never => {}
-                    Asks::Each(needs) if needs.iter().any(Need::is_of_minion) => {
+                match &*condition {
+                    TagCondition::Never => {}
+                    TagCondition::AllOf(needs) if needs.iter().any(Need::is_of_minion) => {
                         bound |= bit;
-                        wanted.push(asks);
+                        wanted.push(condition);
                     }
                     _ => open |= bit,
                 }
             }
         }
         let holds = |minion: &[u8]| {
-            wanted.iter().any(|asks| {
-                let Asks::Each(needs) = &**asks else { return true };
+            wanted.iter().any(|condition| {
+                let TagCondition::AllOf(needs) = &**condition else { return true };
                 needs.iter().filter(|need| need.is_of_minion()).all(|need| need.minion_holds(minion))
             })
         };
@@ -112,18 +113,18 @@ impl<'a> Search<'a> {
         let is = |list: &Option<Vec<bool>>, at: usize| {
             list.as_ref().is_none_or(|list| list.get(at).copied().unwrap_or(true))
         };
-        let worth = |at: &usize| {
-            let bits = blocks.shapes(*at);
+        let is_candidate = |at: &usize| {
+            let bits = blocks.templates(*at);
             let bound = bits & bound != 0 && (bits & free != 0 || is(&matching, *at));
             (bits & open != 0 || bound) && is(&of_minion, *at)
         };
         let early = blocks.metas().partition_point(|meta| meta.first_seq < self.before);
         let found = blocks.metas().iter().take(early).enumerate();
         let in_time = found.filter(|(_, meta)| self.filter.allows_span(meta.at_min, meta.at_max));
-        Ok(in_time.map(|(at, _)| at).filter(worth).filter_map(|at| u32::try_from(at).ok()).collect())
+        Ok(in_time.map(|(at, _)| at).filter(is_candidate).filter_map(|at| u32::try_from(at).ok()).collect())
     }
 
-    /// The entries of a block that pass, the latest last: their numbers and their places.
+    /// The matching entries of a block, oldest first: sequence numbers and row numbers.
     fn passing(&mut self, rows: Rows<'_>) -> Vec<(SeqNo, usize)> {
         let (texts, ends) = rows.texts();
         let text = |at: usize| {
@@ -131,21 +132,21 @@ impl<'a> Search<'a> {
             ends.get(at).and_then(|&end| texts.get(from..end)).unwrap_or_default()
         };
         let tags = rows.tags();
-        let mut verdicts: Vec<Verdict> = Vec::new();
+        let mut tag_matches: Vec<TagMatch> = Vec::new();
         if self.filter.tag.is_some() {
             let mut possible = false;
             for at in distinct(&tags) {
-                let verdict = match &*self.asks(text(at)) {
-                    Asks::Never => Verdict::Never,
-                    Asks::Nothing => Verdict::Always,
-                    Asks::Each(needs) => verdict(needs, rows, texts, &ends),
+                let tag_match = match &*self.condition(text(at)) {
+                    TagCondition::Never => TagMatch::Never,
+                    TagCondition::Always => TagMatch::Always,
+                    TagCondition::AllOf(needs) => tag_match(needs, rows, texts, &ends),
                 };
-                possible |= !matches!(verdict, Verdict::Never);
-                if verdicts.len() <= at {
-                    verdicts.resize_with(at + 1, || Verdict::Never);
+                possible |= !matches!(tag_match, TagMatch::Never);
+                if tag_matches.len() <= at {
+                    tag_matches.resize_with(at + 1, || TagMatch::Never);
                 }
-                if let Some(slot) = verdicts.get_mut(at) {
-                    *slot = verdict;
+                if let Some(slot) = tag_matches.get_mut(at) {
+                    *slot = tag_match;
                 }
             }
             if !possible {
@@ -155,18 +156,18 @@ impl<'a> Search<'a> {
         let filter = self.filter;
         let (minions, jids) = (rows.minions(), rows.jids());
         let passes = |at: usize, tag: i64, minion: i64, jid: i64| {
-            let verdict = match &filter.tag {
-                Some(_) => usize::try_from(tag).ok().and_then(|tag| verdicts.get(tag)),
-                None => Some(&Verdict::Always),
+            let tag_match = match &filter.tag {
+                Some(_) => usize::try_from(tag).ok().and_then(|tag| tag_matches.get(tag)),
+                None => Some(&TagMatch::Always),
             };
-            let perhaps = match verdict {
-                Some(Verdict::Always) => false,
-                Some(Verdict::Perhaps(needs)) if needs.iter().all(|need| need.allows(minion, jid)) => true,
+            let undecided = match tag_match {
+                Some(TagMatch::Always) => false,
+                Some(TagMatch::If(needs)) if needs.iter().all(|need| need.allows(minion, jid)) => true,
                 _ => return false,
             };
             rows.seq(at) < self.before
                 && filter.allows(rows.flags(at), rows.at(at), rows.minion(at))
-                && (!perhaps || filter.tag.as_ref().is_none_or(|glob| glob.matches_bytes(&rows.tag(at))))
+                && (!undecided || filter.tag.as_ref().is_none_or(|glob| glob.matches_bytes(&rows.tag(at))))
         };
         let entries = tags.iter().zip(&minions).zip(&jids).enumerate();
         entries
@@ -176,8 +177,8 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Asks the minions and the jids of a block what a shape needs.
-fn verdict(needs: &[Need], rows: Rows<'_>, texts: &[u8], ends: &[usize]) -> Verdict {
+/// Evaluates the needs of a template for the minions and jids of a block.
+fn tag_match(needs: &[Need], rows: Rows<'_>, texts: &[u8], ends: &[usize]) -> TagMatch {
     let mut all = Vec::new();
     for need in needs {
         let mut minions = vec![false; ends.len()];
@@ -196,22 +197,22 @@ fn verdict(needs: &[Need], rows: Rows<'_>, texts: &[u8], ends: &[usize]) -> Verd
             jids = rows.jid_times().into_iter().enumerate().map(holds).collect();
         }
         if !minions.contains(&true) && !jids.contains(&true) {
-            return Verdict::Never;
+            return TagMatch::Never;
         }
         all.push(Passing { minions, jids });
     }
-    Verdict::Perhaps(all)
+    TagMatch::If(all)
 }
 
-/// A walk over a class from its end to its beginning.
+/// A scan of a class from its newest entry to its oldest.
 pub(super) struct Backwards<'a> {
     shared: &'a Shared,
     segments: Vec<Arc<Segment>>,
-    /// The segment that is walked over, and its blocks that are worth it, the next one last.
+    /// The current segment and its candidate blocks, in ascending order; the next one is the last.
     current: Option<(Arc<Segment>, Vec<u32>)>,
     block: Option<(Arc<Segment>, u32)>,
     view: Option<Arc<BlockView>>,
-    /// Entries of `block` that pass, the next one last: their numbers and their places in it.
+    /// Matching entries of `block`, in ascending order: sequence numbers and row numbers.
     passing: Vec<(SeqNo, usize)>,
 }
 
@@ -221,7 +222,7 @@ impl<'a> Backwards<'a> {
         Self { shared, segments, current: None, block: None, view: None, passing: Vec::new() }
     }
 
-    /// The number of the next event that passes.
+    /// Sequence number of the next match.
     pub(super) fn peek(&mut self, search: &mut Search<'_>) -> Result<Option<SeqNo>, StoreError> {
         loop {
             if let Some((seq, _)) = self.passing.last() {
@@ -229,7 +230,7 @@ impl<'a> Backwards<'a> {
             }
             let Some((segment, blocks)) = &mut self.current else {
                 let Some(segment) = self.segments.pop() else { return Ok(None) };
-                let blocks = self.worth(&segment, search)?;
+                let blocks = self.candidates(&segment, search)?;
                 self.current = Some((segment, blocks));
                 continue;
             };
@@ -246,12 +247,12 @@ impl<'a> Backwards<'a> {
         }
     }
 
-    /// The blocks of a segment that are worth reading.
-    fn worth(&self, segment: &Arc<Segment>, search: &mut Search<'_>) -> Result<Vec<u32>, StoreError> {
-        let out_of_time = |facts: Arc<super::index::Facts>| {
-            !search.filter.allows_span(facts.sums.at_min, facts.sums.at_max)
+    /// Candidate blocks of a segment.
+    fn candidates(&self, segment: &Arc<Segment>, search: &mut Search<'_>) -> Result<Vec<u32>, StoreError> {
+        let out_of_time = |metadata: Arc<super::index::SegmentMetadata>| {
+            !search.filter.allows_span(metadata.totals.at_min, metadata.totals.at_max)
         };
-        if segment.first_seq >= search.before || segment.facts().is_some_and(out_of_time) {
+        if segment.first_seq >= search.before || segment.metadata().is_some_and(out_of_time) {
             return Ok(Vec::new());
         }
         let search = std::cell::RefCell::new(search);
@@ -259,16 +260,16 @@ impl<'a> Backwards<'a> {
             segment,
             |index| {
                 let with = |wanted: &dyn Fn(&[u8]) -> bool| Ok(index.blocks_with(wanted));
-                search.borrow_mut().worth(index.blocks(), index.shapes(), with)
+                search.borrow_mut().candidates(index.blocks(), index.templates(), with)
             },
             |index| {
                 let with = |wanted: &dyn Fn(&[u8]) -> bool| index.blocks_with(wanted);
-                search.borrow_mut().worth(index.blocks(), index.shapes(), with).map(Ok)
+                search.borrow_mut().candidates(index.blocks(), index.templates(), with).map(Ok)
             },
         )?
     }
 
-    /// The event that [`Backwards::peek`] found; `None` if its block has been damaged meanwhile.
+    /// The entry found by [`Backwards::peek`]; `None` if its block has become unreadable.
     pub(super) fn take(&mut self) -> Result<Option<StoredEntry>, StoreError> {
         let (Some((segment, number)), Some((_, at))) = (&self.block, self.passing.pop()) else {
             return Ok(None);

@@ -1,8 +1,8 @@
-//! Sealing: a finished segment's index moves from memory to sled, beside its log, whose small blocks are merged.
+//! Sealing: the index of a finished segment moves from memory to sled, and small blocks of its log are merged.
 //!
-//! The thread takes finished segments in order. For each it writes `index/`, applies the segment to the state
-//! database, and only then lets go of the index in memory. A crash at any point leaves a segment that the
-//! next start seals again. Indexes that turned out damaged are made again in memory by readers, and come here too.
+//! The thread seals segments in order: it writes `index/`, applies the segment to the state database, and then drops the
+//! index in memory. After a crash in between, the next start seals the segment again. Readers rebuild damaged indexes in
+//! memory and queue them here.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,16 +19,16 @@ use crate::model::SeqNo;
 pub struct Sealer {
     pub(super) shared: Arc<Shared>,
     pub(super) seals: Rx<Arc<Segment>>,
-    /// Segments that could not be sealed yet, oldest first.
+    /// Segments to seal, oldest first.
     pub(super) backlog: Vec<Arc<Segment>>,
 }
 
 impl Sealer {
-    /// Works until the committer is gone and everything finished is sealed.
+    /// Runs until the committer has ended and every finished segment has been tried.
     pub fn run(mut self) {
         let mut tried = Instant::now();
         loop {
-            let came = match self.seals.next(Duration::from_secs(1)) {
+            let received = match self.seals.next(Duration::from_secs(1)) {
                 Next::Message(segment) => {
                     self.backlog.push(segment);
                     true
@@ -36,9 +36,9 @@ impl Sealer {
                 Next::Idle => false,
                 Next::Closed => break,
             };
-            let known = self.backlog.len() - usize::from(came);
+            let known = self.backlog.len() - usize::from(received);
             self.backlog.extend(self.shared.take_damaged());
-            // Those that failed before wait for their time, unless something new comes.
+            // Segments that failed wait for SEAL_RETRY unless new ones arrive.
             if self.backlog.is_empty() || (self.backlog.len() == known && tried.elapsed() < SEAL_RETRY) {
                 continue;
             }
@@ -49,17 +49,17 @@ impl Sealer {
         self.try_all();
         self.shared.retention.stop();
         for segment in self.backlog {
-            tracing::warn!(dir = %segment.dir().display(), "left for the next start to seal");
+            tracing::warn!(dir = %segment.dir().display(), "segment not sealed, the next start seals it");
         }
     }
 
     fn try_all(&mut self) {
         let shared = &self.shared;
-        self.backlog.retain(|segment| match seal(shared, segment, shared.there()) {
+        self.backlog.retain(|segment| match seal(shared, segment, shared.stored_seqs()) {
             Ok(()) => false,
-            // The index stays in memory and goes on answering until it can be written.
+            // The index in memory keeps serving reads.
             Err(error) => {
-                tracing::error!(dir = %segment.dir().display(), %error, "could not seal a segment; trying again");
+                tracing::error!(dir = %segment.dir().display(), %error, "seal failed, retrying");
                 shared.metrics.seals_failed.add(1);
                 true
             }
@@ -67,29 +67,29 @@ impl Sealer {
     }
 }
 
-/// Seals a finished segment whose index lies in memory. What the state database knows of returns that are no longer `there`
-/// is given up.
+/// Seals a finished segment whose index is in memory. State rows about entries that are no longer stored (`is_stored`) are
+/// replaced.
 pub(super) fn seal(
     shared: &Shared,
     segment: &Arc<Segment>,
-    there: impl Fn(SeqNo) -> bool,
+    is_stored: impl Fn(SeqNo) -> bool,
 ) -> Result<(), StoreError> {
-    let mut gone = segment.work.lock().unwrap_or_else(PoisonError::into_inner);
-    if *gone {
+    let mut is_closed = segment.work.lock().unwrap_or_else(PoisonError::into_inner);
+    if *is_closed {
         return Ok(());
     }
-    // Reading: the segment is finished, so its index does not change while readers go on.
+    // A read lock suffices: the index of a finished segment does not change.
     if let Index::Memory(index) = &*segment.index() {
-        if rewritten(shared, segment, index, &there)? {
-            // Another one stands for it now; whoever still has this one leaves it alone.
-            *gone = true;
+        if rewritten(shared, segment, index, &is_stored)? {
+            // Replaced by a new segment; `is_closed` stops other threads from working on this one.
+            *is_closed = true;
             shared.metrics.segments_sealed.add(1);
             shared.metrics.segments_rewritten.add(1);
             return Ok(());
         }
-        let facts = segment.write_index(index)?;
-        apply(shared, segment, &facts, index, &there, || {
-            segment.set_facts(facts.clone());
+        let metadata = segment.write_index(index)?;
+        apply(shared, segment, &metadata, index, &is_stored, || {
+            segment.set_metadata(metadata.clone());
             Ok(())
         })?;
     } else {
@@ -100,40 +100,42 @@ pub(super) fn seal(
     Ok(())
 }
 
-/// Merges the small blocks of a segment, if there are enough of them. Readers that hold the old segment go on reading its log
-/// by the open file.
+/// Merges the small blocks of a segment, if there are enough of them. Readers of the old segment continue with its open
+/// file.
 fn rewritten(
     shared: &Shared,
     segment: &Arc<Segment>,
     index: &MemIndex,
-    there: &impl Fn(SeqNo) -> bool,
+    is_stored: &impl Fn(SeqNo) -> bool,
 ) -> Result<bool, StoreError> {
     let Some(groups) = rewrite::plan(segment, index)? else { return Ok(false) };
-    let Some(facts) = rewrite::write(segment, index, &groups)? else { return Ok(false) };
-    apply(shared, segment, &facts, index, there, || {
-        rewrite::swap(&*shared.medium, segment.dir())?;
+    let Some(metadata) = rewrite::write(segment, index, &groups)? else { return Ok(false) };
+    apply(shared, segment, &metadata, index, is_stored, || {
+        rewrite::swap(&*shared.fs, segment.dir())?;
         let class = (segment.class, segment.class_name.clone());
-        let new = Segment::open(&shared.medium, &shared.dir, class, segment.log().id(), Index::Closed)?;
-        new.set_facts(facts.clone());
+        let new = Segment::open(&shared.fs, &shared.dir, class, segment.log().id(), Index::Closed)?;
+        new.set_metadata(metadata.clone());
         shared.replace_segment(segment, Arc::new(new));
         Ok(())
     })?;
     Ok(true)
 }
 
-/// Tells the state database of a segment, then lets `show` make it one that is sealed. A reader who finds the state database
-/// damaged in between makes it again from those that are, so it is told once more.
+/// Applies a segment to the state database, then calls `show`, which publishes it as sealed. If a reader rebuilt a damaged
+/// state database from the sealed segments in between, the segment is applied again.
 fn apply(
     shared: &Shared,
     segment: &Segment,
-    facts: &super::index::Facts,
+    metadata: &super::index::SegmentMetadata,
     index: &MemIndex,
-    there: &impl Fn(SeqNo) -> bool,
+    is_stored: &impl Fn(SeqNo) -> bool,
     show: impl FnOnce() -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let latest = index.latest();
     let tell = || {
-        shared.with_state(|state| state.apply(&segment.class_name, segment.first_seq, facts, &latest, there))
+        shared.with_state(|state| {
+            state.apply(&segment.class_name, segment.first_seq, metadata, &latest, is_stored)
+        })
     };
     let state = shared.state();
     tell()?;

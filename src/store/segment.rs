@@ -1,9 +1,9 @@
-//! A segment: one directory with a log of blocks and the index beside it; the unit of retention.
+//! A segment: a directory with a log of blocks and its index; the unit of retention.
 //!
 //! # Invariant
 //!
-//! Whatever state the index is in (in memory, in sled, closed), it answers the same. A damaged index is never
-//! an error to readers: it is made again from the log.
+//! Queries return the same in each state of the index (in memory, open in sled, closed). A damaged index is never an
+//! error to readers: it is rebuilt from the log.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,59 +11,59 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLo
 
 use super::class::Class;
 use super::error::StoreError;
-use super::extent::Extent;
 use super::format::{class_dir, make_dir, new_name, segment_name, sync_dir};
 use super::frame::LogId;
 use super::index::sealed;
-use super::index::{Blocks, Facts, MemIndex, SealedIndex, Sums};
+use super::index::{Blocks, MemIndex, SealedIndex, SegmentMetadata, Totals};
 use super::log::LogFile;
-use super::medium::Medium;
+use super::segment_usage::SegmentUsage;
+use super::vfs::Fs;
 use super::walk::{Bounds, Walked, walk};
 use crate::model::{Entry, SeqNo};
 
-/// Where a segment's index is.
+/// The state of a segment's index.
 #[derive(Debug)]
 pub enum Index {
-    /// In memory: the segment grows, or waits to be sealed.
+    /// In memory: the segment is active or waits to be sealed.
     Memory(Box<MemIndex>),
     /// In sled, open.
     Open(Arc<SealedIndex>),
-    /// In sled, not open at the moment.
+    /// In sled, closed.
     Closed,
 }
 
 /// One segment.
 #[derive(Debug)]
 pub struct Segment {
-    /// No other segment of this process has this number, not even one that took the place of this one.
+    /// Unique in this process, also among successive versions of one segment.
     pub id: u64,
     /// Its class.
     pub class: Class,
     /// The class's name.
     pub class_name: Arc<str>,
-    /// Its first sequence number, which is also its name.
+    /// Its first sequence number, which names its directory.
     pub first_seq: SeqNo,
-    medium: Arc<dyn Medium>,
+    fs: Arc<dyn Fs>,
     dir: PathBuf,
     log: LogFile,
     index: RwLock<Index>,
     /// Set before the index leaves memory.
-    facts: RwLock<Option<Arc<Facts>>>,
-    /// The sealed index as long as anybody holds it. Locked while it is opened: sled opens a database once.
-    held: Mutex<Weak<SealedIndex>>,
+    metadata: RwLock<Option<Arc<SegmentMetadata>>>,
+    /// The open sealed index, while in use. Locked during opening: sled allows a database to be opened once.
+    shared_index: Mutex<Weak<SealedIndex>>,
     used: AtomicU64,
-    /// Is the committer writing to it?
-    growing: AtomicBool,
-    /// Held by whoever works on the segment as a whole: the sealer, retention. True once it is dropped.
+    /// Whether the committer writes to it.
+    active: AtomicBool,
+    /// Held while the sealer or retention works on the whole segment. True once it is replaced or dropped.
     pub(super) work: Mutex<bool>,
-    /// What it has, once that does not change any more.
-    pub(super) extent: OnceLock<Extent>,
+    /// Its resource use, once final.
+    pub(super) segment_usage: OnceLock<SegmentUsage>,
 }
 
 impl Segment {
     /// Opens a segment whose log file exists.
     pub fn open(
-        medium: &Arc<dyn Medium>,
+        fs: &Arc<dyn Fs>,
         state_dir: &Path,
         (class, class_name): (Class, Arc<str>),
         id: LogId,
@@ -72,38 +72,38 @@ impl Segment {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let first_seq = id.first_seq;
         let dir = class_dir(state_dir, &class_name).join(segment_name(first_seq));
-        let log = LogFile::open(&**medium, &dir.join("log"), &class_name, id)?;
+        let log = LogFile::open(&**fs, &dir.join("log"), &class_name, id)?;
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             class,
             class_name,
             first_seq,
-            medium: medium.clone(),
+            fs: fs.clone(),
             dir,
             log,
             index: RwLock::new(index),
-            facts: RwLock::default(),
-            held: Mutex::default(),
+            metadata: RwLock::default(),
+            shared_index: Mutex::default(),
             used: AtomicU64::new(0),
-            growing: AtomicBool::new(false),
+            active: AtomicBool::new(false),
             work: Mutex::default(),
-            extent: OnceLock::new(),
+            segment_usage: OnceLock::new(),
         })
     }
 
-    /// Will nothing more be written to it?
+    /// Whether the segment is no longer written to.
     pub fn is_finished(&self) -> bool {
-        !self.growing.load(Ordering::Acquire)
+        !self.active.load(Ordering::Acquire)
     }
 
-    /// Says whether the committer writes to it.
-    pub(super) fn set_growing(&self, growing: bool) {
-        self.growing.store(growing, Ordering::Release);
+    /// Sets whether the committer writes to it.
+    pub(super) fn set_active(&self, active: bool) {
+        self.active.store(active, Ordering::Release);
     }
 
-    /// Where its files are.
-    pub fn medium(&self) -> &dyn Medium {
-        &*self.medium
+    /// The file system of its files.
+    pub fn fs(&self) -> &dyn Fs {
+        &*self.fs
     }
 
     /// Its directory.
@@ -116,47 +116,50 @@ impl Segment {
         &self.log
     }
 
-    /// Its index, for reading.
+    /// The index, locked for reading.
     pub fn index(&self) -> RwLockReadGuard<'_, Index> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its index, to change it.
+    /// The index, locked for writing.
     pub fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of it without opening it, once it is sealed.
-    pub fn facts(&self) -> Option<Arc<Facts>> {
-        self.facts.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Metadata of a sealed segment.
+    pub fn metadata(&self) -> Option<Arc<SegmentMetadata>> {
+        self.metadata.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Says what is known of it.
-    pub fn set_facts(&self, facts: Facts) {
-        *self.facts.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(facts));
+    /// Sets the metadata.
+    pub fn set_metadata(&self, metadata: SegmentMetadata) {
+        *self.metadata.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(metadata));
     }
 
-    /// Where its newest Thorium register lies in the log, whatever state its index is in.
+    /// Sequence number of its newest Thorium register.
     pub fn register(&self) -> Option<SeqNo> {
-        with_memory(self, MemIndex::register).unwrap_or_else(|| self.facts().and_then(|facts| facts.register))
+        with_memory(self, MemIndex::register)
+            .unwrap_or_else(|| self.metadata().and_then(|metadata| metadata.register))
     }
 
-    /// Sums over it, whatever state its index is in.
-    pub fn sums(&self) -> Sums {
-        with_memory(self, MemIndex::sums).or_else(|| self.facts().map(|facts| facts.sums)).unwrap_or_default()
+    /// Totals over its entries.
+    pub fn totals(&self) -> Totals {
+        with_memory(self, MemIndex::totals)
+            .or_else(|| self.metadata().map(|metadata| metadata.totals))
+            .unwrap_or_default()
     }
 
-    /// Notes that its index is made use of at a moment.
-    pub fn touch(&self, moment: u64) {
-        self.used.store(moment, Ordering::Relaxed);
+    /// Records a use of the index.
+    pub fn touch(&self, use_number: u64) {
+        self.used.store(use_number, Ordering::Relaxed);
     }
 
-    /// The moment of its last use.
+    /// The last use of the index, as passed to [`Segment::touch`].
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Reads the log through and makes the index anew.
+    /// Scans the log and builds the index in memory.
     pub fn walk(&self) -> Result<(MemIndex, Walked), StoreError> {
         let mut index = MemIndex::new(self.first_seq);
         let mut noted = Ok(());
@@ -166,7 +169,7 @@ impl Segment {
                 return None;
             }
             let rows = view.rows();
-            index.add_block(*meta, &rows.shapes());
+            index.add_block(*meta, &rows.templates());
             let names = rows.jid_texts();
             let jids = rows.jids();
             for at in 0..view.len() {
@@ -185,7 +188,7 @@ impl Segment {
                     body: &[],
                 };
                 let raw = rows.tag_len(at, jid) + rows.body_len(at);
-                // A body that cannot be unpacked behind a good checksum: the row stays empty, readers report it.
+                // A body that cannot be decompressed despite a valid checksum: its row stays empty, readers report it.
                 let body = || rows.body(at).unwrap_or_default();
                 noted = index.add(at, rows.seq(at), &entry, raw, body);
                 if noted.is_err() {
@@ -197,11 +200,11 @@ impl Segment {
         noted.map(|()| (index, walked))
     }
 
-    /// Opens the sealed index, or shares it with whoever has it open. One that is damaged is made anew from the log in
-    /// memory; the error that told so comes with it.
+    /// Opens the sealed index, or returns the open one. A damaged index is rebuilt in memory from the log and returned with
+    /// the error.
     pub fn open_index(&self) -> Result<(Index, Option<StoreError>), StoreError> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(index) = held.upgrade() {
+        let mut shared_index = self.shared_index.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = shared_index.upgrade() {
             return Ok((Index::Open(index), None));
         }
         if matches!(*self.index(), Index::Memory(_)) {
@@ -210,7 +213,7 @@ impl Segment {
         match SealedIndex::open(&self.dir.join("index")) {
             Ok(index) => {
                 let index = Arc::new(index);
-                *held = Arc::downgrade(&index);
+                *shared_index = Arc::downgrade(&index);
                 Ok((Index::Open(index), None))
             }
             Err(error @ StoreError::Index { .. }) => Ok((self.index_from_log()?, Some(error))),
@@ -218,7 +221,7 @@ impl Segment {
         }
     }
 
-    /// Removes the index on disk, if there is one: the segment counts as not sealed.
+    /// Removes the index on disk, if any: the segment counts as not sealed.
     pub(super) fn remove_index(&self) -> Result<(), StoreError> {
         let place = self.dir.join("index");
         match std::fs::remove_dir_all(&place) {
@@ -229,64 +232,66 @@ impl Segment {
         }
     }
 
-    /// Makes the index anew in memory, and removes the one on disk, so that the segment counts as not sealed. What was known of
-    /// the segment came from the damaged index, and may be as wrong.
+    /// Rebuilds the index in memory, and removes the one on disk, so that the segment counts as not sealed. The metadata came
+    /// from the damaged index and is discarded.
     fn index_from_log(&self) -> Result<Index, StoreError> {
         let (index, _) = self.walk()?;
         self.remove_index()?;
-        *self.facts.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.metadata.write().unwrap_or_else(PoisonError::into_inner) = None;
         Ok(Index::Memory(Box::new(index)))
     }
 
-    /// Gives up an index that turned out damaged while it was open, and makes it anew from the log. False if somebody
-    /// else has done so.
+    /// Replaces an open index that proved damaged by one rebuilt from the log. False if another thread has done so.
     pub fn replace_index(&self, broken: &Arc<SealedIndex>) -> Result<bool, StoreError> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared_index = self.shared_index.lock().unwrap_or_else(PoisonError::into_inner);
         if !matches!(&*self.index(), Index::Open(open) if Arc::ptr_eq(open, broken)) {
             return Ok(false);
         }
         let fresh = self.index_from_log()?;
-        *held = Weak::new();
+        *shared_index = Weak::new();
         *self.index_mut() = fresh;
         Ok(true)
     }
 
-    /// Takes the index away from readers, who from then on find nothing in it, and runs `work`, which may move the
-    /// directory: nobody opens anything in it meanwhile. If `work` fails, all is as before.
-    pub(super) fn take_away(&self, work: impl FnOnce() -> Result<(), StoreError>) -> Result<(), StoreError> {
-        let _held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Replaces the index by an empty one and runs `work`, which may move the directory: no file of it is opened meanwhile.
+    /// If `work` fails, the index is restored.
+    pub(super) fn detach_index(
+        &self,
+        work: impl FnOnce() -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let _held = self.shared_index.lock().unwrap_or_else(PoisonError::into_inner);
         let empty = Index::Memory(Box::new(MemIndex::new(self.first_seq)));
         let index = std::mem::replace(&mut *self.index_mut(), empty);
         work().inspect_err(|_| *self.index_mut() = index)
     }
 
-    /// Is there a sealed index on disk?
+    /// Whether there is a sealed index on disk.
     pub fn has_index(&self) -> bool {
         self.dir.join("index").is_dir()
     }
 
-    /// Writes the index to disk and puts it into its place by renaming. Durable when it returns.
-    pub fn write_index(&self, index: &MemIndex) -> Result<Facts, StoreError> {
+    /// Writes the index to disk, atomically. Durable on return.
+    pub fn write_index(&self, index: &MemIndex) -> Result<SegmentMetadata, StoreError> {
         let (temporary, place) = (self.dir.join("index.tmp"), self.dir.join("index"));
         for old in [&temporary, &place] {
-            match self.medium.remove_dir_all(old) {
+            match self.fs.remove_dir_all(old) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                     return Err(StoreError::Io { action: "remove", path: old.clone(), why: e });
                 }
                 _ => {}
             }
         }
-        let facts = sealed::write(index, None, &temporary).inspect_err(|_| {
-            // Half an index takes space that is perhaps what was lacking.
-            let _ = self.medium.remove_dir_all(&temporary);
+        let metadata = sealed::write(index, None, &temporary).inspect_err(|_| {
+            // A partial index may occupy the space that is missing.
+            let _ = self.fs.remove_dir_all(&temporary);
         })?;
-        self.medium.rename(&temporary, &place).map_err(super::error::io_at("rename to", &place))?;
-        sync_dir(self.medium(), &self.dir)?;
-        Ok(facts)
+        self.fs.rename(&temporary, &place).map_err(super::error::io_at("rename to", &place))?;
+        sync_dir(self.fs(), &self.dir)?;
+        Ok(metadata)
     }
 }
 
-/// What readers ask an index that is ready.
+/// An index ready for queries.
 pub enum Ready<'a> {
     /// In memory, locked for reading.
     Memory(RwLockReadGuard<'a, Index>),
@@ -312,10 +317,10 @@ impl Ready<'_> {
     }
 }
 
-/// Makes the directory and the empty log of a new segment, under another name until both are there: a segment without its
-/// log has lost it. Durable when it returns.
+/// Creates a new segment with an empty log. It gets its name only when the log is complete: a segment without a log
+/// counts as damaged. Durable on return.
 pub fn create(
-    medium: &dyn Medium,
+    fs: &dyn Fs,
     state_dir: &Path,
     class_name: &str,
     id: LogId,
@@ -324,20 +329,20 @@ pub fn create(
     let first_seq = id.first_seq;
     let class_dir = class_dir(state_dir, class_name);
     let (new, dir) = (class_dir.join(new_name(first_seq)), class_dir.join(segment_name(first_seq)));
-    make_dir(medium, &new)?;
+    make_dir(fs, &new)?;
     let path = new.join("log");
     let header = super::log::file_header(class_name, id, now);
-    medium.write_whole(&path, &header).map_err(super::error::io_at("write", &path))?;
-    medium.rename(&new, &dir).map_err(super::error::io_at("rename to", &dir))?;
-    sync_dir(medium, &class_dir)
+    fs.write_whole(&path, &header).map_err(super::error::io_at("write", &path))?;
+    fs.rename(&new, &dir).map_err(super::error::io_at("rename to", &dir))?;
+    sync_dir(fs, &class_dir)
 }
 
-/// Sums of an index in memory.
-pub fn memory_sums(index: &Index) -> Option<Sums> {
-    Ready::memory(index).map(MemIndex::sums)
+/// Totals of an index in memory.
+pub fn memory_totals(index: &Index) -> Option<Totals> {
+    Ready::memory(index).map(MemIndex::totals)
 }
 
-/// Runs something over an index in memory; `None` for one in sled.
+/// Calls `work` with an index in memory; `None` if the index is in sled.
 pub fn with_memory<T>(segment: &Segment, work: impl FnOnce(&MemIndex) -> T) -> Option<T> {
     Ready::memory(&segment.index()).map(work)
 }

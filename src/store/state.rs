@@ -1,17 +1,17 @@
-//! The state database: what is looked up across segments.
+//! The state database: data across segments.
 //!
-//! Everything in it comes out of sealed segments and can be made again from them; nothing is only here.
-//! Segments are applied when they are sealed; the order does not matter, and applying one again changes nothing.
-//! There is no row per job or entry: a job lies in its segments, and their facts tell which of them to ask.
+//! Its content is derived from sealed segments and can be rebuilt from them. A segment is applied when it is sealed;
+//! applying is idempotent and independent of order. There are no rows per job or entry: segment metadata tells which
+//! segments may contain a job.
 //!
 //! # On disk
 //!
 //! ```text
-//! state/               sled database; each tree is summed up (see `checked`). The mark of `latest` grows with each change,
-//!                      and `segments` has the one that `latest` had then: so `latest` is never the older one
+//! state/               sled database; its trees are checked (see `checked`). The mark of `latest` grows with each change,
+//!                      and `segments` records it: so an old version of `latest` is detected
 //!   tree "segments"    key    name of the class | 0 | first sequence number u64 BE
-//!                      value  facts of the segment (see `index::facts`)
-//!   tree "latest"      the last job per function and minion, in pages (see `index::latest`)
+//!                      value  metadata of the segment (see `index::segment_metadata`)
+//!   tree "latest"      the latest job per function and minion, in pages (see `index::latest`)
 //! ```
 
 use std::collections::{BTreeMap, HashSet};
@@ -23,8 +23,8 @@ use super::checked::CheckedTree;
 use super::error::{StoreError, io_at};
 use super::index::latest::{self, LatestJob};
 use super::index::page::{PageWriter, Pages};
-use super::index::{Facts, Latest, LatestRow, newness};
-use super::sleds::{flush_and_sync, guarded, open_or_copy};
+use super::index::{Latest, LatestRow, SegmentMetadata, newness};
+use super::sled_guard::{flush_and_sync, guarded, open_or_copy};
 use crate::limits::STATE_CACHE_BYTES;
 use crate::model::{JidKey, SeqNo};
 
@@ -32,9 +32,9 @@ use crate::model::{JidKey, SeqNo};
 #[derive(Debug)]
 pub struct State {
     dir: PathBuf,
-    /// Not there after it could not be opened again.
+    /// `None` after a failed attempt to reopen it.
     open: RwLock<Option<Database>>,
-    /// Held while `latest` is read, changed and written.
+    /// Serializes changes of `latest`.
     changing: Mutex<()>,
 }
 
@@ -44,17 +44,17 @@ struct Database {
     db: sled::Db,
     segments: CheckedTree,
     latest: Pages,
-    /// It lies in memory, because there was no space to open the one on disk.
+    /// Whether it is a copy in memory, because the disk is full. Read-only.
     is_copy: bool,
-    /// The operating system refused something; sled does nothing more until it is opened again.
+    /// Whether an I/O error occurred; sled needs a reopen then.
     failed: AtomicBool,
 }
 
-/// A function and a minion.
+/// Function and minion.
 type Pair<'a> = (&'a [u8], &'a [u8]);
 
-/// A row of the catalogue: the name of a class, a segment, and what is known of it.
-pub type Known = (String, SeqNo, Facts);
+/// A catalogue row: class name, first sequence number, metadata.
+pub type Known = (String, SeqNo, SegmentMetadata);
 
 impl Database {
     fn open(dir: &Path) -> Result<Self, StoreError> {
@@ -71,7 +71,7 @@ impl Database {
             return Err(latest.0.damaged("it is older than tree `segments`"));
         }
         if is_copy {
-            tracing::warn!(dir = %dir.display(), "no space to open the state database; reading a copy in memory");
+            tracing::warn!(dir = %dir.display(), "no space to open the state database, reading a copy in memory");
         }
         Ok(Self { db, segments, latest, is_copy, failed: AtomicBool::new(false) })
     }
@@ -83,13 +83,13 @@ impl Database {
 }
 
 impl State {
-    /// Opens or creates it, and adds it up.
+    /// Opens or creates the database, and verifies its trees.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let open = RwLock::new(Some(Database::open(dir)?));
         Ok(Self { dir: dir.to_owned(), open, changing: Mutex::default() })
     }
 
-    /// Runs something on the open database. One that failed is opened again first.
+    /// Runs `work` on the open database; reopens it first after a failure.
     fn with<T>(
         &self,
         writes: bool,
@@ -125,36 +125,36 @@ impl State {
         }
     }
 
-    /// Takes over what a finished segment knows. Durable when it returns. Of what was known of the last jobs, rows whose
-    /// return is no longer `there` are left out.
+    /// Applies a finished segment. Durable on return. Rows about latest jobs that are no longer stored (`is_stored`) are
+    /// removed.
     pub fn apply(
         &self,
         class_name: &str,
         segment: SeqNo,
-        facts: &Facts,
+        metadata: &SegmentMetadata,
         fresh: &[LatestRow<'_>],
-        there: impl Fn(SeqNo) -> bool,
+        is_stored: impl Fn(SeqNo) -> bool,
     ) -> Result<(), StoreError> {
         self.with(true, |open| {
-            let mark = self.take_latest(open, fresh, there)?;
-            // The rows are durable before the segment counts as applied.
+            let mark = self.take_latest(open, fresh, is_stored)?;
+            // The rows become durable before the segment counts as applied.
             flush_and_sync(&open.db, &self.dir)?;
-            open.segments.put([(segment_key(class_name, segment), facts.to_bytes())], mark)?;
+            open.segments.put([(segment_key(class_name, segment), metadata.to_bytes())], mark)?;
             flush_and_sync(&open.db, &self.dir)
         })
     }
 
-    /// The mark of `latest` thereafter.
+    /// Merges rows into `latest`; returns its new mark.
     fn take_latest(
         &self,
         open: &Database,
         fresh: &[LatestRow<'_>],
-        there: impl Fn(SeqNo) -> bool,
+        is_stored: impl Fn(SeqNo) -> bool,
     ) -> Result<u64, StoreError> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let known = latest::all(&open.latest)?;
         let mut rows: BTreeMap<Pair<'_>, (SeqNo, &str)> = BTreeMap::new();
-        for LatestJob { fun, minion, seq, jid } in known.iter().filter(|row| there(row.seq)) {
+        for LatestJob { fun, minion, seq, jid } in known.iter().filter(|row| is_stored(row.seq)) {
             rows.insert((fun, minion), (*seq, jid));
         }
         for LatestRow { fun, minion, seq, jid } in fresh {
@@ -174,7 +174,7 @@ impl State {
         Ok(mark)
     }
 
-    /// Takes dropped segments out of the catalogue. Durable when it returns.
+    /// Deletes dropped segments from the catalogue. Durable on return.
     pub fn forget<'a>(&self, segments: impl IntoIterator<Item = (&'a str, SeqNo)>) -> Result<(), StoreError> {
         self.with(true, |open| {
             for (class_name, segment) in segments {
@@ -184,8 +184,7 @@ impl State {
         })
     }
 
-    /// Gives up last jobs that are `gone`; where one was, the last of those that `stay` takes its place. Durable when it
-    /// returns.
+    /// Removes the latest jobs in `gone` and inserts their replacements from `stay`. Durable on return.
     pub fn forget_latest(&self, gone: &[LatestJob], stay: &[LatestJob]) -> Result<(), StoreError> {
         let gone: HashSet<SeqNo> = gone.iter().map(|row| row.seq).collect();
         let stay: Vec<LatestRow<'_>> = stay.iter().map(LatestJob::row).collect();
@@ -197,7 +196,7 @@ impl State {
         })
     }
 
-    /// The catalogue: every segment that has been applied.
+    /// The catalogue: all applied segments.
     pub fn segments(&self) -> Result<Vec<Known>, StoreError> {
         self.with(false, |open| Self::known(&open.segments))
     }
@@ -207,18 +206,18 @@ impl State {
         let known = |(key, value): &super::checked::Row| {
             let (name, seq) = key.split_last_chunk::<8>()?;
             let name = std::str::from_utf8(name.strip_suffix(&[0])?).ok()?;
-            Some((name.to_owned(), SeqNo(u64::from_be_bytes(*seq)), Facts::from_bytes(value)?))
+            Some((name.to_owned(), SeqNo(u64::from_be_bytes(*seq)), SegmentMetadata::from_bytes(value)?))
         };
         let known: Option<Vec<Known>> = rows.iter().map(known).collect();
-        known.ok_or_else(|| segments.damaged("a row cannot be read"))
+        known.ok_or_else(|| segments.damaged("malformed row"))
     }
 
-    /// Per minion the last job that ran a function.
+    /// Per minion, the latest job of a function.
     pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
         self.with(false, |open| Ok(latest::of_function(&open.latest, fun)?.into_iter().collect()))
     }
 
-    /// Every function's every minion.
+    /// The latest jobs of all functions and minions.
     pub fn latest(&self) -> Result<Vec<LatestJob>, StoreError> {
         self.with(false, |open| latest::all(&open.latest))
     }
@@ -232,18 +231,18 @@ fn segment_key(class_name: &str, segment: SeqNo) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// A damaged file of sled may give back a tree as it once was, and that one adds up.
+    /// A damaged sled file may yield an old version of a tree with a valid sum.
     #[test]
-    fn last_jobs_older_than_the_catalogue_are_noticed() {
+    fn latest_jobs_older_than_the_catalogue_are_detected() {
         let dir = tempfile::tempdir().unwrap();
         let row =
             |seq| LatestRow { fun: b"test.ping", minion: b"web1", seq: SeqNo(seq), jid: seq.to_string() };
         let state = State::open(dir.path()).unwrap();
-        state.apply("jobs", SeqNo(1), &Facts::default(), &[row(1)], |_| true).unwrap();
+        state.apply("jobs", SeqNo(1), &SegmentMetadata::default(), &[row(1)], |_| true).unwrap();
         let tree =
             |state: &State| state.open.read().unwrap().as_ref().unwrap().db.open_tree("latest").unwrap();
         let old: Vec<_> = tree(&state).iter().map(Result::unwrap).collect();
-        state.apply("jobs", SeqNo(9), &Facts::default(), &[row(9)], |_| true).unwrap();
+        state.apply("jobs", SeqNo(9), &SegmentMetadata::default(), &[row(9)], |_| true).unwrap();
         drop(state);
 
         let state = State::open(dir.path()).unwrap();
@@ -259,14 +258,14 @@ mod tests {
         assert!(error.contains("older"), "{error}");
     }
 
-    /// sled answers nothing more after an error that it takes for the end.
+    /// sled answers nothing more after an error that it considers fatal.
     #[test]
-    fn a_database_that_had_no_space_is_opened_again() {
+    fn a_database_that_ran_out_of_space_is_reopened() {
         let dir = tempfile::tempdir().unwrap();
         let state = State::open(dir.path()).unwrap();
         let refused =
             || StoreError::Io { action: "write", path: PathBuf::new(), why: rustix::io::Errno::NOSPC.into() };
-        state.apply("jobs", SeqNo(1), &Facts::default(), &[], |_| true).unwrap();
+        state.apply("jobs", SeqNo(1), &SegmentMetadata::default(), &[], |_| true).unwrap();
         assert!(state.with(true, |_| Err::<(), _>(refused())).unwrap_err().is_no_space());
         let failed = |state: &State| !state.open.read().unwrap().as_ref().unwrap().is_usable(true);
         assert!(failed(&state));
@@ -275,12 +274,12 @@ mod tests {
         state.open.write().unwrap().as_mut().unwrap().is_copy = true;
         assert_eq!(state.segments().unwrap().len(), 1, "a copy is read");
         state.forget([("jobs", SeqNo(1))]).unwrap();
-        assert!(!failed(&state), "and given up for the one on disk before anything is written");
+        assert!(!failed(&state), "the copy is replaced by the database on disk before a write");
         assert!(state.segments().unwrap().is_empty());
     }
 
     #[test]
-    fn where_a_last_job_went_an_older_one_takes_its_place() {
+    fn an_older_job_replaces_a_dropped_latest_job() {
         let dir = tempfile::tempdir().unwrap();
         let row = |minion: &str, seq| LatestJob {
             fun: b"test.ping".to_vec(),
@@ -291,7 +290,7 @@ mod tests {
         let state = State::open(dir.path()).unwrap();
         let known = [row("web1", 5), row("web2", 6), row("web3", 17)];
         let known: Vec<_> = known.iter().map(LatestJob::row).collect();
-        state.apply("jobs", SeqNo(1), &Facts::default(), &known, |_| true).unwrap();
+        state.apply("jobs", SeqNo(1), &SegmentMetadata::default(), &known, |_| true).unwrap();
         let gone = [row("web1", 5), row("web2", 6), row("web3", 7)];
         state.forget_latest(&gone, &[row("web1", 2), row("web3", 3)]).unwrap();
         let latest = state.latest_of("test.ping").unwrap();

@@ -1,4 +1,4 @@
-//! What `store stats` shows: per class what is kept, how much room it takes, how fast it grows.
+//! Statistics for `store stats`: size, growth and limits per class.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -7,55 +7,55 @@ use std::time::Duration;
 
 use super::age_clock::Step;
 use super::error::StoreError;
-use super::extent::Extent;
-use super::guard::Look;
-use super::retention::Fate;
+use super::free_space::SpaceStatus;
+use super::retention::DropOutcome;
+use super::segment_usage::SegmentUsage;
 use super::{Shared, Store};
 use crate::clock::Micros;
 use crate::limits::RATE_SAMPLES;
 use crate::model::{Age, Keep, SeqNo};
 
-/// A store in figures.
+/// Statistics of the store.
 #[derive(Debug, Clone)]
 pub struct StoreStats {
-    /// Everything before is readable.
+    /// All entries below are readable.
     pub head: SeqNo,
-    /// Everything before survives a power cut.
+    /// All entries below survive a power cut.
     pub durable: SeqNo,
-    /// Room on the disk.
-    pub space: Look,
-    /// A step of the wall clock that deletion by age does not trust yet.
+    /// Free space.
+    pub space: SpaceStatus,
+    /// A step of the wall clock that the age clock does not trust yet.
     pub clock_step: Option<Step>,
-    /// Jobs that are held.
+    /// Number of held jobs.
     pub holds: usize,
-    /// The classes.
+    /// Statistics per class.
     pub classes: Vec<ClassStats>,
 }
 
-/// A class in figures.
+/// Statistics of a class.
 #[derive(Debug, Clone)]
 pub struct ClassStats {
-    /// Its name.
+    /// Name.
     pub name: Arc<str>,
-    /// Does the configuration name it?
+    /// Whether the configuration contains it.
     pub configured: bool,
-    /// Its segments.
+    /// Number of segments.
     pub segments: usize,
-    /// All of it; `jobs` counts a job once a segment.
-    pub extent: Extent,
-    /// Entries a second over the last minutes.
+    /// Resource use; a job counts once per segment.
+    pub segment_usage: SegmentUsage,
+    /// Entries per second over the last minutes.
     pub rate: f64,
-    /// Its bounds.
+    /// Configured limits.
     pub keep: Keep,
-    /// What its age bound comes to at the moment; `None` is for ever.
+    /// The current age limit; `None` for forever.
     pub age: Option<Duration>,
-    /// The age bound is known: it is not Salt's, or Salt has reported it since the start.
+    /// Whether the age limit is known: it is configured, or Salt has sent it since the start.
     pub age_known: bool,
-    /// Segments that would have gone, were it not for held jobs.
+    /// Segments beyond the limits that are kept for held jobs.
     pub held_segments: usize,
 }
 
-/// Counts of entries written, sampled at each round.
+/// Counts of written entries, sampled once per retention round.
 #[derive(Debug, Default)]
 pub(super) struct Rates(Mutex<VecDeque<(Micros, Vec<u64>)>>);
 
@@ -68,7 +68,7 @@ impl Rates {
         }
     }
 
-    /// Entries a second of each class between the oldest sample and now.
+    /// Entries per second and class since the oldest sample.
     fn rates(&self, now: Micros, written: &[u64]) -> Vec<f64> {
         let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((since, before)) = samples.front() else { return vec![0.0; written.len()] };
@@ -86,14 +86,14 @@ impl Shared {
         self.written.iter().map(|n| n.load(Ordering::Relaxed)).collect()
     }
 
-    /// Notes how much has been written so far.
+    /// Takes a sample.
     pub(super) fn sample_rates(&self) {
         self.rates.sample(self.clock.now(), self.written());
     }
 }
 
 impl Store {
-    /// The store in figures.
+    /// Computes the statistics.
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
         let shared = &self.0;
         let now = shared.clock.now();
@@ -102,9 +102,9 @@ impl Store {
         let mut classes = Vec::new();
         for class in shared.classes.all() {
             let segments = shared.segments(class);
-            let mut all = Extent::default();
+            let mut all = SegmentUsage::default();
             for (n, segment) in segments.iter().enumerate() {
-                let part = segment.whole_extent();
+                let part = segment.usage();
                 all = if n == 0 { part } else { all.joined(part) };
             }
             let keep = shared.classes.keep(class);
@@ -113,18 +113,21 @@ impl Store {
                 name: shared.classes.name(class),
                 configured: shared.classes.is_configured(class),
                 segments: segments.len(),
-                extent: all,
+                segment_usage: all,
                 rate: rates.next().unwrap_or(0.0),
                 keep,
                 age: shared.age_of(keep),
-                age_known: keep.age != Age::Salt || shared.retention.salt_has_said(),
-                held_segments: plan.iter().filter(|(_, going)| matches!(going.fate, Fate::Held(_))).count(),
+                age_known: keep.age != Age::Salt || shared.retention.knows_salt_keep(),
+                held_segments: plan
+                    .iter()
+                    .filter(|(_, going)| matches!(going.outcome, DropOutcome::Held(_)))
+                    .count(),
             });
         }
         let durable = self.durable();
         let holds = shared.holds.all().len();
         let clock_step = shared.age_clock().step();
-        Ok(StoreStats { head: durable, durable, space: shared.guard.look(), clock_step, holds, classes })
+        Ok(StoreStats { head: durable, durable, space: shared.guard.check(), clock_step, holds, classes })
     }
 }
 
@@ -133,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_what_was_written_since_the_oldest_sample() {
+    fn a_rate_covers_the_time_since_the_oldest_sample() {
         let rates = Rates::default();
         assert_eq!(rates.rates(Micros(5), &[7]), [0.0]);
         for n in 0..2 * RATE_SAMPLES as u64 {

@@ -1,4 +1,4 @@
-//! The store as a whole: what was acknowledged is there after a stop, a cut, a flipped bit, a lost index.
+//! The store as a whole: acknowledged entries survive a restart, a torn write, a flipped bit, a lost index.
 
 mod ahead;
 mod bounds;
@@ -37,12 +37,12 @@ pub(super) struct Rig {
 
 pub(super) fn options(dir: &Path, limits: Limits) -> Options {
     let holder = "the test".to_owned();
-    let clock = Clock::hand_wound(Micros(1_000_000));
-    let (metrics, classes, medium) = (Arc::default(), Classes::default(), Arc::new(medium::Disk));
-    Options { dir: dir.to_owned(), holder, clock, metrics, limits, classes, free: NO_GUARD, medium }
+    let clock = Clock::manual(Micros(1_000_000));
+    let (metrics, classes, fs) = (Arc::default(), Classes::default(), Arc::new(vfs::Disk));
+    Options { dir: dir.to_owned(), holder, clock, metrics, limits, classes, free: NO_GUARD, fs }
 }
 
-/// Tests run on whatever disk there is.
+/// Free space limits that fit any disk.
 const NO_GUARD: FreeSpace = FreeSpace { low: Some(0), min: Some(0) };
 
 pub(super) const SMALL: Limits = Limits {
@@ -73,7 +73,7 @@ impl Rig {
         self.threads.into_iter().for_each(|t| t.join().unwrap());
     }
 
-    /// Every event's number and tag, the earliest first.
+    /// Sequence number and tag of every event, oldest first.
     pub(super) fn events(&self, filter: &EventFilter) -> Vec<(u64, String)> {
         let mut found =
             self.store.events_before(filter, self.store.durable(), usize::MAX, usize::MAX).unwrap();
@@ -97,7 +97,7 @@ pub(super) fn jid(n: u64) -> String {
     format!("20261121030955{n:06}")
 }
 
-/// Event `n`: every third is no job's, the others are returns of a job with ten of them.
+/// Event `n`: every third belongs to no job, the others are returns, ten per job.
 pub(super) fn event(n: u64) -> (String, Vec<u8>) {
     let tag = if n.is_multiple_of(3) {
         format!("salt/beacon/web{}/load/", n % 5)
@@ -117,7 +117,7 @@ pub(super) fn batch_of(numbers: impl IntoIterator<Item = u64>) -> Batch {
     batch
 }
 
-/// Thorium's register with a text.
+/// An entry with Thorium's register.
 fn register(text: &str) -> Batch {
     let mut w = Writer::new();
     w.str(text);
@@ -136,7 +136,7 @@ fn register(text: &str) -> Batch {
     })
 }
 
-/// Bytes that do not compress, so that a body lies in the log as it is.
+/// Incompressible bytes, so that a body appears verbatim in the log.
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let word =
         |n: u64| (n + 1 + seed * 1_000_003).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).to_le_bytes();
@@ -173,7 +173,7 @@ pub(super) fn files_named(dir: &Path, name: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_was_acknowledged_is_there_after_reopening() {
+fn acknowledged_entries_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     for n in 0..200 {
@@ -181,11 +181,11 @@ fn what_was_acknowledged_is_there_after_reopening() {
     }
     check_all(&rig, 0..200);
     let last = rig.store.durable();
-    let sums = rig.store.classes().unwrap();
+    let totals = rig.store.classes().unwrap();
     rig.close();
     let rig = Rig::open(dir.path(), Limits::default());
     check_all(&rig, 0..200);
-    assert_eq!(rig.store.classes().unwrap(), sums);
+    assert_eq!(rig.store.classes().unwrap(), totals);
     assert_eq!(rig.store.durable(), last);
     rig.put(batch_of(200..230)).unwrap();
     check_all(&rig, 0..230);
@@ -193,7 +193,7 @@ fn what_was_acknowledged_is_there_after_reopening() {
 }
 
 #[test]
-fn sealed_segments_answer_as_before_and_after_every_loss_of_an_index() {
+fn sealed_segments_answer_the_same_after_every_loss_of_an_index() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     for n in 0..400 {
@@ -209,7 +209,7 @@ fn sealed_segments_answer_as_before_and_after_every_loss_of_an_index() {
     assert_eq!(reopened.metrics.indexes_rebuilt.get(), 0);
     reopened.close();
 
-    // Damage after damage: the state database, an index, both, all indexes.
+    // Successive damage: the state database, an index, both, all indexes.
     for round in 0..4 {
         if round != 1 {
             fs::remove_dir_all(dir.path().join("state")).unwrap();
@@ -231,7 +231,7 @@ fn sealed_segments_answer_as_before_and_after_every_loss_of_an_index() {
 }
 
 #[test]
-fn a_damaged_index_is_made_again_while_the_daemon_runs() {
+fn a_damaged_index_is_rebuilt_while_the_store_is_open() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     for n in 0..100 {
@@ -255,17 +255,17 @@ fn a_damaged_index_is_made_again_while_the_daemon_runs() {
 }
 
 #[test]
-fn what_was_known_from_a_damaged_index_still_hid_entries_of_jobs() {
+fn metadata_from_a_damaged_index_are_discarded() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     for n in 0..100 {
         rig.put(batch_of([n])).unwrap();
     }
     rig.close();
-    // The state database and the index are of another log: neither knows a job of this one.
+    // State database and index belong to another log: neither has a job of this one.
     let state = state::State::open(&dir.path().join("state")).unwrap();
-    for (name, first_seq, facts) in state.segments().unwrap() {
-        let none = index::Facts::new(facts.sums, None, std::iter::empty());
+    for (name, first_seq, metadata) in state.segments().unwrap() {
+        let none = index::SegmentMetadata::new(metadata.totals, None, std::iter::empty());
         state.apply(&name, first_seq, &none, &[], |_| true).unwrap();
     }
     drop(state);
@@ -273,14 +273,14 @@ fn what_was_known_from_a_damaged_index_still_hid_entries_of_jobs() {
         fs::write(index.join("db"), b"this is no sled").unwrap();
     }
     let rig = Rig::open(dir.path(), SMALL);
-    // Whoever opens an index finds the damage.
+    // The next reader that opens an index finds the damage.
     rig.events(&EventFilter::default());
     check_all(&rig, 0..100);
     rig.close();
 }
 
 #[test]
-fn a_cut_state_database_is_made_again() {
+fn a_truncated_state_database_is_rebuilt() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     for n in 0..300 {
@@ -303,14 +303,14 @@ fn a_cut_state_database_is_made_again() {
 }
 
 #[test]
-fn an_unfinished_write_is_cut_off_and_the_log_goes_on() {
+fn an_unfinished_write_is_truncated_and_the_log_continues() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put(batch_of(0..50)).unwrap();
     rig.close();
     let logs = files_named(dir.path(), "log");
     let whole = fs::read(&logs[0]).unwrap();
-    // Half a frame of its own, then noise: both are what a crash may leave.
+    // Possible remains of a crash: half a frame, or noise.
     for tail in [&whole[80..whole.len() - 20], &[0xff; 1000][..], &whole[80..84]] {
         for path in &logs {
             let len = fs::metadata(path).unwrap().len();
@@ -331,7 +331,7 @@ fn an_unfinished_write_is_cut_off_and_the_log_goes_on() {
 }
 
 #[test]
-fn a_flipped_bit_costs_its_block_and_nothing_else() {
+fn a_flipped_bit_costs_only_its_block() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     for n in 0..60 {
@@ -347,12 +347,12 @@ fn a_flipped_bit_costs_its_block_and_nothing_else() {
     assert_eq!((rig.metrics.frames_damaged.get(), rig.metrics.tail_bytes_cut.get()), (1, 0));
     let events = rig.events(&EventFilter::default());
     assert_eq!(events.len(), 59);
-    assert!(events.iter().all(|(seq, tag)| *tag == event(seq - 1).0), "what is left is what was written");
+    assert!(events.iter().all(|(seq, tag)| *tag == event(seq - 1).0), "remaining entries are unchanged");
     rig.close();
 }
 
 #[test]
-fn a_damaged_header_costs_nothing() {
+fn a_damaged_file_header_costs_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     for n in 0..100 {
@@ -399,7 +399,7 @@ fn readers_miss_nothing_while_segments_are_sealed() {
 }
 
 #[test]
-fn a_block_damaged_behind_the_daemons_back_is_left_out_of_answers() {
+fn a_block_damaged_while_the_store_is_open_is_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     for n in 0..30 {
@@ -415,10 +415,10 @@ fn a_block_damaged_behind_the_daemons_back_is_left_out_of_answers() {
 }
 
 #[test]
-fn one_event_by_two_doors_is_stored_once_also_over_a_restart() {
+fn one_event_from_two_sources_is_stored_once_also_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (tag, data) = event(1);
-    let by = |door| Batch::of(&event_entry(tag.as_bytes(), &data, door, Micros(0)));
+    let by = |source| Batch::of(&event_entry(tag.as_bytes(), &data, source, Micros(0)));
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put(by(Source::Bus)).unwrap();
     rig.close();
@@ -460,7 +460,7 @@ fn events_are_filtered_and_paged() {
 }
 
 #[test]
-fn a_giant_gets_a_block_of_its_own() {
+fn a_very_large_entry_gets_a_block_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     let noise: Vec<u8> = (0..500_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
@@ -476,7 +476,7 @@ fn a_giant_gets_a_block_of_its_own() {
 }
 
 #[test]
-fn the_latest_jobs_the_minions_and_the_register_outlive_sealing() {
+fn latest_jobs_minions_and_the_register_survive_sealing() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     rig.put(register("old")).unwrap();
@@ -493,7 +493,11 @@ fn the_latest_jobs_the_minions_and_the_register_outlive_sealing() {
     let latest = rig.store.latest_on_bus_only("test.echo").unwrap();
     assert_eq!(latest.get("web199").map(|l| l.jid.clone()), Some(jid(19)));
     assert_eq!(latest.len(), rig.store.minions(false).unwrap().len());
-    assert_eq!(rig.store.latest_on_bus_only("test").unwrap().len(), 0, "no function begins another");
+    assert_eq!(
+        rig.store.latest_on_bus_only("test").unwrap().len(),
+        0,
+        "a prefix of a function does not match"
+    );
     let before = JidKey::of(&jid(5));
     let rows = rig.store.jobs_before(Some(before), 2).unwrap();
     assert_eq!(rows.iter().map(|(_, r)| r.jid.clone()).collect::<Vec<_>>(), [jid(4), jid(3)]);
@@ -501,7 +505,7 @@ fn the_latest_jobs_the_minions_and_the_register_outlive_sealing() {
 }
 
 #[test]
-fn many_readers_share_one_cold_index_and_harm_none() {
+fn concurrent_readers_share_one_closed_index() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     for n in 0..400 {
@@ -544,7 +548,7 @@ fn events_of_runners_are_found_by_jid_after_sealing_too() {
 }
 
 #[test]
-fn the_last_word_stays_the_last_when_an_older_segment_is_indexed_again() {
+fn the_last_value_wins_after_an_older_segment_is_reindexed() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     let fact = |kind, jid: &str, text: &str| {

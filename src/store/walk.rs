@@ -1,121 +1,122 @@
-//! A log read through from its first frame to its last, whatever has become of it.
+//! A sequential scan of a log, tolerant of damage.
 //!
-//! The walk is told the store id and never learns it from a frame. Where no valid frame begins it searches for the next
-//! one, at every multiple of 16 bytes; a candidate costs the check of its 48-byte header ([`super::frame`]), so that a walk
-//! takes time in proportion to the bytes of the log. Bytes between two valid frames are damage, unless the frame
-//! behind them says that they were not known to be on stable storage when it was written: then they are a part of a write
-//! that was not finished, if the log still grows ([`Walked::finish`]).
+//! Where no valid frame begins, the scan searches for the next one at multiples of 16 bytes. A candidate costs the check
+//! of its 48-byte header ([`super::frame`]), so the run time is linear in the size of the log. The store id is an input
+//! and never taken from a frame.
+//!
+//! Bytes between two valid frames are damage, with one exception. If the following frame marks them as possibly unsynced and
+//! the log is active, they belong to an unfinished write ([`Walked::finished`]).
 //!
 //! # Invariant
 //!
-//! Sequence numbers ascend from the segment's first one. A valid frame that this release cannot read is not handed out,
-//! counts as damage, and is never cut off.
+//! Sequence numbers ascend, starting at the segment's first one. A valid frame that this release cannot read is not passed
+//! on, counts as damage, and is never truncated.
 
 use super::block::BlockView;
 use super::error::StoreError;
 use super::frame::{ALIGN, FRAME_VERSION, FrameHeader};
-use super::log::{BlockMeta, Content, FILE_HEADER_LEN, LogFile};
+use super::log::{BlockMeta, FILE_HEADER_LEN, LogFile, Payload};
 use crate::model::SeqNo;
 
 /// Offset of the first frame of a log.
 pub const FRAMES_FROM: u64 = FILE_HEADER_LEN as u64;
 
-/// Bytes that hold no entry that can be read.
+/// A range of a log without readable entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stretch {
-    /// Where they begin.
+pub struct DamagedRange {
+    /// Offset of the first byte.
     pub offset: u64,
-    /// How many.
+    /// Length in bytes.
     pub bytes: u64,
-    /// What is wrong with them.
+    /// Description of the damage.
     pub what: String,
-    /// First and last sequence number of the entries that were there for sure, and how many: a header could be read.
+    /// First and last sequence number and number of the lost entries, if a header could be read.
     pub entries: Option<(SeqNo, SeqNo, u64)>,
-    /// The last sequence number before.
+    /// The last sequence number before the range.
     pub after: SeqNo,
-    /// The first sequence number behind; none if nothing good follows.
+    /// The first sequence number behind the range; `None` if no good frame follows.
     pub before: Option<SeqNo>,
-    /// Are they a valid frame that was refused? Then they are no unfinished write.
-    refused: bool,
+    /// Whether it is a valid frame that was rejected, and therefore not an unfinished write.
+    rejected: bool,
 }
 
-impl Stretch {
-    /// Offset of the byte behind them.
+impl DamagedRange {
+    /// Offset of the first byte after the range.
     pub fn end(&self) -> u64 {
         self.offset + self.bytes
     }
 }
 
-/// What a walk found.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub struct Walked {
     /// Good frames.
     pub frames: u64,
     /// Entries in them.
     pub entries: u64,
-    /// Byte behind the last valid frame and its padding, which the file need not have.
+    /// Offset after the last valid frame and its padding; the file may be shorter than the padding.
     pub end: u64,
     /// The last sequence number.
     pub last_seq: SeqNo,
-    /// Bytes before `end` that are no good frames.
-    pub damaged: Vec<Stretch>,
-    /// Those of them that a start may take for an unfinished write if the log still grows, see [`Walked::finish`].
-    pub unfinished: Vec<Stretch>,
-    /// Bytes behind `end` that are not zero.
-    pub tail: Option<Stretch>,
-    /// Everything before this byte was on stable storage when the last frame was written; the rest may be in memory only.
+    /// Ranges before `end` without a good frame.
+    pub damaged: Vec<DamagedRange>,
+    /// Ranges of unfinished writes, if the log is active; see [`Walked::finished`].
+    pub unfinished: Vec<DamagedRange>,
+    /// The nonzero bytes behind `end`.
+    pub tail: Option<DamagedRange>,
+    /// All bytes below this offset were on stable storage when the last frame was written.
     pub synced: u64,
-    /// Offset and version of a frame that another release wrote.
+    /// Offset and version of the first frame written by another release.
     pub unknown_version: Option<(u64, u16)>,
 }
 
 impl Walked {
-    /// Of a log that does not grow: what was not finished there was finished once, and is damage.
+    /// For a log that is not active: its unfinished writes are damage.
     #[must_use]
     pub fn finished(mut self) -> Self {
         self.damaged.append(&mut self.unfinished);
-        self.damaged.sort_by_key(|stretch| stretch.offset);
+        self.damaged.sort_by_key(|range| range.offset);
         self
     }
 }
 
-/// What is known of a log before it is read.
+/// The part of a file to scan.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Where to begin: [`FRAMES_FROM`], or 0 for a file that may have no header.
+    /// Start offset: [`FRAMES_FROM`], or 0 for a file that may have no header.
     pub from: u64,
-    /// Where to end.
+    /// End offset.
     pub size: u64,
 }
 
 impl Bounds {
-    /// Those of a whole log of `size` bytes.
+    /// The frames of a whole log of `size` bytes.
     pub fn of_log(size: u64) -> Self {
         Self { from: FRAMES_FROM, size }
     }
 }
 
-/// The end of a log whose file has so many bytes: of its last frame the padding may be cut off.
+/// Size of a log including the padding of its last frame, which may be missing from the file.
 fn padded(size: u64) -> u64 {
     size.next_multiple_of(ALIGN as u64)
 }
 
-/// Where a log ends that may grow meanwhile: its file is longer, and what comes to be written there is not there yet.
+/// The end of the frames in a log that may be appended to concurrently. The file may be preallocated past it.
 pub fn end(log: &LogFile) -> Result<u64, StoreError> {
     let size = log.size()?;
     let walked = walk(log, Bounds::of_log(size), false, |_, _| None)?;
     Ok(walked.tail.map_or(walked.end, |tail| tail.end()).min(size))
 }
 
-/// Reads a log. Each good frame goes to `each`, which may say what is wrong with it all the same. With `bodies`, they are
-/// checked too.
+/// Scans a log and calls `each` for each good frame; `each` may return a fault of the block. With `bodies`, their
+/// checksums are verified, too.
 pub fn walk(
     log: &LogFile,
     bounds: Bounds,
     bodies: bool,
     mut each: impl FnMut(&BlockMeta, &BlockView) -> Option<String>,
 ) -> Result<Walked, StoreError> {
-    let mut state = State::new(log.id().first_seq, bounds);
+    let mut state = WalkState::new(log.id().first_seq, bounds);
     let mut at = bounds.from;
     while let Some(header) = log.next_header(at, bounds.size)? {
         at = header.end();
@@ -125,31 +126,31 @@ pub fn walk(
             continue;
         }
         if header.first_seq <= state.walked.last_seq {
-            // A write that failed and could not be cut off leaves frames behind the shorter one that followed it.
+            // A frame left behind by a failed write, past the shorter commit that overwrote its start.
             at = header.offset + ALIGN as u64;
             continue;
         }
         if header.version != FRAME_VERSION {
             state.walked.unknown_version.get_or_insert((header.offset, header.version));
-            state.refuse(
+            state.reject(
                 &header,
                 &format!("a frame of version {}, this release reads {FRAME_VERSION}", header.version),
             );
             continue;
         }
         if header.last_seq == SeqNo(u64::MAX) {
-            state.refuse(&header, "no number can follow that of its last entry");
+            state.reject(&header, "no sequence number can follow its last entry");
             continue;
         }
         match log.content(&header, bounds.size, bodies)? {
-            Content::Block(view) => {
+            Payload::Block(view) => {
                 let meta = BlockMeta::of(&view, &header);
                 let fault = each(&meta, &view);
-                state.take(&header, fault);
+                state.accept(&header, fault);
             }
-            Content::Unreadable(what) => state.refuse(&header, &what),
-            Content::Damaged(what) => {
-                // Not skipped by its length: leftovers of a failed write may begin in the middle of it.
+            Payload::Unreadable(what) => state.reject(&header, &what),
+            Payload::Damaged(what) => {
+                // Continue inside the frame: it may contain frames of a failed write.
                 at = header.offset + ALIGN as u64;
                 state.broken.push((header, what));
             }
@@ -158,48 +159,56 @@ pub fn walk(
     state.finish(log)
 }
 
-/// A walk under way.
-struct State {
+/// The state of a scan.
+struct WalkState {
     walked: Walked,
     size: u64,
-    /// Frames behind `walked.end` with a valid header and damaged content.
+    /// Frames behind `walked.end` with a valid header and a damaged payload.
     broken: Vec<(FrameHeader, &'static str)>,
     /// The last good frame.
     last: Option<FrameHeader>,
 }
 
-impl State {
+impl WalkState {
     fn new(first_seq: SeqNo, bounds: Bounds) -> Self {
         let last_seq = SeqNo(first_seq.0.saturating_sub(1));
         let walked = Walked { end: bounds.from, synced: bounds.from, last_seq, ..Walked::default() };
         Self { walked, size: bounds.size, broken: Vec::new(), last: None }
     }
 
-    fn stretch(&self, offset: u64, end: u64, what: &str) -> Stretch {
+    fn range(&self, offset: u64, end: u64, what: &str) -> DamagedRange {
         let (what, after) = (what.to_owned(), self.walked.last_seq);
-        Stretch { offset, bytes: end - offset, what, entries: None, after, before: None, refused: false }
+        DamagedRange {
+            offset,
+            bytes: end - offset,
+            what,
+            entries: None,
+            after,
+            before: None,
+            rejected: false,
+        }
     }
 
-    /// What lies between the last valid frame and `upto`, where one begins whose first sequence number is `before`.
+    /// Records the range from the last valid frame to `upto`; a frame with first sequence number `before` follows there.
     fn pass_gap(&mut self, upto: u64, before: Option<SeqNo>) {
         for (header, what) in std::mem::take(&mut self.broken) {
             if header.offset < self.walked.end {
                 continue;
             }
             if header.offset > self.walked.end {
-                let gap = self.stretch(self.walked.end, header.offset, "no frame can be read here");
+                let gap = self.range(self.walked.end, header.offset, "no frame can be read here");
                 self.walked.damaged.push(gap);
             }
             self.set_before(header.first_seq);
             let end = header.end().min(upto);
             let entries = Some((header.first_seq, header.last_seq, u64::from(header.count)));
-            let stretch = Stretch { entries, ..self.stretch(header.offset, end, what) };
-            self.walked.damaged.push(stretch);
+            let range = DamagedRange { entries, ..self.range(header.offset, end, what) };
+            self.walked.damaged.push(range);
             self.walked.last_seq = self.walked.last_seq.max(header.last_seq);
             self.walked.end = end;
         }
         if upto > self.walked.end {
-            let gap = self.stretch(self.walked.end, upto, "no frame can be read here");
+            let gap = self.range(self.walked.end, upto, "no frame can be read here");
             self.walked.damaged.push(gap);
             self.walked.end = upto;
         }
@@ -208,26 +217,26 @@ impl State {
         }
     }
 
-    /// Of every stretch behind which nothing was found yet.
+    /// Completes the ranges that had no good frame behind them yet.
     fn set_before(&mut self, seq: SeqNo) {
         self.walked.damaged.iter_mut().filter(|s| s.before.is_none()).for_each(|s| s.before = Some(seq));
     }
 
-    /// A valid frame that is not handed out. It stays where it is.
-    fn refuse(&mut self, header: &FrameHeader, what: &str) {
+    /// Records a valid frame that is not passed on. It is kept in the log.
+    fn reject(&mut self, header: &FrameHeader, what: &str) {
         self.pass_gap(header.offset, None);
         let end = header.end().min(padded(self.size));
         let entries = Some((header.first_seq, header.last_seq, u64::from(header.count)));
-        let stretch = Stretch { entries, refused: true, ..self.stretch(header.offset, end, what) };
-        self.walked.damaged.push(stretch);
+        let range = DamagedRange { entries, rejected: true, ..self.range(header.offset, end, what) };
+        self.walked.damaged.push(range);
         self.walked.end = end;
     }
 
-    /// A good frame, in which `each` found perhaps a fault.
-    fn take(&mut self, header: &FrameHeader, fault: Option<String>) {
+    /// Records a good frame, unless `each` returned a fault.
+    fn accept(&mut self, header: &FrameHeader, fault: Option<String>) {
         self.pass_gap(header.offset, Some(header.first_seq));
         if let Some(what) = fault {
-            self.refuse(header, &what);
+            self.reject(header, &what);
         } else {
             self.walked.frames += 1;
             self.walked.entries += u64::from(header.count);
@@ -241,10 +250,11 @@ impl State {
         let end = self.walked.end;
         let broken: Vec<_> =
             self.broken.iter().map(|(header, _)| *header).filter(|h| h.offset >= end).collect();
-        let used =
-            log.used(end, self.size)?.max(broken.last().map_or(end, |header| header.end().min(self.size)));
+        let used = log
+            .used_end(end, self.size)?
+            .max(broken.last().map_or(end, |header| header.end().min(self.size)));
         if used > end {
-            let mut tail = self.stretch(end, used, "no whole frame can be read here");
+            let mut tail = self.range(end, used, "no complete frame can be read here");
             if let (Some(first), Some(last)) =
                 (broken.first().filter(|first| first.offset == end), broken.last())
             {
@@ -253,28 +263,28 @@ impl State {
             }
             self.walked.tail = Some(tail);
         }
-        // The newest header says what was not known to be synced when its commit was written.
+        // The newest header records which bytes were unsynced when its commit was written.
         if let Some(newest) = broken.last().or(self.last.as_ref()) {
             self.walked.synced = newest.synced.clamp(FRAMES_FROM.min(end), end);
-            // If more was written behind a whole commit, that commit was finished before.
+            // Data behind a complete commit proves that this commit was synced.
             let is_over = broken.is_empty() && newest.ends_commit && self.walked.tail.is_some();
             if !is_over {
-                self.set_unfinished_apart(newest.synced);
+                self.split_unfinished(newest.synced);
             }
         }
         Ok(self.walked)
     }
 
-    fn set_unfinished_apart(&mut self, synced: u64) {
-        for stretch in std::mem::take(&mut self.walked.damaged) {
-            if stretch.refused || stretch.end() <= synced {
-                self.walked.damaged.push(stretch);
-            } else if stretch.offset >= synced {
-                self.walked.unfinished.push(stretch);
+    fn split_unfinished(&mut self, synced: u64) {
+        for range in std::mem::take(&mut self.walked.damaged) {
+            if range.rejected || range.end() <= synced {
+                self.walked.damaged.push(range);
+            } else if range.offset >= synced {
+                self.walked.unfinished.push(range);
             } else {
-                let bytes = synced - stretch.offset;
-                self.walked.damaged.push(Stretch { bytes, ..stretch.clone() });
-                let rest = Stretch { offset: synced, bytes: stretch.bytes - bytes, ..stretch };
+                let bytes = synced - range.offset;
+                self.walked.damaged.push(DamagedRange { bytes, ..range.clone() });
+                let rest = DamagedRange { offset: synced, bytes: range.bytes - bytes, ..range };
                 self.walked.unfinished.push(rest);
             }
         }

@@ -1,4 +1,4 @@
-//! A client that keeps the bytes as they came, and may have many requests under way.
+//! A client that preserves the received bytes and supports pipelined requests.
 
 use std::io::{BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ pub(crate) struct Wire {
     next_id: u64,
 }
 
-/// An answer: which request, and its value, or the daemon's refusal.
+/// An answer: the request's id, and the value or the daemon's error.
 pub(crate) type Answer = (u64, Result<Vec<u8>, String>);
 
 impl Wire {
@@ -46,14 +46,14 @@ impl Wire {
         Ok((id, if good { Ok(value) } else { Err(words()) }))
     }
 
-    /// Asks one thing and waits.
+    /// Sends a request and waits for its answer.
     pub(crate) fn ask(&mut self, call: &str, args: &Args) -> std::io::Result<Result<Vec<u8>, String>> {
         self.send(call, &args.bytes())?;
         Ok(self.receive()?.1)
     }
 }
 
-/// A map of arguments in the making.
+/// Arguments of a call, under construction.
 #[derive(Default)]
 pub(crate) struct Args {
     pairs: usize,

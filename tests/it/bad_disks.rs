@@ -1,4 +1,4 @@
-//! Disks that fill up, fail and dawdle, under the real program: callers are told, and nothing that was answered is lost.
+//! Full, failing and slow disks under the real program: callers get errors, and no acknowledged entry is lost.
 
 #![cfg(debug_assertions)]
 
@@ -29,7 +29,7 @@ fn check(cellar: &Cellar, numbers: impl IntoIterator<Item = u64>) {
 }
 
 #[test]
-fn on_a_full_disk_callers_are_told_and_it_goes_on_when_there_is_room() {
+fn callers_get_errors_while_the_disk_is_full() {
     let mut cellar = Cellar::start_on_disk("");
     (0..20).for_each(|n| drop(put(&cellar, n).unwrap()));
     cellar.plan_disk("room=100");

@@ -1,4 +1,4 @@
-//! A real ext4 without a free byte: senders get errors, space can be freed, nothing acknowledged is lost.
+//! A real, full ext4 file system: senders get errors, space can be freed, no acknowledged entry is lost.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,7 +19,7 @@ struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// `None` where the test cannot run; the reason has been printed.
+    /// `None` if the test cannot run; the reason has been printed.
     fn mount(dir: &Path, mebibytes: u64) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             missing("root, to mount an ext4");
@@ -50,7 +50,7 @@ impl SmallDisk {
         Some(disk)
     }
 
-    /// ext4 keeps blocks back for itself, from which it would serve some of what is asked of a full disk.
+    /// Disables ext4's reserved blocks, which would serve some writes on a full disk.
     fn give_up_reserve(&self) {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let place = self.state.to_str().unwrap();
@@ -59,7 +59,7 @@ impl SmallDisk {
         fs::write(format!("/sys/fs/ext4/{device}/reserved_clusters"), "0").unwrap();
     }
 
-    /// Writes until the file system has not one block left, not even for root.
+    /// Writes until no block is free, not even for root.
     fn fill(&self) {
         let mut file =
             fs::OpenOptions::new().create(true).append(true).open(self.state.join("filler.tmp")).unwrap();
@@ -77,7 +77,7 @@ impl SmallDisk {
         rustix::fs::statvfs(&self.state).unwrap().f_bfree
     }
 
-    /// Gives some blocks back.
+    /// Frees some blocks.
     fn shrink_filler(&self, bytes: u64) {
         let file = fs::OpenOptions::new().write(true).open(self.state.join("filler.tmp")).unwrap();
         file.set_len(file.metadata().unwrap().len() - bytes).unwrap();
@@ -100,7 +100,7 @@ fn jid(n: u64) -> String {
     format!("20261121030955{n:06}")
 }
 
-/// About 40 KiB that do not pack well.
+/// About 40 KiB that compress badly.
 fn noise(n: u64) -> String {
     let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut text = String::new();
@@ -137,13 +137,13 @@ fn prune(cellar: &Cellar, more: &[&str]) -> String {
         .args(more)
         .output()
         .unwrap();
-    let said =
+    let printed =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{said}\n{}", cellar.log());
-    said
+    assert!(output.status.success(), "{printed}\n{}", cellar.log());
+    printed
 }
 
-/// Nothing on the disk was taken for damaged or lost.
+/// Asserts that no data was reported as damaged or lost.
 fn assert_whole(cellar: &Cellar) {
     for name in ["segments_missing", "frames_damaged", "indexes_rebuilt"] {
         assert_eq!(cellar.counter(name), 0, "{name}\n{}", cellar.log());
@@ -165,7 +165,7 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
     }
     wait_for("sealed segments", || (cellar.counter("segments_sealed") >= 5).then_some(()));
 
-    // Senders get errors; the daemon goes on.
+    // Senders get errors; the daemon continues.
     disk.fill();
     let mut refused = 0;
     for n in 300..500 {
@@ -184,7 +184,7 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
     assert_eq!(refused, 5, "the disk took everything");
     assert!(stored.iter().all(|n| is_there(&cellar, *n)), "{}", cellar.log());
 
-    // Killed and started again without a free block, it serves what it had acknowledged.
+    // After a kill and a start without a free block, it serves all acknowledged entries.
     cellar.kill();
     disk.fill();
     cellar.restart();
@@ -192,7 +192,7 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
     assert_whole(&cellar);
     disk.fill();
 
-    // Space that ends at any point of a commit, a sealing or a start; then a kill.
+    // The disk fills up at any point of a commit, a seal or a start; then a kill.
     for round in 1..=12 {
         disk.shrink_filler(round * 24 * 1024);
         for n in round * 1_000..round * 1_000 + 40 {
@@ -210,10 +210,10 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
     disk.fill();
 
     // Pruning frees space, and entries are stored again.
-    let said = prune(&cellar, &["--class", "jobs", "--bytes", "4MiB"]);
-    assert!(disk.free() > 100, "{} blocks are free\n{said}", disk.free());
+    let printed = prune(&cellar, &["--class", "jobs", "--bytes", "4MiB"]);
+    assert!(disk.free() > 100, "{} blocks are free\n{printed}", disk.free());
     stored.retain(|n| is_there(&cellar, *n));
-    assert!((50..400).contains(&stored.len()), "{} are left\n{said}", stored.len());
+    assert!((50..400).contains(&stored.len()), "{} are left\n{printed}", stored.len());
     for n in 20_000..20_020 {
         put(&cellar, n).unwrap_or_else(|error| panic!("{error}\n{}", cellar.log()));
         stored.push(n);
@@ -223,15 +223,15 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
     assert!(stored.iter().all(|n| is_there(&cellar, *n)), "{}", cellar.log());
     assert_whole(&cellar);
 
-    // The same without a daemon, on a store that had no trash yet.
+    // The same without a daemon, on a store without a trash directory.
     disk.fill();
     assert!(cellar.terminate(), "{}", cellar.log());
     fs::remove_dir(cellar.state_dir().join("trash")).unwrap();
     disk.fill();
-    let said = prune(&cellar, &["--class", "jobs", "--bytes", "2MiB"]);
-    assert!(disk.free() > 100, "{} blocks are free\n{said}", disk.free());
+    let printed = prune(&cellar, &["--class", "jobs", "--bytes", "2MiB"]);
+    assert!(disk.free() > 100, "{} blocks are free\n{printed}", disk.free());
 
-    // Retention does it by itself where it is to keep space free.
+    // Retention frees space itself if it is configured to.
     disk.make_room();
     fs::write(
         cellar.dir.path().join("c.yaml"),

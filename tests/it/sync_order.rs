@@ -1,7 +1,6 @@
-//! What the system was asked for before an answer left: seen by a library between the daemon and the C library.
+//! System calls before an answer, recorded by a library between the daemon and the C library.
 //!
-//! All other tests of power cuts replace the file system. This one shows that the real one is asked to make durable what
-//! is acknowledged.
+//! All other tests of power cuts replace the file system. This one shows that acknowledged entries are synced to the real one.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use saltcellar::api::client::Client;
 
 use crate::harness::{Running, map, serve_command, wait_for};
 
-/// Compiles the library; none where there is no C compiler.
+/// Compiles the library; `None` without a C compiler.
 pub(crate) fn library(dir: &Path) -> Option<PathBuf> {
     let (source, library) = (dir.join("sync_order.c"), dir.join("sync_order.so"));
     std::fs::write(&source, include_str!("sync_order.c")).unwrap();
@@ -23,7 +22,7 @@ pub(crate) fn library(dir: &Path) -> Option<PathBuf> {
     Some(library)
 }
 
-/// What was done to the store's log, in order: `(act, path)`.
+/// The operations on the store's log, in order: `(act, path)`.
 fn acts(notes: &Path, log: &Path) -> Vec<(String, PathBuf)> {
     let text = std::fs::read_to_string(notes).unwrap();
     let acts = text.lines().map(|line| line.split_once(' ').unwrap());
@@ -32,7 +31,7 @@ fn acts(notes: &Path, log: &Path) -> Vec<(String, PathBuf)> {
 }
 
 #[test]
-fn an_answer_left_before_the_system_was_asked_to_sync_what_it_acknowledges() {
+fn answers_are_sent_after_the_sync_of_their_entries() {
     let dir = tempfile::tempdir().unwrap();
     let Some(library) = library(dir.path()) else {
         return crate::testing::missing("a C compiler as `cc`");

@@ -7,7 +7,7 @@ use crate::clock::Micros;
 use crate::limits::REACTOR_SHADOW_ACT_BYTES_MAX;
 use crate::master::pack;
 use crate::model::{Batch, Entry, Flags, Kind, Location, REACTION_TAG, ReactionFailure, SeqNo, Source};
-use crate::reactor::run::origins::says_reactor;
+use crate::reactor::run::depths::says_reactor;
 use crate::reactor::run::record::{failures, option_of};
 use crate::sls::value::{Key, Map, Value};
 use crate::store::Followed;

@@ -1,9 +1,9 @@
-//! A list that grows in pieces: nothing is copied when it does, and next to nothing lies idle.
+//! A vector of fixed-size chunks: growing copies nothing and reserves little.
 
-/// Items of a piece.
+/// Items per chunk.
 const PIECE: usize = 1 << 14;
 
-/// A list of small items, found by number.
+/// A list of small items, addressed by index.
 #[derive(Debug)]
 pub struct Arena<T> {
     pieces: Vec<Vec<T>>,
@@ -17,12 +17,12 @@ impl<T> Default for Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// How many items.
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// None?
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -30,22 +30,22 @@ impl<T> Arena<T> {
     /// Appends an item.
     pub fn push(&mut self, item: T) {
         if self.len.is_multiple_of(PIECE) {
-            // The first piece grows: most indexes of a quiet master stay small.
+            // The first chunk grows on demand: most indexes of a quiet master stay small.
             let room = if self.pieces.is_empty() { 0 } else { PIECE };
             self.pieces.push(Vec::with_capacity(room));
         }
-        let piece = self.pieces.last_mut().expect("a piece with room");
+        let piece = self.pieces.last_mut().expect("a chunk was pushed");
         piece.push(item);
-        debug_assert!(piece.len() <= PIECE, "pieces are full but for the last one");
+        debug_assert!(piece.len() <= PIECE, "a chunk has at most PIECE items");
         self.len += 1;
     }
 
-    /// The item with a number.
+    /// The item at an index.
     pub fn get(&self, at: usize) -> Option<&T> {
         self.pieces.get(at / PIECE)?.get(at % PIECE)
     }
 
-    /// The item with a number, to change it.
+    /// The item at an index, mutable.
     pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         self.pieces.get_mut(at / PIECE)?.get_mut(at % PIECE)
     }
@@ -55,12 +55,12 @@ impl<T> Arena<T> {
         self.pieces.iter().flatten()
     }
 
-    /// The items of a range of numbers.
+    /// The items of a range of indexes.
     pub fn range(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = &T> {
         range.filter_map(|at| self.get(at))
     }
 
-    /// Bytes in memory.
+    /// Memory use in bytes.
     pub fn memory(&self) -> usize {
         self.pieces.iter().map(|piece| piece.capacity() * size_of::<T>()).sum()
     }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_keep_their_numbers_over_pieces() {
+    fn items_keep_their_indexes_across_chunks() {
         let mut arena = Arena::default();
         for n in 0..PIECE * 2 + 5 {
             arena.push(n);

@@ -1,6 +1,6 @@
-//! Numbers and bytes in the pages of an index: LEB128, zigzag, and bytes behind their length.
+//! Encoding of integers and bytes in index pages: LEB128, zigzag, length-prefixed bytes.
 
-/// Appends a number: seven bits a byte, the low ones first, the high bit set on all but the last.
+/// Appends an unsigned integer as LEB128.
 pub fn put(out: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {
         out.push(low(n) | 0x80);
@@ -13,35 +13,35 @@ fn low(n: u64) -> u8 {
     n.to_le_bytes()[0] & 0x7f
 }
 
-/// Appends a number that may be negative: zigzag, so that small ones stay short.
+/// Appends a signed integer: zigzag, then LEB128.
 pub fn put_signed(out: &mut Vec<u8>, n: i64) {
     put(out, ((n << 1) ^ (n >> 63)).cast_unsigned());
 }
 
-/// Appends bytes behind their length.
+/// Appends length-prefixed bytes.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// Reads what the functions above wrote; `None` where the bytes end too early.
+/// Reads these encodings; `None` at the end of the bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Nothing left?
+    /// Whether all bytes are read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A byte.
+    /// Reads a byte.
     pub fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(*first)
     }
 
-    /// A number.
+    /// Reads an unsigned integer.
     pub fn number(&mut self) -> Option<u64> {
         let mut n = 0;
         for shift in (0..64).step_by(7) {
@@ -54,25 +54,25 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// A number of at most 32 bits.
+    /// Reads an unsigned integer of at most 32 bits.
     pub fn small(&mut self) -> Option<u32> {
         self.number()?.try_into().ok()
     }
 
-    /// A number that may be negative.
+    /// Reads a signed integer.
     pub fn signed(&mut self) -> Option<i64> {
         let n = self.number()?;
         Some((n >> 1).cast_signed() ^ -(n & 1).cast_signed())
     }
 
-    /// So many bytes.
+    /// Reads `len` bytes.
     pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(taken)
     }
 
-    /// Bytes behind their length.
+    /// Reads length-prefixed bytes.
     pub fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.number()?).ok()?;
         self.take(len)
@@ -86,7 +86,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_put_is_read(numbers in prop::collection::vec(any::<u64>(), 0..20), bytes in any::<Vec<u8>>()) {
+        fn values_are_read_as_they_were_written(numbers in prop::collection::vec(any::<u64>(), 0..20), bytes in any::<Vec<u8>>()) {
             let mut out = Vec::new();
             for &n in &numbers {
                 put(&mut out, n);

@@ -1,43 +1,42 @@
-//! The index of a growing segment: arenas and tables of numbers, no allocation per entry or job.
+//! The index of an active segment: arenas and hash tables of integers, no allocation per entry or job.
 //!
-//! It is in the path of every commit, and two of them (one per class) grow to a million entries each, so an entry costs
-//! four bytes here (the number of its job's next entry) and a job about a hundred and the values of its row, which
-//! jobs share.
+//! Every commit updates it, and it grows to a million entries per class. An entry costs four bytes (the number of its job's
+//! next entry); a job costs about a hundred bytes plus the values of its summary, which jobs share.
 
 use std::collections::BinaryHeap;
 
 use super::super::error::{StoreError, fits};
+use super::super::job_summary::{self, JobSummary};
 use super::super::log::BlockMeta;
-use super::super::row::{self, JobRow};
 use super::arena::Arena;
-use super::facts::Facts;
 use super::job::Record;
 use super::latest::BUS_ONLY;
 use super::names::{Names, Table, hash};
-use super::summary::{Blocks, Shapes};
-use super::{Place, Sums, newness};
+use super::segment_metadata::SegmentMetadata;
+use super::summary::{Blocks, TagTemplates};
+use super::{EntryPlace, Totals, newness};
 use crate::limits::JOBS_SORTED_AT_ONCE;
 use crate::model::{Entry, FastMap, Flags, JidKey, Kind, SeqNo};
 
-/// No job, no entry, no text.
+/// Stands for no job, no entry or no text.
 const NONE: u32 = u32::MAX;
 
-/// What an entry may add to the texts beside its own bytes: the lengths of the values of a row.
+/// Bytes that an entry may add to the texts in addition to its own: the lengths of summary values.
 const TEXT_BYTES_BESIDE: usize = 64;
 
-/// A job that has entries in the segment.
+/// A job with entries in the segment.
 #[derive(Debug, Clone, Copy)]
 struct MemJob {
-    /// The key's halves: a u128 would pad every job to a multiple of 16.
+    /// The halves of the key: a u128 would pad every job to a multiple of 16.
     key: [u64; 2],
     first: u32,
     last: u32,
     count: u32,
-    /// Number of the row's values.
+    /// Number of the summary values among the texts.
     load: u32,
-    /// Number of the end time's text.
+    /// Number of the end time among the texts.
     endtime: u32,
-    /// Numbers in the log, less the segment's first.
+    /// Sequence number of the load, less the segment's first.
     load_seq: u32,
     endtime_seq: u32,
     first_at: i64,
@@ -54,14 +53,14 @@ impl MemJob {
 
 const LAST_JIDS: usize = 64;
 
-/// Where a jid stands among the last ones: its last four bytes, digits mostly, are the quickest to change.
+/// Slot of a jid in the cache of recent jids: its last four bytes, mostly digits, change fastest.
 fn slot_of(jid: &str) -> usize {
     let digits = jid.as_bytes().last_chunk::<4>().copied().unwrap_or_default();
     let mixed = u32::from_le_bytes(digits).wrapping_mul(0x9e37_79b1) >> 26;
     mixed as usize % LAST_JIDS
 }
 
-/// The return of a function from a minion that counts as the last.
+/// The latest return of a function from a minion.
 #[derive(Debug, Clone, Copy)]
 struct MemLatest {
     fun: u32,
@@ -70,84 +69,85 @@ struct MemLatest {
     seq: SeqNo,
 }
 
-/// What was noted last of a minion.
+/// The latest data about a minion.
 #[derive(Debug, Clone, Copy, Default)]
 struct Noted {
-    /// 1 + the block; 0 for none.
+    /// 1 + the newest block with an entry of it; 0 for none.
     block: u32,
-    /// 1 + the function of its last return, and the place among the latest.
+    /// 1 + the function of its latest return; 0 for none.
     fun: u32,
+    /// Index of that return among the latest.
     latest: u32,
 }
 
-/// The last job that ran a function on a minion.
+/// The latest job of a function on a minion.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LatestRow<'a> {
-    /// The function; empty for several.
+    /// Function; empty for several.
     pub fun: &'a [u8],
-    /// The minion.
+    /// Minion id.
     pub minion: &'a [u8],
-    /// Where its return lies in the log.
+    /// Sequence number of its return.
     pub seq: SeqNo,
-    /// The job.
+    /// Job id.
     pub jid: String,
 }
 
-/// The index of a segment that still grows, or waits to be sealed.
+/// The index of a segment that is active or waits to be sealed.
 #[derive(Debug, Default)]
 pub struct MemIndex {
     blocks: Blocks,
-    shapes: Shapes,
-    /// Per entry the next one of its job. Shorter than the entries if the last ones belong to none.
+    templates: TagTemplates,
+    /// The next entry of the same job, per entry. May be shorter than the number of entries.
     next: Arena<u32>,
     jobs: Arena<MemJob>,
     job_table: Table,
-    /// Numbers of jids' texts, by job, for those that are not made of time.
+    /// Number of the jid among the texts, per job, for jids without a time.
     free: FastMap<u32, u32>,
-    /// Numbers of jobs, sorted by key in stretches of `JOBS_SORTED_AT_ONCE`.
+    /// Job numbers, in runs of `JOBS_SORTED_AT_ONCE` sorted by key.
     sorted: Vec<u32>,
-    /// Values of rows, jids that are not made of time, end times.
+    /// Summary values, jids without a time, end times.
     texts: Names,
     /// Minions and functions.
     names: Names,
-    /// Per name what was noted last of it as a minion.
+    /// Data per minion, by number of its name.
     noted: Vec<Noted>,
-    /// Per block its minions.
+    /// Minions of each block, concatenated; `minion_ends` has the end of each block.
     minions: Arena<u32>,
     minion_ends: Vec<u32>,
-    /// Per block the bytes that its entries brought along.
+    /// Bytes of the entries of each block.
     raws: Vec<u32>,
     latest: Arena<MemLatest>,
     latest_table: Table,
     register: Option<SeqNo>,
-    sums: Sums,
-    /// Jids of entries before, by their last bytes, and their jobs: entries of a few jobs mostly come together.
+    totals: Totals,
+    /// A direct-mapped cache of recent jids and their jobs: consecutive entries often belong to few jobs.
     last_jids: Vec<(String, u32)>,
-    /// The function of the return before.
+    /// The function of the previous return.
     last_fun: Option<u32>,
-    scratch: (JobRow, Vec<u8>),
+    scratch: (JobSummary, Vec<u8>),
 }
 
 impl MemIndex {
-    /// The index of a segment without entries.
+    /// The index of an empty segment.
     pub fn new(segment: SeqNo) -> Self {
-        let sums = Sums { first_seq: segment, last_seq: segment, ..Sums::default() };
-        Self { sums, ..Self::default() }
+        let totals = Totals { first_seq: segment, last_seq: segment, ..Totals::default() };
+        Self { totals, ..Self::default() }
     }
 
-    /// Takes note of a block whose entries follow through [`MemIndex::add`], and of the shapes that their tags have.
-    pub fn add_block(&mut self, meta: BlockMeta, shapes: &[Vec<u8>]) {
-        let sums = &mut self.sums;
-        sums.log_bytes = meta.end();
+    /// Adds a block and its tag templates; its entries follow with [`MemIndex::add`].
+    pub fn add_block(&mut self, meta: BlockMeta, templates: &[Vec<u8>]) {
+        let totals = &mut self.totals;
+        totals.log_bytes = meta.end();
         let none_yet = self.blocks.metas().is_empty();
-        sums.at_min = if none_yet { meta.at_min } else { sums.at_min.min(meta.at_min) };
-        sums.at_max = if none_yet { meta.at_max } else { sums.at_max.max(meta.at_max) };
-        self.blocks.push(meta, self.shapes.bits(shapes));
+        totals.at_min = if none_yet { meta.at_min } else { totals.at_min.min(meta.at_min) };
+        totals.at_max = if none_yet { meta.at_max } else { totals.at_max.max(meta.at_max) };
+        self.blocks.push(meta, self.templates.bits(templates));
         self.minion_ends.push(self.minions_len());
         self.raws.push(0);
     }
 
-    /// Can it take so many more entries with these bytes, numbered up to `last`? Places, names and numbers have 32 bits here.
+    /// Whether there is room for this many entries and bytes with sequence numbers up to `last`: all numbers are 32 bits.
     pub fn has_room(&self, entries: usize, raw_bytes: usize, last: SeqNo) -> bool {
         let most = NONE as usize;
         let fits = |names: &Names, each: usize| {
@@ -155,17 +155,17 @@ impl MemIndex {
             more.and_then(|more| more.checked_add(names.bytes())).is_some_and(|bytes| bytes < most)
         };
         (self.blocks.entries() as usize).checked_add(entries).is_some_and(|all| all < most)
-            && last.0.saturating_sub(self.sums.first_seq.0) < u64::from(NONE - 1)
+            && last.0.saturating_sub(self.totals.first_seq.0) < u64::from(NONE - 1)
             && fits(&self.names, 1)
             && fits(&self.texts, TEXT_BYTES_BESIDE)
     }
 
     fn minions_len(&self) -> u32 {
-        u32::try_from(self.minions.len()).expect("a block names a minion once, and the entries were counted")
+        u32::try_from(self.minions.len()).expect("at most one minion per entry, and entries are 32 bits")
     }
 
-    /// Takes note of an entry of the newest block. `body` is asked for only if the job's row needs it. Fails where there is no
-    /// room ([`MemIndex::has_room`]).
+    /// Adds an entry to the newest block; `at` is its index there. `body` is called only if the job summary needs it. Fails
+    /// without room ([`MemIndex::has_room`]).
     pub fn add<'a>(
         &mut self,
         at: usize,
@@ -174,10 +174,10 @@ impl MemIndex {
         raw_len: usize,
         body: impl FnOnce() -> &'a [u8],
     ) -> Result<(), StoreError> {
-        self.sums.entries += 1;
-        self.sums.last_seq = self.sums.last_seq.max(seq);
-        self.sums.raw_bytes += raw_len as u64;
-        // Only to tell small blocks from large ones.
+        self.totals.entries += 1;
+        self.totals.last_seq = self.totals.last_seq.max(seq);
+        self.totals.raw_bytes += raw_len as u64;
+        // Saturating: the value only separates small blocks from large ones.
         let raw = self.raws.last_mut().expect("a block was added");
         *raw = raw.saturating_add(u32::try_from(raw_len).unwrap_or(u32::MAX));
         if entry.kind == Kind::Register {
@@ -191,11 +191,11 @@ impl MemIndex {
         let number = number.filter(|number| *number < NONE);
         let number = number.ok_or(StoreError::Broken("an index has over 4 G entries"))?;
         let at = self.job_of(entry, number)?;
-        let job = self.jobs.get_mut(at as usize).expect("a job of this index");
-        let rank = row::rank(entry.kind);
-        // A segment that an earlier release wrote may span more numbers; of those beyond 32 bits only the order counts, and
-        // that they keep.
-        let since = u32::try_from(seq.0.saturating_sub(self.sums.first_seq.0)).unwrap_or(NONE - 1);
+        let job = self.jobs.get_mut(at as usize).expect("the job was found or added");
+        let rank = job_summary::rank(entry.kind);
+        // A segment of an earlier release may span more than 32 bits of sequence numbers. Beyond that only their order
+        // matters, which saturation preserves.
+        let since = u32::try_from(seq.0.saturating_sub(self.totals.first_seq.0)).unwrap_or(NONE - 1);
         match entry.kind {
             Kind::Endtime => {
                 let text = crate::wire::msgpack::as_text(body()).unwrap_or_default();
@@ -204,7 +204,7 @@ impl MemIndex {
             Kind::NoCache => job.nocache = true,
             kind if rank > job.rank => {
                 let (row, values) = &mut self.scratch;
-                row.take_load(row::load_of(kind, body()), crate::limits::ROW_VALUE_BYTES_MAX);
+                row.take_load(job_summary::load_of(kind, body()), crate::limits::ROW_VALUE_BYTES_MAX);
                 values.clear();
                 row.write_values(values);
                 (job.rank, job.load_seq, job.load) = (rank, since, self.texts.number(values)?);
@@ -226,14 +226,14 @@ impl MemIndex {
         Ok(())
     }
 
-    /// The number of a minion's name; the newest block has an entry of it.
+    /// Records a minion for the newest block; returns the number of its name.
     fn note_minion(&mut self, minion: &[u8]) -> Result<u32, StoreError> {
         let name = self.names.number(minion)?;
         let block = fits(self.blocks.metas().len(), "an index has over 4 G blocks")?;
         if self.noted.len() <= name as usize {
             self.noted.resize(name as usize + 1, Noted::default());
         }
-        let noted = self.noted.get_mut(name as usize).expect("a place for each name");
+        let noted = self.noted.get_mut(name as usize).expect("resized above");
         if noted.block != block {
             noted.block = block;
             self.minions.push(name);
@@ -242,7 +242,7 @@ impl MemIndex {
         Ok(name)
     }
 
-    /// The job of an entry, which is appended to its places.
+    /// Appends an entry to its job; returns the number of the job.
     fn job_of(&mut self, entry: &Entry<'_>, number: u32) -> Result<u32, StoreError> {
         while self.next.len() <= number as usize {
             self.next.push(NONE);
@@ -256,16 +256,16 @@ impl MemIndex {
             if self.last_jids.is_empty() {
                 self.last_jids.resize_with(LAST_JIDS, Default::default);
             }
-            let (jid, job) = self.last_jids.get_mut(slot).expect("a slot of the last jids");
+            let (jid, job) = self.last_jids.get_mut(slot).expect("a slot of the cache");
             jid.clear();
             jid.push_str(entry.jid);
             *job = at;
             at
         };
-        let job = self.jobs.get_mut(at as usize).expect("a job of this index");
+        let job = self.jobs.get_mut(at as usize).expect("the job was found or added");
         if job.count > 0 {
-            assert!(number > job.last, "the places of a job ascend");
-            *self.next.get_mut(job.last as usize).expect("an entry of this index") = number;
+            assert!(number > job.last, "the entries of a job ascend");
+            *self.next.get_mut(job.last as usize).expect("resized above") = number;
         }
         job.count += 1;
         job.last = number;
@@ -317,7 +317,7 @@ impl MemIndex {
         self.jobs.get(job as usize).map(MemJob::key)
     }
 
-    /// The jobs that came after the last sorted stretch, sorted by key.
+    /// The jobs after the last sorted run, sorted by key.
     fn unsorted(&self) -> Vec<u32> {
         let range = self.sorted.len()..self.jobs.len();
         let mut jobs: Vec<u32> = range.filter_map(|at| u32::try_from(at).ok()).collect();
@@ -326,7 +326,7 @@ impl MemIndex {
     }
 
     fn note_latest(&mut self, fun: u32, minion: u32, job: u32, seq: SeqNo) {
-        // Mostly a minion runs the function that it ran before.
+        // Usually a minion runs the same function as before.
         let noted =
             self.noted.get(minion as usize).filter(|noted| noted.fun == fun + 1).map(|noted| noted.latest);
         if let Some(at) = noted {
@@ -337,18 +337,18 @@ impl MemIndex {
         let hash = hash(&pair.to_le_bytes());
         let is = |at: u32| self.latest.get(at as usize).is_some_and(|l| l.fun == fun && l.minion == minion);
         let known = self.latest_table.find(hash, is);
-        let next = u32::try_from(self.latest.len()).expect("an entry has one, and the entries were counted");
+        let next = u32::try_from(self.latest.len()).expect("at most one per entry, and entries are 32 bits");
         if let Some(at) = known {
             self.renew_latest(at, job, seq);
         } else {
             self.latest_table.insert(hash, next);
             self.latest.push(MemLatest { fun, minion, job, seq });
         }
-        let noted = self.noted.get_mut(minion as usize).expect("a place for each minion");
+        let noted = self.noted.get_mut(minion as usize).expect("the minion was recorded");
         (noted.fun, noted.latest) = (fun + 1, known.unwrap_or(next));
     }
 
-    /// Another return of the function from the minion; it counts unless its job is older.
+    /// Records a further return of a function from a minion, unless its job is older.
     fn renew_latest(&mut self, at: u32, job: u32, seq: SeqNo) {
         let newness = |job: u32, seq| self.key_of(job).map(|key| newness(key, seq));
         let is_newer =
@@ -365,18 +365,18 @@ impl MemIndex {
         &self.blocks
     }
 
-    /// Bytes that the entries of a block brought along.
+    /// Uncompressed bytes of the entries of a block.
     pub fn raw_bytes_of(&self, block: usize) -> usize {
         self.raws.get(block).map_or(0, |&raw| raw as usize)
     }
 
-    /// The shapes of its tags.
-    pub fn shapes(&self) -> &Shapes {
-        &self.shapes
+    /// The tag templates.
+    pub fn templates(&self) -> &TagTemplates {
+        &self.templates
     }
 
-    /// The places of a job's entries, in order.
-    pub fn places(&self, key: JidKey) -> Vec<Place> {
+    /// The positions of a job's entries, ascending.
+    pub fn places(&self, key: JidKey) -> Vec<EntryPlace> {
         let job = self.find(key).and_then(|at| self.jobs.get(at as usize));
         let Some(job) = job else { return Vec::new() };
         self.entries(job).filter_map(|entry| self.blocks.place(entry)).collect()
@@ -387,7 +387,7 @@ impl MemIndex {
         let mut at = job.first;
         (0..job.count).map(move |_| {
             let entry = at;
-            at = *self.next.get(at as usize).expect("an entry of this index");
+            at = *self.next.get(at as usize).expect("entries of a job are linked");
             entry
         })
     }
@@ -396,7 +396,7 @@ impl MemIndex {
         let text = |n: u32| if n == NONE { &[][..] } else { self.texts.get(n) };
         let MemJob { first_at, rank, nocache, count, first, .. } = *job;
         let (load, endtime) = (text(job.load), text(job.endtime));
-        let seq = |since: u32| self.sums.first_seq.0.saturating_add(u64::from(since));
+        let seq = |since: u32| self.totals.first_seq.0.saturating_add(u64::from(since));
         let load_seq = if rank > 0 { seq(job.load_seq) } else { 0 };
         let endtime_seq = if job.endtime_seq == NONE { 0 } else { seq(job.endtime_seq) };
         let text = self.free_jid(at);
@@ -415,33 +415,33 @@ impl MemIndex {
         }
     }
 
-    /// The text of a job's jid, if that is not made of time.
+    /// The jid of a job, if it has no time.
     fn free_jid(&self, job: u32) -> &[u8] {
         self.free.get(&job).map_or(&[], |&text| self.texts.get(text))
     }
 
-    /// A job's row.
-    pub fn row(&self, key: JidKey) -> Option<JobRow> {
+    /// The summary of a job.
+    pub fn row(&self, key: JidKey) -> Option<JobSummary> {
         let at = self.find(key)?;
         self.record(at, self.jobs.get(at as usize)?).row()
     }
 
-    /// Up to `limit` rows of keys below `before`, the latest first.
-    pub fn rows_below(&self, before: Option<JidKey>, limit: usize) -> Vec<(JidKey, JobRow)> {
+    /// Up to `limit` job summaries with keys below `before`, latest first.
+    pub fn rows_below(&self, before: Option<JidKey>, limit: usize) -> Vec<(JidKey, JobSummary)> {
         let fresh = self.unsorted();
-        let stretches = self.sorted.chunks(JOBS_SORTED_AT_ONCE).chain([fresh.as_slice()]);
+        let runs = self.sorted.chunks(JOBS_SORTED_AT_ONCE).chain([fresh.as_slice()]);
         let mut heap: BinaryHeap<(JidKey, &[u32])> = BinaryHeap::new();
-        for stretch in stretches {
-            let end = before.map_or(stretch.len(), |before| {
-                stretch.partition_point(|&at| self.key_of(at).is_some_and(|key| key < before))
+        for run in runs {
+            let end = before.map_or(run.len(), |before| {
+                run.partition_point(|&at| self.key_of(at).is_some_and(|key| key < before))
             });
-            self.offer(&mut heap, stretch.get(..end).unwrap_or_default());
+            self.offer(&mut heap, run.get(..end).unwrap_or_default());
         }
         let mut rows = Vec::new();
         while rows.len() < limit
-            && let Some((key, stretch)) = heap.pop()
+            && let Some((key, run)) = heap.pop()
         {
-            let Some((at, rest)) = stretch.split_last() else { continue };
+            let Some((at, rest)) = run.split_last() else { continue };
             if let Some(row) = self.jobs.get(*at as usize).and_then(|job| self.record(*at, job).row()) {
                 rows.push((key, row));
             }
@@ -450,20 +450,20 @@ impl MemIndex {
         rows
     }
 
-    fn offer<'a>(&self, heap: &mut BinaryHeap<(JidKey, &'a [u32])>, stretch: &'a [u32]) {
-        if let Some(key) = stretch.last().and_then(|&at| self.key_of(at)) {
-            heap.push((key, stretch));
+    fn offer<'a>(&self, heap: &mut BinaryHeap<(JidKey, &'a [u32])>, run: &'a [u32]) {
+        if let Some(key) = run.last().and_then(|&at| self.key_of(at)) {
+            heap.push((key, run));
         }
     }
 
-    /// The last job per function and minion, in the order of their names.
+    /// The latest job per function and minion, sorted by both.
     pub fn latest(&self) -> Vec<LatestRow<'_>> {
         let mut rows: Vec<_> = self.latest.iter().filter_map(|latest| self.latest_row(latest)).collect();
         rows.sort_unstable();
         rows
     }
 
-    /// Per minion the last job of one function.
+    /// The latest job of a function, per minion.
     pub fn latest_of(&self, fun: &str) -> Vec<LatestRow<'_>> {
         let Some(fun) = self.names.find(fun.as_bytes()) else { return Vec::new() };
         self.latest.iter().filter(|l| l.fun == fun).filter_map(|latest| self.latest_row(latest)).collect()
@@ -479,7 +479,7 @@ impl MemIndex {
         Some(LatestRow { fun, minion, seq: latest.seq, jid })
     }
 
-    /// Every block that has an entry of a minion that is `wanted`.
+    /// Marks every block with an entry of a minion selected by `wanted`.
     pub fn blocks_with(&self, wanted: impl Fn(&[u8]) -> bool) -> Vec<bool> {
         let names: Vec<bool> = (0..self.names.len()).map(|name| wanted(self.names.get(name))).collect();
         let mut from = 0;
@@ -491,7 +491,7 @@ impl MemIndex {
         self.minion_ends.iter().map(has).collect()
     }
 
-    /// Each minion, sorted by name, and its blocks, ascending.
+    /// All minions, sorted, with their blocks, ascending.
     pub fn minions(&self) -> Vec<(&[u8], Vec<u32>)> {
         let mut blocks: Vec<Vec<u32>> = vec![Vec::new(); self.names.len() as usize];
         let mut from = 0;
@@ -509,36 +509,36 @@ impl MemIndex {
         minions
     }
 
-    /// How many jobs have entries in the segment.
+    /// Number of jobs with entries in the segment.
     pub fn jobs_len(&self) -> usize {
         self.jobs.len()
     }
 
-    /// All jobs, ascending by key, each with the number of its row's values and its entries.
+    /// All jobs, ascending by key.
     pub fn jobs(&self) -> Jobs<'_> {
         let mut order: Vec<u32> = self.sorted.clone();
         order.extend(self.unsorted());
-        // Sorted in stretches already, which a merging sort makes use of.
+        // The runs are sorted already; a merge sort exploits that.
         order.sort_by_key(|&at| self.key_of(at));
         Jobs { index: self, order }
     }
 
-    /// What is known of the segment without opening it.
-    pub fn facts(&self, jobs: &Jobs<'_>) -> Facts {
-        Facts::new(self.sums, self.register, jobs.order.iter().filter_map(|&at| self.key_of(at)))
+    /// The metadata of the segment.
+    pub fn metadata(&self, jobs: &Jobs<'_>) -> SegmentMetadata {
+        SegmentMetadata::new(self.totals, self.register, jobs.order.iter().filter_map(|&at| self.key_of(at)))
     }
 
-    /// Where the newest register of this segment lies in the log.
+    /// Sequence number of the newest register.
     pub fn register(&self) -> Option<SeqNo> {
         self.register
     }
 
-    /// Sums over the segment.
-    pub fn sums(&self) -> Sums {
-        self.sums
+    /// The totals of the segment.
+    pub fn totals(&self) -> Totals {
+        self.totals
     }
 
-    /// Bytes in memory, about.
+    /// Approximate memory use in bytes.
     pub fn memory(&self) -> usize {
         let numbers = [&self.sorted, &self.minion_ends, &self.raws];
         numbers.iter().map(|list| list.capacity() * 4).sum::<usize>()
@@ -546,7 +546,7 @@ impl MemIndex {
             + self.next.memory()
             + self.minions.memory()
             + self.blocks.memory()
-            + self.shapes.memory()
+            + self.templates.memory()
             + self.jobs.memory()
             + self.latest.memory()
             + self.job_table.memory()
@@ -558,7 +558,7 @@ impl MemIndex {
 
 #[cfg(test)]
 impl MemIndex {
-    /// Bytes in memory by part.
+    /// Memory use in bytes by part.
     pub fn memory_words(&self) -> String {
         format!(
             "blocks {} next {} jobs {} table {} texts {} names {} minions {} latest {} + {}",
@@ -575,29 +575,29 @@ impl MemIndex {
     }
 }
 
-/// The jobs of an index in the order of their keys.
+/// The jobs of an index, ascending by key.
 pub struct Jobs<'a> {
     index: &'a MemIndex,
     order: Vec<u32>,
 }
 
 impl<'a> Jobs<'a> {
-    /// How many.
+    /// Number of jobs.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// None?
+    /// Whether there are no jobs.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// The key of one.
+    /// The key of job `n`.
     pub fn key(&self, n: usize) -> Option<JidKey> {
         self.index.key_of(*self.order.get(n)?)
     }
 
-    /// A job, the number of its row's values, and its places after the first.
+    /// Job `n`: its record, the number of its summary values, and its entries after the first.
     pub fn get(&self, n: usize) -> Option<(Record<'a>, u32, impl Iterator<Item = u32>)> {
         let index = self.index;
         let at = *self.order.get(n)?;

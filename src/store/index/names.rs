@@ -1,18 +1,18 @@
-//! Byte strings kept once, each with a number; and the table behind them, which finds numbers by hash.
+//! String interning: each byte string is stored once and has a number; and its hash table.
 //!
-//! Names come from outside, so hashes carry a seed that nobody outside knows.
+//! Names come from outside, so the hash has a secret seed against collision attacks.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::super::error::{StoreError, fits};
 use crate::model::secret_seed;
 
-/// The hash of some bytes, different in each process.
+/// A hash with a seed of this process.
 pub fn hash(bytes: &[u8]) -> u64 {
     xxh3_64_with_seed(bytes, secret_seed())
 }
 
-/// Numbers by hash: open addressing, eight bytes a slot, at most three quarters full.
+/// A hash table of numbers: open addressing, eight bytes per slot, at most three quarters full.
 #[derive(Debug, Default)]
 pub struct Table {
     /// Upper half of the hash, then the number plus one; 0 is free.
@@ -23,7 +23,7 @@ pub struct Table {
 const HASH_BITS: u64 = 0xffff_ffff_0000_0000;
 
 impl Table {
-    /// The number with this hash for which `is` says yes.
+    /// The number with this hash for which `is` returns true.
     pub fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         let mask = self.slots.len().wrapping_sub(1);
         let mut at = home(hash, mask);
@@ -42,7 +42,7 @@ impl Table {
         }
     }
 
-    /// Puts in a number that is not there and is not `u32::MAX`.
+    /// Inserts a number that is not in the table and is not `u32::MAX`.
     pub fn insert(&mut self, hash: u64, number: u32) {
         assert!(number < u32::MAX, "a slot holds the number plus one");
         if (self.used + 1) * 4 > self.slots.len() * 3 {
@@ -72,7 +72,7 @@ impl Table {
     }
 }
 
-/// Where a hash belongs: its upper half decides, which every slot keeps.
+/// The preferred slot of a hash, from its upper half, which every slot contains.
 fn home(hash: u64, mask: usize) -> usize {
     (hash >> 32) as usize & mask
 }
@@ -81,7 +81,7 @@ fn number(slot: u64) -> u32 {
     u32::try_from(slot & !HASH_BITS).expect("the lower half") - 1
 }
 
-/// Byte strings, each once, numbered from 0 in the order they came.
+/// Interned byte strings, numbered from 0 in order of insertion.
 #[derive(Debug, Default)]
 pub struct Names {
     table: Table,
@@ -90,7 +90,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The number of some bytes, which are kept if they are new. Fails where they would lie beyond 4 GiB.
+    /// The number of a name, which is added if new. Fails if the names exceed 4 GiB.
     pub fn number(&mut self, name: &[u8]) -> Result<u32, StoreError> {
         let hash = hash(name);
         if let Some(known) = self.table.find(hash, |n| self.get(n) == name) {
@@ -107,46 +107,46 @@ impl Names {
         Ok(number)
     }
 
-    /// The number of bytes that are known.
+    /// The number of a known name.
     pub fn find(&self, name: &[u8]) -> Option<u32> {
         self.table.find(hash(name), |n| self.get(n) == name)
     }
 
-    /// The bytes with a number.
+    /// The name with a number.
     pub fn get(&self, number: u32) -> &[u8] {
         let end = |n: u32| *self.ends.get(n as usize).expect("a number of these names") as usize;
         let from = number.checked_sub(1).map_or(0, end);
         self.bytes.get(from..end(number)).expect("ends ascend")
     }
 
-    /// How many there are.
+    /// Number of names.
     pub fn len(&self) -> u32 {
-        u32::try_from(self.ends.len()).expect("each has a number")
+        u32::try_from(self.ends.len()).expect("numbers are 32 bits")
     }
 
-    /// None yet?
+    /// Whether there are no names.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Bytes of all of them.
+    /// Total length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// All of them in one piece, and where each ends in it.
+    /// All names concatenated, and the end offset of each.
     pub fn text(&self) -> (&[u8], &[u32]) {
         (&self.bytes, &self.ends)
     }
 
-    /// Bytes in memory, about.
+    /// Approximate memory use in bytes.
     pub fn memory(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * 4 + self.table.slots.capacity() * 8
     }
 }
 
 impl Table {
-    /// Bytes in memory.
+    /// Memory use in bytes.
     pub fn memory(&self) -> usize {
         self.slots.capacity() * 8
     }

@@ -1,8 +1,8 @@
-//! Pages: many records in one row of sled.
+//! Pages: many records in one sled row.
 //!
-//! A row of sled costs 10 to 17 microseconds and some 30 bytes whatever it holds, so records are sorted, put into pages
-//! and written in one go. A page belongs to the key of its first record: the record of a key is in the last page whose
-//! key is not greater.
+//! A sled row costs 10 to 17 microseconds and about 30 bytes regardless of its content, so sorted records are packed into pages
+//! and written in one batch. A page has the key of its first record: the record of a key is in the last page whose key is
+//! not greater.
 //!
 //! # On disk
 //!
@@ -13,8 +13,8 @@
 //! page   codec u8: 0 records as they are, 1 length u32 LE and a zstd frame | records
 //! ```
 //!
-//! A page that is longer than a value (its first record is a giant) goes on in further parts. Values stay that small because
-//! sled keeps what makes a leaf outgrow a quarter of its segment in files that it does not sync.
+//! A page longer than a value, because of a very large record, continues in further parts. Values are this small because sled
+//! moves large leaves to separate files that it does not sync.
 
 use std::io;
 
@@ -26,25 +26,25 @@ const STORED: u8 = 0;
 const ZSTD: u8 = 1;
 const PART_LEN: usize = 2;
 
-/// A key and its page's records.
+/// A key and the records of its page.
 pub type Page = (Vec<u8>, Vec<u8>);
 
-/// Puts records into pages.
+/// Packs records into pages.
 pub struct PageWriter {
     zstd: zstd::bulk::Compressor<'static>,
-    /// Raw bytes that are tried to be packed into one page.
+    /// Raw bytes to try for the next page.
     raw_max: usize,
     rows: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl PageWriter {
-    /// An empty one.
+    /// An empty writer.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self { zstd: zstd::bulk::Compressor::new(1)?, raw_max: INDEX_PAGE_BYTES, rows: Vec::new() })
     }
 
-    /// Packs `count` records, sorted by key. `encode` appends the records from a number on, one at least, and stops
-    /// before the bytes would be more than it is told; it returns the number of the next record.
+    /// Packs `count` records, sorted by key. `encode(from, max, out)` appends at least one record, starting with number
+    /// `from`, as long as `out` stays within `max` bytes; it returns the number of the next record.
     pub fn fill(
         &mut self,
         count: usize,
@@ -57,7 +57,7 @@ impl PageWriter {
             raw.clear();
             let next = encode(from, self.raw_max, &mut raw)?;
             if next <= from || next > count {
-                return Err(io::Error::other("internal error: a page with no record, or with one too many"));
+                return Err(io::Error::other("internal error: a page with no records, or with too many"));
             }
             let page = self.pack(&raw)?;
             if page.len() > INDEX_PAGE_BYTES && next > from + 1 && self.raw_max >= INDEX_PAGE_BYTES {
@@ -65,7 +65,7 @@ impl PageWriter {
                 continue;
             }
             if next < count {
-                // Aim a little below what this page's ratio allows.
+                // Aim slightly below the compression ratio of this page.
                 let fits = raw.len() * INDEX_PAGE_BYTES / page.len().max(1);
                 self.raw_max = (fits - fits / 16).clamp(INDEX_PAGE_BYTES - 1, INDEX_PAGE_RAW_BYTES);
             }
@@ -75,7 +75,7 @@ impl PageWriter {
         Ok(())
     }
 
-    /// A page made by hand.
+    /// Adds a page with given records.
     pub fn page(&mut self, key: &[u8], records: &[u8]) -> std::io::Result<()> {
         let page = self.pack(records)?;
         self.push(key, &page)
@@ -83,8 +83,7 @@ impl PageWriter {
 
     fn pack(&mut self, raw: &[u8]) -> io::Result<Vec<u8>> {
         let len = u32::try_from(raw.len()).ok().filter(|_| raw.len() <= PAGE_BYTES_MAX);
-        let len =
-            len.ok_or_else(|| io::Error::other("internal error: a page is longer than readers take"))?;
+        let len = len.ok_or_else(|| io::Error::other("internal error: a page exceeds PAGE_BYTES_MAX"))?;
         let packed = self.zstd.compress(raw)?;
         Ok(if packed.len() + 4 + raw.len() / 16 < raw.len() {
             [&[ZSTD][..], &len.to_le_bytes(), &packed].concat()
@@ -100,13 +99,13 @@ impl PageWriter {
         }
         for (part, bytes) in page.chunks(INDEX_PAGE_BYTES).enumerate() {
             let part = u16::try_from(part)
-                .map_err(|_| io::Error::other("internal error: a page of over 65,536 parts"))?;
+                .map_err(|_| io::Error::other("internal error: a page has over 65,536 parts"))?;
             self.rows.push(([key, &part.to_be_bytes()].concat(), bytes.to_vec()));
         }
         Ok(())
     }
 
-    /// The rows for sled, in the order of their keys.
+    /// Returns and clears the rows for sled, ascending by key.
     pub fn rows(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.raw_max = INDEX_PAGE_BYTES;
         std::mem::take(&mut self.rows)
@@ -118,12 +117,12 @@ impl PageWriter {
 pub struct Pages(pub CheckedTree);
 
 impl Pages {
-    /// The page that a key's record would be in.
+    /// The page that would contain a key's record.
     pub fn of(&self, key: &[u8]) -> Result<Option<Page>, StoreError> {
         self.last(Some(&[key, &[0xff; PART_LEN + 1]].concat()))
     }
 
-    /// The page before that of a key; the last one of all without.
+    /// The last page with a key below `key`, or the last page overall.
     pub fn before(&self, key: Option<&[u8]>) -> Result<Option<Page>, StoreError> {
         self.last(key)
     }
@@ -145,7 +144,7 @@ impl Pages {
         Ok(self.of(key)?.filter(|(found, _)| found == key).map(|(_, page)| page))
     }
 
-    /// All pages in order.
+    /// All pages, ascending.
     pub fn all(&self) -> Result<Vec<Vec<u8>>, StoreError> {
         let mut pages = Vec::new();
         let mut whole: Vec<u8> = Vec::new();
@@ -168,7 +167,7 @@ impl Pages {
             STORED => Ok(rest.to_vec()),
             ZSTD => {
                 let (len, packed) = rest.split_first_chunk().ok_or_else(|| self.broken())?;
-                // A page compresses a record of names and values, each bounded; its length cannot be larger.
+                // Records consist of bounded names and values, so a larger length is damage.
                 let len = (u32::from_le_bytes(*len) as usize).min(PAGE_BYTES_MAX);
                 zstd::bulk::decompress(packed, len).map_err(|_| self.broken())
             }
@@ -176,18 +175,18 @@ impl Pages {
         }
     }
 
-    /// Says that a page cannot be read: the index has to be made again.
+    /// The error for a malformed page; the index must be rebuilt.
     pub fn broken(&self) -> StoreError {
-        self.0.damaged("a page cannot be read")
+        self.0.damaged("malformed page")
     }
 }
 
-/// Bytes of an unpacked page: a giant record, a job of very many entries, stays below.
+/// Limit of an unpacked page in bytes; even a job with very many entries stays below it.
 const PAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::sleds::open_sled;
+    use super::super::super::sled_guard::open_sled;
     use super::*;
 
     #[test]

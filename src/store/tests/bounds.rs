@@ -1,25 +1,25 @@
-//! The bounds of a class and of a segment, each exactly at its value.
+//! Limits of classes and segments, at their exact values.
 
 use std::time::Duration;
 
 use super::super::class::Class;
-use super::super::extent::Extent;
 use super::super::retention::Reason;
 use super::super::retention_tests::{DAY, FOREVER, HOUR, events, fill, jobs, with};
+use super::super::segment_usage::SegmentUsage;
 use super::*;
 use crate::model::{Age, Keep};
 
 #[test]
-fn bounds_hold_to_the_microsecond_the_byte_and_the_entry() {
+fn limits_are_exact_to_the_microsecond_the_byte_and_the_entry() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open_with(&with(dir.path(), &[jobs(FOREVER), events(FOREVER)]));
     fill(&rig, 0..300);
     let shared = &rig.store.0;
-    let extents: Vec<Extent> = shared.segments(Class::JOBS).iter().map(|s| s.whole_extent()).collect();
+    let usages: Vec<SegmentUsage> = shared.segments(Class::JOBS).iter().map(|s| s.usage()).collect();
     let (oldest, bytes, entries) = (
-        extents[0].at_max,
-        extents.iter().map(|extent| extent.disk_bytes).sum::<u64>(),
-        extents.iter().map(|extent| extent.entries).sum::<u64>(),
+        usages[0].at_max,
+        usages.iter().map(|segment_usage| segment_usage.disk_bytes).sum::<u64>(),
+        usages.iter().map(|segment_usage| segment_usage.entries).sum::<u64>(),
     );
     let now = Micros(24 * HOUR);
     let go = |keep: Keep| -> Vec<Reason> {
@@ -28,7 +28,7 @@ fn bounds_hold_to_the_microsecond_the_byte_and_the_entry() {
     };
     let micros = u64::try_from(now.0 - oldest.0).unwrap();
     let age = |micros| Keep { age: Age::For(Duration::from_micros(micros)), ..FOREVER };
-    assert_eq!(go(age(micros)), [], "as old as may be");
+    assert_eq!(go(age(micros)), [], "exactly at the age limit");
     assert_eq!(go(age(micros - 1)), [Reason::Age]);
     assert_eq!(go(Keep { bytes: Some(bytes), ..FOREVER }), []);
     assert_eq!(go(Keep { bytes: Some(bytes - 1), ..FOREVER }), [Reason::Bytes]);
@@ -38,7 +38,7 @@ fn bounds_hold_to_the_microsecond_the_byte_and_the_entry() {
 }
 
 #[test]
-fn a_segment_is_full_at_its_bounds_and_not_before() {
+fn a_segment_is_full_exactly_at_its_limits() {
     let dir = tempfile::tempdir().unwrap();
     let keep = Keep { age: Age::For(DAY), ..FOREVER };
     let options = Options { limits: Limits::default(), ..with(dir.path(), &[jobs(keep), events(FOREVER)]) };
@@ -46,7 +46,7 @@ fn a_segment_is_full_at_its_bounds_and_not_before() {
     rig.put(batch_of(0..30)).unwrap();
     let shared = &rig.store.0;
     let segment = shared.segments(Class::JOBS).pop().unwrap();
-    let entries = segment.sums().entries;
+    let entries = segment.totals().entries;
     let wide = Limits { segment_bytes_max: u64::MAX, segment_entries_max: u64::MAX, ..Limits::default() };
     let full = |end, limits: Limits| shared.is_full(&segment, end, &limits);
     assert!(!full(0, wide));

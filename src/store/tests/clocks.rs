@@ -1,6 +1,6 @@
-//! Retention by age under clocks that are set, and with entries whose time is wrong.
+//! Retention by age with steps of the wall clock, and with wrong arrival times.
 
-use super::super::retention::{Fate, PruneWish, Reason};
+use super::super::retention::{DropOutcome, PruneOptions, Reason};
 use super::super::retention_tests::{DAY, FOREVER, HOUR, events, gone, jobs, settle, with};
 use super::*;
 use crate::model::{Age, Keep};
@@ -8,10 +8,10 @@ use crate::model::{Age, Keep};
 const NOW: Micros = Micros(1_800_000_000_000_000);
 
 fn options_at(dir: &Path, keep: Keep, now: Micros) -> Options {
-    Options { clock: Clock::hand_wound(now), ..with(dir, &[jobs(FOREVER), events(keep)]) }
+    Options { clock: Clock::manual(now), ..with(dir, &[jobs(FOREVER), events(keep)]) }
 }
 
-/// Puts in events that come in now, a minute apart, so that segments roll.
+/// Stores events that arrive now, a minute apart, so that segments roll.
 fn fill(rig: &Rig, clock: &Clock, numbers: std::ops::Range<u64>) {
     for n in numbers {
         let (tag, data) = event(n * 3);
@@ -25,7 +25,7 @@ fn finished(rig: &Rig) -> usize {
     rig.store.0.segments(Class::EVENTS).iter().filter(|segment| segment.is_finished()).count()
 }
 
-/// Every finished segment is dropped, here or by the store's own round: time that passed made that due, too.
+/// Checks that every finished segment is dropped, by this round or by a periodic one.
 fn all_go(rig: &Rig) {
     crate::testing::wait_for("every finished segment to be dropped", || {
         let going = rig.store.0.round();
@@ -37,7 +37,7 @@ fn all_go(rig: &Rig) {
 const MONTH: Keep = Keep { age: Age::For(Duration::from_secs(30 * 86_400)), ..FOREVER };
 
 #[test]
-fn a_clock_that_jumped_40_days_ahead_deleted_every_finished_segment() {
+fn a_clock_40_days_ahead_deletes_no_segment() {
     let dir = tempfile::tempdir().unwrap();
     let options = options_at(dir.path(), MONTH, NOW);
     let clock = &options.clock;
@@ -50,31 +50,36 @@ fn a_clock_that_jumped_40_days_ahead_deleted_every_finished_segment() {
     let step = rig.store.stats().unwrap().clock_step.unwrap();
     assert_eq!((step.ahead, step.left), (40 * 24 * HOUR, DAY));
     assert_eq!(rig.metrics.clock_steps.get(), 1);
-    // Not by age alone is deleted.
+    // Only deletion by age is affected.
     let entries = Some(Keep { entries: Some(60), ..FOREVER });
-    let wish = PruneWish { class: Some("events".to_owned()), keep: entries, dry_run: false };
-    let went = rig.store.prune(&wish).unwrap();
-    assert!(!went.is_empty() && went.iter().all(|g| (g.reason, &g.fate) == (Reason::Entries, &Fate::Gone)));
-    assert!(rig.store.stats().unwrap().clock_step.is_some(), "that was no word about the time");
+    let events_only = PruneOptions { class: Some("events".to_owned()), keep: entries, dry_run: false };
+    let drops = rig.store.prune(&events_only).unwrap();
+    assert!(
+        !drops.is_empty()
+            && drops.iter().all(|g| (g.reason, &g.outcome) == (Reason::Entries, &DropOutcome::Dropped))
+    );
+    assert!(rig.store.stats().unwrap().clock_step.is_some(), "other prunes do not confirm the clock");
     rig.close();
 
-    // A restart does not make it right, nor do entries that have come in since.
+    // Neither a restart nor later entries confirm the clock.
     let rig = Rig::open_with(&options);
     fill(&rig, clock, 100..110);
     let left = finished(&rig);
     assert_eq!(rig.store.0.round(), []);
     assert!(rig.store.stats().unwrap().clock_step.is_some());
-    // An administrator does.
-    let all = rig.store.prune(&PruneWish { dry_run: true, ..PruneWish::default() }).unwrap();
-    assert!(all.len() > 2 && all.iter().all(|g| (g.reason, &g.fate) == (Reason::Age, &Fate::Goes)));
+    // An administrator confirms it.
+    let all = rig.store.prune(&PruneOptions { dry_run: true, ..PruneOptions::default() }).unwrap();
+    assert!(
+        all.len() > 2 && all.iter().all(|g| (g.reason, &g.outcome) == (Reason::Age, &DropOutcome::Planned))
+    );
     assert_eq!((rig.store.0.round(), finished(&rig)), (vec![], left), "a dry run confirms nothing");
-    assert_eq!(gone(&rig.store.prune(&PruneWish::default()).unwrap()).len(), all.len());
+    assert_eq!(gone(&rig.store.prune(&PruneOptions::default()).unwrap()).len(), all.len());
     assert_eq!(rig.store.stats().unwrap().clock_step, None);
     rig.close();
 }
 
 #[test]
-fn the_wait_for_a_clock_that_was_set_ends_by_itself() {
+fn the_wait_after_a_clock_step_ends() {
     let dir = tempfile::tempdir().unwrap();
     let options = options_at(dir.path(), MONTH, NOW);
     let clock = &options.clock;
@@ -91,7 +96,7 @@ fn the_wait_for_a_clock_that_was_set_ends_by_itself() {
 }
 
 #[test]
-fn an_entry_of_the_far_future_kept_its_segment_for_ever() {
+fn an_entry_of_the_far_future_does_not_keep_its_segment_forever() {
     let dir = tempfile::tempdir().unwrap();
     let options = options_at(dir.path(), MONTH, NOW);
     let clock = &options.clock;
@@ -104,7 +109,7 @@ fn an_entry_of_the_far_future_kept_its_segment_for_ever() {
         fill(&rig, clock, 30..60);
         fill(&rig, clock, 100..130);
     }
-    let future = |s: &&Arc<segment::Segment>| s.is_finished() && s.sums().at_max > clock.now();
+    let future = |s: &&Arc<segment::Segment>| s.is_finished() && s.totals().at_max > clock.now();
     assert_eq!(rig.store.0.segments(Class::EVENTS).iter().filter(future).count(), 2);
     clock.wind(29 * 24 * HOUR);
     assert_eq!(rig.store.0.round(), []);
@@ -114,7 +119,7 @@ fn an_entry_of_the_far_future_kept_its_segment_for_ever() {
 }
 
 #[test]
-fn what_came_in_while_the_clock_was_set_back_was_deleted_too_early() {
+fn entries_stored_while_the_clock_was_set_back_are_not_deleted_early() {
     let dir = tempfile::tempdir().unwrap();
     let options = options_at(dir.path(), MONTH, NOW);
     let clock = &options.clock;
@@ -125,7 +130,7 @@ fn what_came_in_while_the_clock_was_set_back_was_deleted_too_early() {
     fill(&rig, clock, 100..200);
     clock.set(Micros(clock.now().0 + 40 * 24 * HOUR));
     assert_eq!(rig.store.0.round(), []);
-    assert_eq!(rig.store.stats().unwrap().clock_step, None, "it is back where it was");
+    assert_eq!(rig.store.stats().unwrap().clock_step, None, "the clock is correct again");
     fill(&rig, clock, 200..210);
     clock.wind(29 * 24 * HOUR);
     assert_eq!(rig.store.0.round(), []);
@@ -135,12 +140,12 @@ fn what_came_in_while_the_clock_was_set_back_was_deleted_too_early() {
 }
 
 #[test]
-fn a_clock_that_was_set_took_salts_longer_word_for_old() {
+fn a_clock_step_does_not_expire_keep_jobs_seconds() {
     let dir = tempfile::tempdir().unwrap();
     let options = options_at(dir.path(), FOREVER, NOW);
     let rig = Rig::open_with(&options);
     let age_after = |seconds| {
-        rig.store.salt_says(Some(seconds));
+        rig.store.set_salt_keep(Some(seconds));
         rig.store.0.retention.salt_age().map(|age| age.as_secs())
     };
     assert_eq!(age_after(7200), Some(7200));
@@ -148,6 +153,6 @@ fn a_clock_that_was_set_took_salts_longer_word_for_old() {
     assert_eq!(age_after(3600), Some(7200));
     options.clock.set(Micros(NOW.0 - 24 * HOUR));
     options.clock.wind(HOUR);
-    assert_eq!(age_after(3600), Some(3600), "it has not been said for an hour");
+    assert_eq!(age_after(3600), Some(3600), "the longer value has expired after an hour");
     rig.close();
 }

@@ -1,16 +1,16 @@
-//! What damaged files may and may not do to readers.
+//! Effects of damaged files on readers.
 
 use rustix::io::Errno;
 
 use super::super::frame::{self, LogId};
-use super::super::medium::faults::{Act, Fault, Faults, Plan};
+use super::super::vfs::faults::{Act, Fault, Faults, Plan};
 use super::*;
 
 #[test]
-fn a_frame_inside_a_body_is_nothing_but_bytes_when_the_frame_around_it_is_damaged() {
+fn a_frame_inside_a_body_is_ignored_when_the_frame_around_it_is_damaged() {
     let forged =
         super::forged::frame_at(LogId { store_id: 77, first_seq: SeqNo(1) }, 512, 900, "forged/event");
-    // Noise, so that the body lies in the log as it is.
+    // Incompressible, so that the body appears verbatim in the log.
     let noise =
         (0..8192_u64).flat_map(|n| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).to_le_bytes());
     let body: Vec<u8> = forged.iter().copied().chain(noise).collect();
@@ -23,7 +23,7 @@ fn a_frame_inside_a_body_is_nothing_but_bytes_when_the_frame_around_it_is_damage
     let path = &files_named(dir.path(), "log")[0];
     let mut bytes = fs::read(path).unwrap();
     let at = memchr::memmem::find(&bytes, &forged).expect("the body is not compressed");
-    assert_eq!(at % 16, 0, "where a frame is looked for");
+    assert_eq!(at % 16, 0, "at a position that searches examine");
     let around = super::forged::frames(path).into_iter().rfind(|frame| *frame < at).unwrap();
     bytes[around] ^= 1;
     fs::write(path, &bytes).unwrap();
@@ -34,7 +34,7 @@ fn a_frame_inside_a_body_is_nothing_but_bytes_when_the_frame_around_it_is_damage
     rig.close();
 }
 
-/// Which log a file in a state directory is.
+/// The identity of a log file in a state directory.
 fn log_id(state_dir: &Path, path: &Path) -> LogId {
     let text = fs::read_to_string(state_dir.join("FORMAT")).unwrap();
     let name = path.parent().unwrap().file_name().unwrap().to_str().unwrap();
@@ -43,14 +43,14 @@ fn log_id(state_dir: &Path, path: &Path) -> LogId {
 }
 
 #[test]
-fn a_whole_frame_that_this_release_cannot_read_is_never_cut_off() {
+fn a_frame_of_another_version_is_never_truncated() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put(batch_of(0..20)).unwrap();
     rig.close();
     let path = &files_named(dir.path(), "log")[1];
     let mut bytes = fs::read(path).unwrap();
-    // The newest frame as a later release would write it: another version, a check value that holds.
+    // The newest frame as a later release would write it: another version, a valid checksum.
     let id = log_id(dir.path(), path);
     bytes[80 + 4] = 4;
     frame::place_frame(&mut bytes[80..], id, frame::Position::in_new_log(80));
@@ -61,7 +61,7 @@ fn a_whole_frame_that_this_release_cannot_read_is_never_cut_off() {
 }
 
 #[test]
-fn what_is_cut_off_is_kept_aside() {
+fn truncated_bytes_are_kept_in_a_copy() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put(batch_of(0..20)).unwrap();
@@ -74,7 +74,7 @@ fn what_is_cut_off_is_kept_aside() {
 }
 
 #[test]
-fn a_disk_that_takes_no_copy_of_what_is_cut_off_is_no_reason_not_to_start() {
+fn a_full_disk_prevents_the_copy_of_truncated_bytes_but_not_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put(batch_of(0..20)).unwrap();
@@ -84,10 +84,10 @@ fn a_disk_that_takes_no_copy_of_what_is_cut_off_is_no_reason_not_to_start() {
     fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(b"half a frame", len).unwrap();
     let plan = Arc::new(Plan::default());
     plan.add(Fault { within: "log.cut".to_owned(), ..Fault::lasting(Act::Write, Errno::NOSPC) });
-    let medium = Arc::new(Faults::over(Arc::new(medium::Disk), plan));
-    let rig = Rig::open_with(&Options { medium, ..options(dir.path(), Limits::default()) });
+    let fs = Arc::new(Faults::over(Arc::new(vfs::Disk), plan));
+    let rig = Rig::open_with(&Options { fs, ..options(dir.path(), Limits::default()) });
     check_all(&rig, 0..20);
     assert_eq!(rig.metrics.tail_bytes_cut.get(), 12);
     rig.close();
-    assert!(!path.with_file_name(format!("log.cut-{len}")).exists(), "nor half of it");
+    assert!(!path.with_file_name(format!("log.cut-{len}")).exists(), "no partial copy remains");
 }

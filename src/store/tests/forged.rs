@@ -1,4 +1,4 @@
-//! Bodies that hold frames: of other stores, of this store, of other versions. They are bytes and nothing else.
+//! Bodies that contain frames: of other stores, of this store, of other versions. They must be treated as plain bytes.
 
 use std::os::unix::fs::FileExt;
 
@@ -11,7 +11,7 @@ use super::super::walk::{self, Bounds};
 use super::super::{builder, log};
 use super::*;
 
-/// Where the frames of a log begin: wherever its magic is, which is in no body unless a test has put it there.
+/// Offsets of the frames in a log: occurrences of its magic, which bodies contain only where a test puts it.
 pub(in crate::store) fn frames(path: &Path) -> Vec<usize> {
     let bytes = fs::read(path).unwrap();
     let store_id = u64::from_le_bytes(*bytes[64..].first_chunk().unwrap());
@@ -19,7 +19,7 @@ pub(in crate::store) fn frames(path: &Path) -> Vec<usize> {
     (80..bytes.len()).step_by(16).filter(|at| bytes[*at..].starts_with(&magic)).collect()
 }
 
-/// A frame with one event, valid at one place of one log.
+/// A frame with one event, valid at one offset of one log.
 pub(in crate::store) fn frame_at(id: LogId, offset: u64, seq: u64, tag: &str) -> Vec<u8> {
     let mut builder = builder::BlockBuilder::default();
     builder.push(SeqNo(seq), &event_entry(tag.as_bytes(), b"\x80", Source::Bus, Micros(0))).unwrap();
@@ -29,12 +29,12 @@ pub(in crate::store) fn frame_at(id: LogId, offset: u64, seq: u64, tag: &str) ->
     frame
 }
 
-/// One of a store with another id.
+/// A frame of a store with another id.
 pub(in crate::store) fn foreign_frame(seq: u64, tag: &str) -> Vec<u8> {
     frame_at(LogId { store_id: 77, first_seq: SeqNo(1) }, 512, seq, tag)
 }
 
-/// A frame of another version with checksums that hold.
+/// The frame with another version and valid checksums.
 fn with_version(mut frame: Vec<u8>, version: u8, id: LogId, offset: u64) -> Vec<u8> {
     frame[4] = version;
     frame::place_frame(&mut frame, id, frame::Position::in_new_log(offset));
@@ -59,7 +59,7 @@ fn tags(rig: &Rig) -> Vec<String> {
     rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect()
 }
 
-/// The events of a store: a carrier of frames, then plain ones up to `entries`.
+/// Creates a store with an event that carries frames, then plain ones up to `entries`; returns the log.
 fn store_with_carrier(dir: &Path, frames: &[Vec<u8>], entries: u64) -> PathBuf {
     let rig = Rig::open(dir, Limits::default());
     rig.put(carrier("carrier", frames)).unwrap();
@@ -83,7 +83,7 @@ fn plain_tags(numbers: std::ops::Range<u64>) -> Vec<String> {
 }
 
 #[test]
-fn a_rotten_header_of_the_first_frame_let_a_forged_return_replace_100_acknowledged_ones() {
+fn a_damaged_first_header_does_not_expose_a_forged_return() {
     let dir = tempfile::tempdir().unwrap();
     let log = store_with_carrier(dir.path(), &[foreign_frame(900, "forged")], 101);
     flip(&log, first_frame(&log) + 9);
@@ -94,7 +94,7 @@ fn a_rotten_header_of_the_first_frame_let_a_forged_return_replace_100_acknowledg
 }
 
 #[test]
-fn a_torn_first_commit_let_a_forged_sequence_number_be_taken_for_the_last_one() {
+fn a_torn_first_commit_does_not_expose_a_forged_sequence_number() {
     let dir = tempfile::tempdir().unwrap();
     let log = store_with_carrier(dir.path(), &[foreign_frame(u64::MAX - 1, "forged")], 1);
     flip(&log, first_frame(&log) + 9);
@@ -108,7 +108,7 @@ fn a_torn_first_commit_let_a_forged_sequence_number_be_taken_for_the_last_one() 
 }
 
 #[test]
-fn a_frame_of_an_unknown_version_in_a_torn_body_refused_every_start() {
+fn a_frame_of_an_unknown_version_in_a_torn_body_does_not_prevent_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let log = store_with_carrier(dir.path(), &[of_unknown_version(900, "forged")], 1);
     let len = fs::metadata(&log).unwrap().len();
@@ -122,7 +122,7 @@ fn a_frame_of_an_unknown_version_in_a_torn_body_refused_every_start() {
 }
 
 #[test]
-fn salvage_took_forged_frames_and_dropped_genuine_ones() {
+fn salvage_ignores_forged_frames_and_copies_genuine_ones() {
     let dir = tempfile::tempdir().unwrap();
     let (state, new) = (dir.path().join("state"), dir.path().join("new"));
     let log = store_with_carrier(&state, &[foreign_frame(900, "forged")], 20);
@@ -141,27 +141,27 @@ fn salvage_took_forged_frames_and_dropped_genuine_ones() {
 }
 
 #[test]
-fn verify_and_backup_took_forged_frames_behind_one_of_an_unknown_version() {
+fn verify_and_backup_ignore_forged_frames_behind_one_of_an_unknown_version() {
     let dir = tempfile::tempdir().unwrap();
     let (state, to) = (dir.path().join("state"), dir.path().join("backup"));
     let forged = [of_unknown_version(900, "forged"), foreign_frame(901, "forged")];
     let log = store_with_carrier(&state, &forged, 20);
     flip(&log, first_frame(&log) + 9);
-    let report = verify(&state, verify::Options::default(), &mut ()).unwrap();
+    let report = verify(&state, verify::VerifyOptions::default(), &mut ()).unwrap();
     assert_eq!((report.entries, report.problems.len()), (19, 1), "{report:#?}");
-    let report = backup(&state, &to, backup::Options::default(), Micros(9), &mut ()).unwrap();
+    let report = backup(&state, &to, backup::BackupOptions::default(), Micros(9), &mut ()).unwrap();
     assert_eq!(report.damaged.len(), 1, "{report:#?}");
     assert_eq!(report.bytes, fs::metadata(&log).unwrap().len());
 }
 
-/// Counts the bytes that are read.
+/// Counts the bytes read.
 #[derive(Debug)]
 struct Counting {
     file: fs::File,
     read: Arc<AtomicU64>,
 }
 
-impl medium::MediumFile for Counting {
+impl vfs::FsFile for Counting {
     fn write_all_at(&self, _: &[u8], _: u64) -> std::io::Result<()> {
         panic!("a walk writes nothing")
     }
@@ -188,7 +188,7 @@ impl medium::MediumFile for Counting {
     }
 }
 
-/// A log that begins with so many frames with these bodies and damaged headers; two good ones follow.
+/// Writes a log of `damaged` frames with these bodies and damaged headers, followed by two good ones.
 fn log_with_damaged_bodies(path: &Path, damaged: u64, bodies: &[u8]) -> u64 {
     let mut bytes = log::file_header("events", DAMAGED, Micros(0)).to_vec();
     let mut builder = builder::BlockBuilder::default();
@@ -209,7 +209,7 @@ fn log_with_damaged_bodies(path: &Path, damaged: u64, bodies: &[u8]) -> u64 {
     bytes.len() as u64
 }
 
-/// Walks over such a log; how many bytes were read.
+/// Walks such a log; returns the number of bytes read.
 fn walk_damaged(path: &Path) -> u64 {
     let read = Arc::new(AtomicU64::new(0));
     let file = Counting { file: fs::File::open(path).unwrap(), read: read.clone() };
@@ -227,14 +227,14 @@ fn walk_damaged(path: &Path) -> u64 {
 /// The log that [`log_with_damaged_bodies`] writes.
 const DAMAGED: LogId = LogId { store_id: 77, first_seq: SeqNo(1) };
 
-/// Bytes that look like the beginning of a frame of a store wherever one could begin; each claims 64 KiB of head.
+/// The start of a frame header at every aligned offset; each header claims a head of 64 KiB.
 fn magics(store_id: u64, bytes: usize) -> Vec<u8> {
     let magic = LogId { store_id, ..DAMAGED }.magic();
     [&magic[..], b"\x03\0\x01\0\0\0\x01\0", &[0; 4]].concat().repeat(bytes / 16)
 }
 
 #[test]
-fn recovery_read_a_damaged_body_once_more_for_every_magic_in_it() {
+fn recovery_reads_a_damaged_body_full_of_magics_at_most_twice() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     let size = log_with_damaged_bodies(&path, 1, &magics(DAMAGED.store_id, 256 * 1024));

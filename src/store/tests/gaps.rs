@@ -1,19 +1,19 @@
-//! What stays of a class when not all that should go can go.
+//! Retention when some segments cannot be dropped.
 
 use super::super::class::Class;
-use super::super::retention::{Fate, Going};
+use super::super::retention::{DropOutcome, PlannedDrop};
 use super::super::retention_tests::{FOREVER, events, fill, gone, jobs, settle, with};
 use super::*;
 use crate::model::{EventFilter, Keep, Source};
 use crate::wire::salt_event::event_entry;
 
-/// What `get_fun` says against the entries themselves.
+/// Compares the latest jobs with those derived from the entries.
 #[test]
-fn the_last_jobs_are_right_when_newer_segments_went_than_a_held_one() {
+fn latest_jobs_are_correct_when_segments_newer_than_a_held_one_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let keep = Keep { entries: Some(40), ..FOREVER };
     let rig = Rig::open_with(&with(dir.path(), &[jobs(keep)]));
-    // The minions of the first hundred events answer over and over.
+    // The minions of the first hundred events answer repeatedly.
     for n in 0..600 {
         let tag = format!("salt/job/{}/ret/web{}", jid(n / 10), n % 100);
         let mut w = crate::wire::msgpack::Writer::new();
@@ -28,8 +28,11 @@ fn the_last_jobs_are_right_when_newer_segments_went_than_a_held_one() {
     }
     settle(&rig);
     rig.store.hold(&jid(0), "for the test").unwrap();
-    let went = rig.store.0.round();
-    assert!(went.iter().any(|g| matches!(g.fate, Fate::Held(_))) && gone(&went).len() > 5, "{went:?}");
+    let drops = rig.store.0.round();
+    assert!(
+        drops.iter().any(|g| matches!(g.outcome, DropOutcome::Held(_))) && gone(&drops).len() > 5,
+        "{drops:?}"
+    );
     let check = |rig: &Rig| {
         let mut expected = std::collections::BTreeMap::new();
         for entry in
@@ -37,10 +40,10 @@ fn the_last_jobs_are_right_when_newer_segments_went_than_a_held_one() {
         {
             expected.entry(entry.minion.clone()).or_insert(entry.seq);
         }
-        let said = rig.store.latest_on_bus_only("test.echo").unwrap();
-        let said: std::collections::BTreeMap<_, _> = said.into_iter().map(|(m, l)| (m, l.seq)).collect();
+        let latest = rig.store.latest_on_bus_only("test.echo").unwrap();
+        let latest: std::collections::BTreeMap<_, _> = latest.into_iter().map(|(m, l)| (m, l.seq)).collect();
         assert!(expected.values().any(|seq| seq.0 < 40) && expected.values().any(|seq| seq.0 > 550));
-        assert_eq!(said, expected);
+        assert_eq!(latest, expected);
     };
     check(&rig);
     rig.close();
@@ -49,9 +52,9 @@ fn the_last_jobs_are_right_when_newer_segments_went_than_a_held_one() {
     rig.close();
 }
 
-/// A newer segment that went before an older one would leave a gap that nobody asked for.
+/// Dropping a newer segment before an older one would leave a gap.
 #[test]
-fn while_a_segment_cannot_go_the_newer_ones_of_its_class_wait() {
+fn while_a_segment_cannot_be_dropped_newer_ones_of_its_class_wait() {
     let dir = tempfile::tempdir().unwrap();
     let rig =
         Rig::open_with(&with(dir.path(), &[jobs(Keep { entries: Some(40), ..FOREVER }), events(FOREVER)]));
@@ -59,49 +62,52 @@ fn while_a_segment_cannot_go_the_newer_ones_of_its_class_wait() {
     let shared = &rig.store.0;
     let segments = shared.segments(Class::JOBS);
     let busy = segments.get(1).unwrap().work.lock().unwrap();
-    let went = shared.round();
-    let fates: Vec<_> = went.iter().map(|g| g.fate.clone()).collect();
-    assert_eq!(fates, [Fate::Gone, Fate::Busy]);
+    let drops = shared.round();
+    let fates: Vec<_> = drops.iter().map(|g| g.outcome.clone()).collect();
+    assert_eq!(fates, [DropOutcome::Dropped, DropOutcome::Busy]);
     drop(busy);
     assert!(gone(&shared.round()).len() > 5);
     rig.close();
 }
 
-/// Thorium reads the register once, at its start: what it saved last has to be there, however long ago.
+/// Thorium reads the register once at its start, so the last saved one must be kept forever.
 #[test]
-fn the_segment_with_the_last_register_went() {
+fn the_segment_with_the_last_register_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let rules = [jobs(Keep { entries: Some(40), ..FOREVER }), events(FOREVER)];
     let rig = Rig::open_with(&with(dir.path(), &rules));
     let save = |rig: &Rig, text: &str| rig.put(register(text)).unwrap();
     let saved = |rig: &Rig| rig.store.register().unwrap().map(|body| body.get(1..).unwrap().to_vec());
-    let kept = |going: &[Going]| -> Vec<SeqNo> {
-        going.iter().filter(|g| g.fate == Fate::Register).map(|g| g.segment).collect()
+    let kept = |going: &[PlannedDrop]| -> Vec<SeqNo> {
+        going.iter().filter(|g| g.outcome == DropOutcome::Register).map(|g| g.segment).collect()
     };
     save(&rig, "first");
     fill(&rig, 0..150);
     save(&rig, "second");
     fill(&rig, 150..450);
-    let went = rig.store.0.round();
+    let drops = rig.store.0.round();
     assert_eq!(saved(&rig).as_deref(), Some(&b"second"[..]));
-    let [segment] = kept(&went)[..] else { panic!("one segment has it: {went:?}") };
+    let [segment] = kept(&drops)[..] else { panic!("one segment has it: {drops:?}") };
     assert!(
-        went.iter().any(|g| g.segment < segment && g.fate == Fate::Gone),
-        "the first one's goes: {went:?}"
+        drops.iter().any(|g| g.segment < segment && g.outcome == DropOutcome::Dropped),
+        "the first one's goes: {drops:?}"
     );
-    assert!(went.iter().any(|g| g.segment > segment && g.fate == Fate::Gone), "newer ones go: {went:?}");
+    assert!(
+        drops.iter().any(|g| g.segment > segment && g.outcome == DropOutcome::Dropped),
+        "newer ones go: {drops:?}"
+    );
     rig.close();
 
-    // Its segment is known by its metadata alone after a restart.
+    // After a restart its segment is known only from metadata.
     let rig = Rig::open_with(&with(dir.path(), &rules));
     fill(&rig, 450..600);
     assert_eq!(kept(&rig.store.0.round()), [segment]);
     assert_eq!(saved(&rig).as_deref(), Some(&b"second"[..]));
-    // It may go when a newer one is saved.
+    // It may be dropped once a newer one is saved.
     save(&rig, "third");
     fill(&rig, 600..700);
-    let went = rig.store.0.round();
-    assert!(went.iter().any(|g| g.segment == segment && g.fate == Fate::Gone), "{went:?}");
+    let drops = rig.store.0.round();
+    assert!(drops.iter().any(|g| g.segment == segment && g.outcome == DropOutcome::Dropped), "{drops:?}");
     assert_eq!(saved(&rig).as_deref(), Some(&b"third"[..]));
     rig.close();
 }

@@ -1,9 +1,9 @@
-//! Broken invariants: a write that would contradict itself fails and is told, and the store goes on.
+//! Internal invariants: an inconsistent write fails with an error, and the store continues.
 
 use super::*;
 
 #[test]
-fn when_numbers_were_exhausted_one_was_given_twice() {
+fn exhausted_sequence_numbers_are_rejected_and_none_is_assigned_twice() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put(batch_of(0..10)).unwrap();
@@ -19,7 +19,7 @@ fn when_numbers_were_exhausted_one_was_given_twice() {
 }
 
 #[test]
-fn a_segment_spanned_more_numbers_than_its_index_could_say() {
+fn a_segment_ends_before_its_sequence_numbers_exceed_32_bits() {
     let dir = tempfile::tempdir().unwrap();
     let load = |job: u64| {
         let mut w = Writer::new();
@@ -50,7 +50,7 @@ fn a_segment_spanned_more_numbers_than_its_index_could_say() {
         assert_eq!(rig.store.job_row(&jid(2)).unwrap().unwrap().load_seq, far);
     };
     check(&rig);
-    assert_eq!(rig.store.0.segments(Class::JOBS).len(), 2, "another segment was begun");
+    assert_eq!(rig.store.0.segments(Class::JOBS).len(), 2, "a new segment was created");
     rig.close();
     let rig = Rig::open(dir.path(), Limits::default());
     check(&rig);
@@ -58,7 +58,7 @@ fn a_segment_spanned_more_numbers_than_its_index_could_say() {
 }
 
 #[test]
-fn a_block_that_contradicts_itself_was_written() {
+fn an_inconsistent_block_is_not_written() {
     let data = data(1);
     let entry = event_entry(b"salt/job/20261121030955000000/ret/web1", &data, Source::Bus, Micros(0));
     let mut builder = builder::BlockBuilder::default();

@@ -1,4 +1,4 @@
-//! Writes that were not finished: what a start makes of them, and what `verify` says before and after.
+//! Unfinished writes: recovery at start, and the findings of `verify` before and after.
 
 use super::super::tools::verify::{self, verify};
 use super::forged::frames;
@@ -27,11 +27,11 @@ fn zero(path: &Path, from: usize, bytes: usize) {
     file.write_all_at(&vec![0; bytes], from as u64).unwrap();
 }
 
-fn check(dir: &Path) -> verify::Report {
-    verify(dir, verify::Options::default(), &mut ()).unwrap()
+fn check(dir: &Path) -> verify::VerifyReport {
+    verify(dir, verify::VerifyOptions::default(), &mut ()).unwrap()
 }
 
-/// A store with these commits, not open any more, and the log of its events.
+/// Creates and closes a store with these commits; returns the log of its events.
 fn store_of(dir: &Path, commits: Vec<Batch>) -> PathBuf {
     let rig = Rig::open(dir, Limits::default());
     for batch in commits {
@@ -42,7 +42,7 @@ fn store_of(dir: &Path, commits: Vec<Batch>) -> PathBuf {
 }
 
 #[test]
-fn a_torn_tail_whose_head_was_whole_was_reported_as_loss() {
+fn a_torn_tail_with_a_complete_head_is_not_reported_as_loss() {
     let dir = tempfile::tempdir().unwrap();
     let log = store_of(dir.path(), vec![small("first"), large_batch(&["torn"])]);
     let len = usize::try_from(fs::metadata(&log).unwrap().len()).unwrap();
@@ -57,12 +57,12 @@ fn a_torn_tail_whose_head_was_whole_was_reported_as_loss() {
 }
 
 #[test]
-fn a_commit_torn_in_its_first_frame_counted_as_damage_for_ever() {
+fn a_commit_torn_in_its_first_frame_is_not_damage() {
     let dir = tempfile::tempdir().unwrap();
     let log = store_of(dir.path(), vec![small("first"), large_batch(&["torn", "second", "third"])]);
     let at = frames(&log);
-    assert_eq!(at.len(), 4, "a frame for each");
-    // The header and more, or only the bodies.
+    assert_eq!(at.len(), 4, "one frame each");
+    // More than the header, or only the bodies.
     let whole = fs::read(&log).unwrap();
     for (from, bytes) in [(at[1] / 512 * 512 + 512, 512), (at[1], 600), (at[1], at[2] - at[1])] {
         fs::write(&log, &whole).unwrap();
@@ -91,7 +91,7 @@ fn a_commit_torn_in_its_first_frame_counted_as_damage_for_ever() {
 }
 
 #[test]
-fn damage_before_a_later_commit_is_no_unfinished_write() {
+fn damage_before_a_later_commit_is_not_an_unfinished_write() {
     let dir = tempfile::tempdir().unwrap();
     let commits = vec![small("first"), large_batch(&["rotten", "second"]), small("last")];
     let log = store_of(dir.path(), commits);
@@ -105,7 +105,7 @@ fn damage_before_a_later_commit_is_no_unfinished_write() {
 }
 
 #[test]
-fn what_was_cut_off_vanished_when_the_segment_was_merged() {
+fn bytes_cut_from_a_log_survive_the_rewrite_of_its_segment() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     (0..3).for_each(|n| rig.put(batch_of([n * 3])).unwrap());

@@ -1,24 +1,24 @@
-//! What retention removes, and who still reads it.
+//! The removal of dropped segments, and their readers.
 
 use super::super::retention_tests::{fill, trash_is_empty, with};
 use super::*;
-use crate::store::medium::Medium as _;
+use crate::store::vfs::Fs as _;
 
 #[test]
-fn a_log_that_somebody_reads_or_has_by_another_name_is_not_cut_short() {
+fn a_log_with_a_reader_or_a_second_link_is_not_truncated() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     let shared = &rig.store.0;
     let whole = vec![7; 3 * 1024 * 1024 + 5];
     let trash = |name: &str| {
-        // Not where the retainer, which has just started, empties what a crash left.
+        // Outside of the trash, which the retainer empties at its start.
         let path = dir.path().join("gone").join(name);
         fs::create_dir_all(&path).unwrap();
         fs::write(path.join("log"), &whole).unwrap();
         path
     };
     let read = trash("events-1");
-    let reader = medium::Disk.open(&read.join("log")).unwrap();
+    let reader = vfs::Disk.open(&read.join("log")).unwrap();
     shared.remove_trash(&read);
     assert!(!read.exists());
     let mut found = vec![0; whole.len()];
@@ -32,11 +32,11 @@ fn a_log_that_somebody_reads_or_has_by_another_name_is_not_cut_short() {
     assert!(!linked.exists());
     assert!(fs::read(&link).unwrap() == whole);
 
-    // Nobody's: it is cut short, and whoever would begin to read it now is told that it is gone.
+    // Without other users it is truncated, and later readers get a not-found error.
     let free = trash("events-3");
     let held = fs::OpenOptions::new().write(true).open(free.join("log")).unwrap();
     held.lock().unwrap();
-    assert_eq!(medium::Disk.open(&free.join("log")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(vfs::Disk.open(&free.join("log")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
     held.unlock().unwrap();
     let watcher = fs::File::open(free.join("log")).unwrap();
     shared.remove_trash(&free);
@@ -46,18 +46,18 @@ fn a_log_that_somebody_reads_or_has_by_another_name_is_not_cut_short() {
 }
 
 #[test]
-fn a_segment_whose_dropping_a_crash_interrupted_is_not_reported_as_lost() {
+fn an_interrupted_drop_is_not_reported_as_a_missing_segment() {
     let dir = tempfile::tempdir().unwrap();
     let options = with(dir.path(), &[]);
     let rig = Rig::open_with(&options);
     fill(&rig, 0..300);
     let oldest = rig.store.0.segments(Class::JOBS)[0].clone();
-    assert!(oldest.facts().is_some());
+    assert!(oldest.metadata().is_some());
     let name = oldest.dir().file_name().unwrap().to_str().unwrap().to_owned();
-    let (from, last) = (oldest.dir().to_owned(), oldest.sums().last_seq);
+    let (from, last) = (oldest.dir().to_owned(), oldest.totals().last_seq);
     drop(oldest);
     rig.close();
-    // Renamed, and in one case emptied; the state database still knows it.
+    // Renamed, and in one case emptied; the state database still contains it.
     for emptied in [false, true] {
         let copied = tempfile::tempdir().unwrap();
         sealing::copy_dir(dir.path(), copied.path());
@@ -75,8 +75,8 @@ fn a_segment_whose_dropping_a_crash_interrupted_is_not_reported_as_lost() {
             let known = rig.store.0.with_state(state::State::segments).unwrap();
             assert!(!known.iter().any(|(class, seq, _)| class == "jobs" && *seq <= last));
             let latest = rig.store.0.with_state(state::State::latest).unwrap();
-            let there = rig.store.0.there();
-            assert!(latest.iter().all(|row| there(row.seq)));
+            let is_stored = rig.store.0.stored_seqs();
+            assert!(latest.iter().all(|row| is_stored(row.seq)));
             assert_eq!(options.metrics.segments_missing.get(), 0);
             rig.close();
         }

@@ -1,20 +1,19 @@
-//! `backup`: a copy of the logs that is consistent, also beside a running daemon, and takes only what is new.
+//! `backup`: an incremental, consistent copy of the logs, also beside a running daemon.
 //!
 //! ```text
 //! backup/
-//!   MANIFEST                           what belongs to it (see `manifest`)
-//!   log/<class>/<first-seq>-<n>        copies of logs; n tells copies of one segment apart
+//!   MANIFEST                           the list of its files (see `manifest`)
+//!   log/<class>/<first-seq>-<n>        copies of logs; n distinguishes copies of one segment
 //!   <name>-<n>                         copies of small files
 //! ```
 //!
 //! # Invariant
 //!
-//! A file that the manifest names is never touched. New copies get new names; the new manifest takes the place of the old
-//! one when they are synced, and what no manifest names is removed after that. So an interrupted backup leaves the
-//! one before as it was.
+//! Files named in the manifest are never modified. New copies get new names; the new manifest replaces the old one after they
+//! are synced, and unnamed files are removed after that. An interrupted backup therefore leaves the previous one intact.
 //!
-//! Everything that was answered as stored before the backup began is in it: growing logs are opened and measured
-//! first, and copied up to the last whole frame below that.
+//! The backup contains every entry acknowledged before it began: active logs are opened and measured first, and copied up to
+//! their last complete frame.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -24,8 +23,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 
 use super::files;
-use super::layout::{self, Place};
-use super::manifest::{Log, Manifest, Small, Stamp, State};
+use super::layout::{self, SegmentFiles};
+use super::manifest::{FileVersion, LogCopy, Manifest, SegmentState, SmallFile};
 use super::tree::Tree;
 use super::{ToolError, Watch};
 use crate::clock::Micros;
@@ -34,50 +33,50 @@ use crate::store::log::LogFile;
 use crate::store::walk::{self, Bounds};
 use crate::store::{StoreError, format};
 
-/// How to.
+/// BackupOptions of a backup.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Options {
-    /// Remove from the backup what retention has removed from the store.
+pub struct BackupOptions {
+    /// Remove segments that retention has dropped from the store.
     pub delete: bool,
-    /// Link finished segments, if the backup is on the same file system, and copy them if not.
+    /// Hard-link finished segments if the backup is on the same file system; otherwise copy them.
     pub link: bool,
 }
 
-/// What was done.
+/// Result of a backup.
 #[derive(Debug, Default)]
-pub struct Report {
-    /// Segments in the backup now.
+pub struct BackupReport {
+    /// Segments in the backup.
     pub segments: u64,
-    /// Bytes of it.
+    /// Bytes of the logs in the backup.
     pub bytes: u64,
-    /// Segments copied or linked this time.
+    /// Segments copied or linked by this run.
     pub segments_copied: u64,
-    /// Bytes copied this time.
+    /// Bytes copied by this run.
     pub bytes_copied: u64,
-    /// Segments that are in the backup and no longer in the store.
+    /// Segments kept in the backup that the store has dropped.
     pub segments_dropped: u64,
     /// Segments removed from the backup.
     pub segments_deleted: u64,
-    /// Stretches of the store's logs that are damaged: copied as they are.
+    /// Damaged ranges of the store's logs (path, offset, bytes), copied as they are.
     pub damaged: Vec<(PathBuf, u64, u64)>,
 }
 
-/// A log of the store, opened while everything in it was measured.
-struct Source {
-    place: Place,
-    /// Kept open if it may grow: it may be replaced meanwhile.
+/// A log of the store.
+struct SourceLog {
+    place: SegmentFiles,
+    /// Open if the log is active: the daemon may replace the file.
     file: Option<File>,
-    stamp: Stamp,
+    version: FileVersion,
 }
 
-/// Makes a backup in `to`, or brings the one there up to date.
+/// Creates or updates a backup in `to`.
 pub fn backup(
     from: &Path,
     to: &Path,
-    options: Options,
+    options: BackupOptions,
     now: Micros,
     watch: &mut dyn Watch,
-) -> Result<Report, ToolError> {
+) -> Result<BackupReport, ToolError> {
     let to = &std::path::absolute(to).map_err(io_at("find", to))?;
     let store_id = layout::check_store(from)?;
     let store_format = format::FORMAT_VERSION;
@@ -98,18 +97,18 @@ pub fn backup(
         smalls: Vec::new(),
     });
     let sources = measure(from, store_id)?;
-    // After the logs were measured: whatever is in them was given out below this.
+    // Read after the logs are measured, so it is above every number in them.
     let sequence =
         files::text(&from.join("SEQUENCE"))?.and_then(|text| text.trim_end().parse().ok()).unwrap_or(0);
-    let known = |source: &Source| {
+    let known = |source: &SourceLog| {
         before.logs.iter().find(|log| is_of(log, &source.place) && is_unchanged(log, source)).cloned()
     };
-    let new: u64 = sources.iter().filter(|s| known(s).is_none()).map(|s| s.stamp.size).sum();
+    let new: u64 = sources.iter().filter(|s| known(s).is_none()).map(|s| s.version.size).sum();
     files::check_room(to, new)?;
     let tree = Tree::root(to)?;
-    // Before anything is copied: none of them is a link.
+    // Check for symbolic links before anything is copied.
     dirs(&tree)?;
-    let mut report = Report::default();
+    let mut report = BackupReport::default();
     let mut manifest = Manifest { store_format, made: now.0, sequence, logs: Vec::new(), smalls: Vec::new() };
     let mut done = 0;
     for source in sources {
@@ -119,7 +118,7 @@ pub fn backup(
         }
         let name = source.place.name();
         watch.step(done, new, &name);
-        let size = source.stamp.size;
+        let size = source.version.size;
         let mut each = |bytes: u64| watch.step(done + bytes, new, &name);
         if let Some(log) = take((source, store_id), &tree, &before, options, &mut each, &mut report)? {
             report.segments_copied += 1;
@@ -137,7 +136,7 @@ pub fn backup(
             report.segments_deleted += 1;
         } else {
             report.segments_dropped += 1;
-            manifest.logs.push(Log { state: State::Dropped, ..old.clone() });
+            manifest.logs.push(LogCopy { state: SegmentState::Dropped, ..old.clone() });
         }
     }
     manifest.logs.sort_by(|a, b| (&a.class_name, a.first_seq).cmp(&(&b.class_name, b.first_seq)));
@@ -154,15 +153,15 @@ pub fn backup(
     Ok(report)
 }
 
-fn is_of(log: &Log, place: &Place) -> bool {
+fn is_of(log: &LogCopy, place: &SegmentFiles) -> bool {
     log.class_name == place.class_name && log.first_seq == place.first_seq
 }
 
-fn is_unchanged(log: &Log, source: &Source) -> bool {
-    log.stamp == source.stamp && (log.state == State::Sealed) == source.place.is_sealed
+fn is_unchanged(log: &LogCopy, source: &SourceLog) -> bool {
+    log.version == source.version && (log.state == SegmentState::Sealed) == source.place.is_sealed
 }
 
-/// May a backup be made there: is it empty, but for what an interrupted first one left?
+/// Whether a directory is empty or has only files of an interrupted first backup.
 fn is_only_leftovers(to: &Path) -> Result<bool, StoreError> {
     let is_leftover = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -172,64 +171,64 @@ fn is_only_leftovers(to: &Path) -> Result<bool, StoreError> {
     Ok(items.is_empty() || items.iter().any(is_leftover))
 }
 
-/// There until the first manifest is: a directory with it and without a manifest is a backup that was interrupted.
+/// Exists until the first manifest is written: marks an interrupted backup.
 const UNFINISHED: &str = "UNFINISHED";
 
-/// Opens what may grow and measures everything, before anything is copied.
-fn measure(from: &Path, store_id: u64) -> Result<Vec<Source>, ToolError> {
+/// Opens active logs and measures all logs before any copy.
+fn measure(from: &Path, store_id: u64) -> Result<Vec<SourceLog>, ToolError> {
     let mut sources = Vec::new();
     for mut place in layout::segments(from)? {
-        // None if retention has dropped it since.
+        // `None`: retention has dropped it.
         let Some(file) = place.open_log()? else { continue };
         let path = place.log();
-        let mut stamp = stamp(&file, &path)?;
+        let mut version = file_version(&file, &path)?;
         if !place.is_sealed {
             let same = Box::new(file.try_clone().map_err(io_at("open", &path))?);
-            stamp.size = walk::end(&LogFile::of(&path, same, place.id(store_id)))?;
+            version.size = walk::end(&LogFile::of(&path, same, place.id(store_id)))?;
         }
         let file = (!place.is_sealed).then_some(file);
-        sources.push(Source { place, file, stamp });
+        sources.push(SourceLog { place, file, version });
     }
     Ok(sources)
 }
 
-fn stamp(file: &File, path: &Path) -> Result<Stamp, StoreError> {
-    let meta = file.metadata().map_err(io_at("look at", path))?;
+fn file_version(file: &File, path: &Path) -> Result<FileVersion, StoreError> {
+    let meta = file.metadata().map_err(io_at("read the metadata of", path))?;
     let mtime_ns = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
-    Ok(Stamp { size: meta.len(), mtime_ns, inode: meta.ino() })
+    Ok(FileVersion { size: meta.len(), mtime_ns, inode: meta.ino() })
 }
 
-/// Copies one log; none if retention has dropped it since.
+/// Copies one log; `None` if retention has dropped it.
 fn take(
-    (source, store_id): (Source, u64),
+    (source, store_id): (SourceLog, u64),
     tree: &Tree,
     before: &Manifest,
-    options: Options,
+    options: BackupOptions,
     each: &mut dyn FnMut(u64),
-    report: &mut Report,
-) -> Result<Option<Log>, ToolError> {
-    let Source { mut place, file, mut stamp } = source;
+    report: &mut BackupReport,
+) -> Result<Option<LogCopy>, ToolError> {
+    let SourceLog { mut place, file, mut version } = source;
     let Some(mut file) = file.map_or_else(|| place.open_log(), |file| Ok(Some(file)))? else {
         return Ok(None);
     };
     let path = place.log();
     if place.is_sealed {
-        // Opened anew: it may be another file than the one measured, as whole as that one.
-        stamp = self::stamp(&file, &path)?;
+        // Reopened: it may be the rewritten file, with the same entries.
+        version = self::file_version(&file, &path)?;
     }
     let same = Box::new(file.try_clone().map_err(io_at("open", &path))?);
     let log = LogFile::of(&path, same, place.id(store_id));
-    let mut scanned = walk::walk(&log, Bounds::of_log(stamp.size), true, |_, _| None)?;
+    let mut scanned = walk::walk(&log, Bounds::of_log(version.size), true, |_, _| None)?;
     if !place.grows() {
         scanned = scanned.finished();
     }
     report.damaged.extend(scanned.damaged.iter().map(|bad| (path.clone(), bad.offset, bad.bytes)));
-    let mut bytes = stamp.size;
+    let mut bytes = version.size;
     if place.is_sealed {
         report.damaged.extend(scanned.tail.iter().map(|bad| (path.clone(), bad.offset, bad.bytes)));
     } else {
-        // What lies behind the last whole frame is being written, or was never finished.
-        bytes = scanned.end.min(stamp.size);
+        // Bytes after the last complete frame are being written, or were never completed.
+        bytes = scanned.end.min(version.size);
     }
     let root = tree.path(Path::new(""));
     let base = format!("log/{}/{}", place.class_name, format::segment_name(place.first_seq));
@@ -253,12 +252,12 @@ fn take(
         })?
     };
     report.bytes_copied += copied;
-    let state = if place.is_sealed { State::Sealed } else { State::Growing };
-    let Place { class_name, first_seq, .. } = place;
-    Ok(Some(Log { class_name, first_seq, file: name, bytes, hash, stamp, state }))
+    let state = if place.is_sealed { SegmentState::Sealed } else { SegmentState::Growing };
+    let SegmentFiles { class_name, first_seq, .. } = place;
+    Ok(Some(LogCopy { class_name, first_seq, file: name, bytes, hash, version, state }))
 }
 
-/// A name that neither the manifest nor the directory has.
+/// A name that is free in the manifest and in the directory.
 fn new_name(to: &Path, base: &str, before: &Manifest) -> String {
     let mut names = (0_u64..).map(|n| format!("{base}-{n}"));
     let is_free = |name: &String| {
@@ -274,10 +273,10 @@ fn mark_unfinished(to: &Path) -> Result<(), StoreError> {
     if path.exists() {
         return Ok(());
     }
-    files::write_small(&path, "a backup that was interrupted; the next one goes on\n")
+    files::write_small(&path, "interrupted backup; the next run continues it\n")
 }
 
-fn small(from: &Path, to: &Path, name: &str, before: &Manifest) -> Result<Option<Small>, ToolError> {
+fn small(from: &Path, to: &Path, name: &str, before: &Manifest) -> Result<Option<SmallFile>, ToolError> {
     let path = from.join(name);
     let Some(text) = files::text(&path)? else { return Ok(None) };
     let hash = xxhash_rust::xxh3::xxh3_128(text.as_bytes());
@@ -287,14 +286,14 @@ fn small(from: &Path, to: &Path, name: &str, before: &Manifest) -> Result<Option
     }
     let file = new_name(to, name, before);
     files::write_small(&to.join(&file), &text)?;
-    Ok(Some(Small { name: name.to_owned(), file, bytes: text.len() as u64, hash }))
+    Ok(Some(SmallFile { name: name.to_owned(), file, bytes: text.len() as u64, hash }))
 }
 
-/// The directories of a backup, that above all others first; an error if one of them is a link.
+/// The directories of a backup, root first; an error if one of them is a symbolic link.
 fn dirs(tree: &Tree) -> Result<Vec<PathBuf>, StoreError> {
     let mut dirs = vec![PathBuf::new()];
     let log = PathBuf::from("log");
-    if tree.file_type(&log).map_err(io_at("look at", &tree.path(&log)))?.is_some() {
+    if tree.file_type(&log).map_err(io_at("read the metadata of", &tree.path(&log)))?.is_some() {
         for class in tree.list(&log).map_err(io_at("list", &tree.path(&log)))? {
             let dir = log.join(class);
             tree.dir(&dir).map_err(io_at("open", &tree.path(&dir)))?;
@@ -305,7 +304,7 @@ fn dirs(tree: &Tree) -> Result<Vec<PathBuf>, StoreError> {
     Ok(dirs)
 }
 
-/// Removes what the manifest does not name: copies of an interrupted backup, and those that newer ones replace.
+/// Removes files that the manifest does not name: copies of an interrupted backup, and superseded ones.
 fn remove_unnamed(tree: &Tree, manifest: &Manifest) -> Result<(), ToolError> {
     let logs = manifest.logs.iter().map(|log| &log.file);
     let named: HashSet<&Path> =
@@ -321,7 +320,7 @@ fn remove_unnamed(tree: &Tree, manifest: &Manifest) -> Result<(), ToolError> {
         for name in names.iter().filter(|name| name.to_str().is_some_and(is_copy)) {
             let path = dir.join(name);
             let shown = tree.path(&path);
-            let found = tree.file_type(&path).map_err(io_at("look at", &shown))?;
+            let found = tree.file_type(&path).map_err(io_at("read the metadata of", &shown))?;
             if found.is_some_and(FileType::is_file) && !named.contains(path.as_path()) {
                 tree.remove(&path).map_err(io_at("remove", &shown))?;
                 left -= 1;

@@ -1,4 +1,4 @@
-//! What is looked up in, against what the log says, both ways.
+//! Comparison of indexes and state database with the logs, in both directions.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault};
@@ -8,106 +8,109 @@ use crate::model::{JidKey, SeqNo};
 use crate::store::StoreError;
 use crate::store::index::sealed::SealedIndex;
 use crate::store::index::summary::UNLISTED;
-use crate::store::index::{Facts, LatestJob, MemIndex};
+use crate::store::index::{LatestJob, MemIndex, SegmentMetadata};
 use crate::store::state::State;
 
-/// Minions are compared in so many groups: all of a group at once.
+/// Number of groups in which minions are compared.
 const MINION_GROUPS: u64 = 64;
 
-/// Shapes that have a bit of their own in a block's summary (see `index::summary`).
+/// Number of templates with a bit of their own in a block's summary (see `index::summary`).
 const OWN_BITS: usize = 48;
 
-/// The first difference between the index of a sealed segment and its log, in words; none if both say the same. With it
-/// comes what the index knows of the segment.
-pub fn difference(index: &Path, log: &MemIndex) -> Result<(Facts, Option<String>), StoreError> {
+/// Describes the first difference between the index of a sealed segment and its log; `None` if they agree. Also returns
+/// the metadata in the index.
+pub fn difference(index: &Path, log: &MemIndex) -> Result<(SegmentMetadata, Option<String>), StoreError> {
     let sealed = SealedIndex::open(index)?;
-    let facts = sealed.facts().clone();
-    Ok((facts, first_difference(&sealed, log)?))
+    let metadata = sealed.metadata().clone();
+    Ok((metadata, first_difference(&sealed, log)?))
 }
 
 fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<String>, StoreError> {
     let (found, expected) = (sealed.blocks(), log.blocks());
     if found.metas().len() != expected.metas().len() {
         let (found, expected) = (found.metas().len(), expected.metas().len());
-        return Ok(Some(format!("it knows {found} blocks, the log has {expected}")));
+        return Ok(Some(format!("the index has {found} blocks, the log has {expected}")));
     }
-    let known: HashMap<&[u8], u64> = sealed.shapes().each().collect();
+    let known: HashMap<&[u8], u64> = sealed.templates().each().collect();
     for (n, (a, b)) in found.metas().iter().zip(expected.metas()).enumerate() {
         if a != b {
-            return Ok(Some(format!("block {n} is {a:?} to it, and {b:?} in the log")));
+            return Ok(Some(format!("block {n} is {a:?} in the index and {b:?} in the log")));
         }
         if !covers(sealed, log, &known, n) {
-            return Ok(Some(format!("block {n} has tags that it does not know of")));
+            return Ok(Some(format!("the index lacks tags of block {n}")));
         }
     }
     let jobs = log.jobs();
-    let facts = log.facts(&jobs);
-    if *sealed.facts() != facts {
+    let metadata = log.metadata(&jobs);
+    if *sealed.metadata() != metadata {
         return Ok(Some(format!(
-            "its sums are {:?}, those of the log {:?}",
-            sealed.facts().sums,
-            facts.sums
+            "the totals are {:?} in the index and {:?} in the log",
+            sealed.metadata().totals,
+            metadata.totals
         )));
     }
     let mut n = 0;
     let mut first = None;
     sealed.each_job(|key, row, places| {
         if first.is_none() && jobs.key(n) != Some(key) {
-            first = Some(format!("it has job {}, the log has another one there", row.jid));
+            first = Some(format!("the index has job {} where the log has another one", row.jid));
         }
         if first.is_none() && log.row(key).as_ref() != Some(&row) {
-            first = Some(format!("it has another row of job {} than the log", row.jid));
+            first = Some(format!("the summaries of job {} differ between index and log", row.jid));
         }
         let in_log = if first.is_none() { log.places(key) } else { Vec::new() };
         if first.is_none() && in_log != places {
             let (found, expected) = (places.len(), in_log.len());
-            first = Some(format!("job {} has {found} places to it, {expected} in the log", row.jid));
+            first =
+                Some(format!("job {} has {found} entries in the index and {expected} in the log", row.jid));
         }
         n += 1;
     })?;
     if first.is_some() || n != jobs.len() {
-        return Ok(first.or_else(|| Some(format!("it knows {n} jobs, the log has {}", jobs.len()))));
+        return Ok(first.or_else(|| Some(format!("the index has {n} jobs, the log has {}", jobs.len()))));
     }
     let hasher = BuildHasherDefault::<std::collections::hash_map::DefaultHasher>::default();
     for group in 0..MINION_GROUPS {
         let wanted = |name: &[u8]| hasher.hash_one(name) % MINION_GROUPS == group;
         if sealed.blocks_with(wanted)? != log.blocks_with(wanted) {
-            return Ok(Some("it has the minions in other blocks than the log".to_owned()));
+            return Ok(Some("the index has minions in other blocks than the log".to_owned()));
         }
     }
     let expected: Vec<LatestJob> = log.latest().iter().map(LatestJob::from).collect();
     let found = sealed.latest()?;
     let same = found.len() == expected.len()
         && found.iter().zip(&expected).all(|(a, b)| a == b || was_stored_last(a, b, log));
-    Ok((!same).then(|| "it has other last jobs per function than the log".to_owned()))
+    Ok((!same).then(|| "the latest jobs per function differ between index and log".to_owned()))
 }
 
-/// Before jids counted, of the jobs of a function and minion the one stored last was taken; such an index is as good as it was.
+/// Early releases kept the job stored last instead of the one with the newest jid; such an index is valid, too.
 fn was_stored_last(found: &LatestJob, newest: &LatestJob, log: &MemIndex) -> bool {
     found.pair() == newest.pair()
         && found.seq > newest.seq
         && log.row(JidKey::of(&found.jid)).is_some_and(|row| row.jid == found.jid)
 }
 
-/// Does the index know every shape that the tags of a block have? Of shapes that share a bit nobody knows.
+/// Whether the index has every tag template of a block. Templates that share a bit cannot be checked.
 fn covers(sealed: &SealedIndex, log: &MemIndex, known: &HashMap<&[u8], u64>, block: usize) -> bool {
-    let (found, expected) = (sealed.blocks().shapes(block), log.blocks().shapes(block));
-    let own = log.shapes().each().take(OWN_BITS).filter(|(_, bit)| expected & bit != 0);
+    let (found, expected) = (sealed.blocks().templates(block), log.blocks().templates(block));
+    let own = log.templates().each().take(OWN_BITS).filter(|(_, bit)| expected & bit != 0);
     found & UNLISTED != 0
-        || own.into_iter().all(|(shape, _)| known.get(shape).is_some_and(|bit| found & bit != 0))
+        || own.into_iter().all(|(template, _)| known.get(template).is_some_and(|bit| found & bit != 0))
 }
 
-/// What the catalogue of a store says, against what the indexes say. Each difference comes with the name of a segment.
+/// Compares the catalogue in the state database with the segment indexes; returns the segments that differ.
 pub fn catalogue(
     state: &Path,
-    segments: &[(String, SeqNo, Option<Facts>)],
+    segments: &[(String, SeqNo, Option<SegmentMetadata>)],
 ) -> Result<Vec<(String, SeqNo, Difference)>, StoreError> {
     let mut found = Vec::new();
-    for (class_name, first_seq, facts) in State::open(state)?.segments()? {
+    for (class_name, first_seq, metadata) in State::open(state)?.segments()? {
         let place = segments.iter().find(|(class, seq, _)| *class == class_name && *seq == first_seq);
         let difference = match place {
-            None => Difference::Missing { entries: facts.sums.entries, last_seq: facts.sums.last_seq },
-            Some((_, _, Some(known))) if *known != facts => Difference::Facts,
+            None => {
+                Difference::Missing { entries: metadata.totals.entries, last_seq: metadata.totals.last_seq }
+            }
+            Some((_, _, Some(known))) if *known != metadata => Difference::SegmentMetadata,
             Some(_) => continue,
         };
         found.push((class_name, first_seq, difference));
@@ -115,18 +118,18 @@ pub fn catalogue(
     Ok(found)
 }
 
-/// How the catalogue differs.
+/// A difference between catalogue and segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
-    /// The segment is not there.
+    /// The segment is missing.
     Missing {
-        /// So many entries were in it.
+        /// Number of its entries.
         entries: u64,
-        /// The last one.
+        /// Its last sequence number.
         last_seq: SeqNo,
     },
-    /// The segment's index says something else of it.
-    Facts,
+    /// The metadata differ.
+    SegmentMetadata,
 }
 
 #[cfg(test)]
@@ -137,7 +140,7 @@ mod tests {
     use crate::store::log::BlockMeta;
 
     #[test]
-    fn an_index_that_took_the_job_stored_last_is_as_good_as_it_was() {
+    fn an_index_with_the_job_stored_last_is_valid() {
         let (today, before) = ("20261121030955000000", "20261101120000000000");
         let mut log = MemIndex::new(SeqNo(1));
         let (first_seq, last_seq, at) = (SeqNo(1), SeqNo(2), Micros(0));

@@ -1,4 +1,4 @@
-//! Copying and writing files that last, and asking whether there is room.
+//! Durable copies and writes of files, and checks of free space.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -9,16 +9,16 @@ use xxhash_rust::xxh3::Xxh3;
 use super::ToolError;
 use crate::limits::TOOL_COPY_BYTES;
 use crate::store::error::io_at;
-use crate::store::medium::{Disk, Medium as _};
+use crate::store::vfs::{Disk, Fs as _};
 use crate::store::{StoreError, format};
 
-/// Free space that copying leaves, so that it does not fill a file system to the last byte.
+/// Free space to leave after a copy, in bytes.
 const SPARE_BYTES: u64 = 1024 * 1024;
 
-/// A hash of a file's content.
+/// The hash of a file's content.
 pub type Hash = u128;
 
-/// Copies the first `len` bytes of an open file into a new one, synced, and says their hash.
+/// Copies the first `len` bytes of an open file into a new, synced file; returns their hash.
 pub fn copy(
     from: &mut File,
     source: &Path,
@@ -30,7 +30,7 @@ pub fn copy(
     copy_into(from, source, out, to, len, each)
 }
 
-/// The same into a file that was just created.
+/// As [`copy`], into a file that was just created.
 pub fn copy_into(
     from: &mut File,
     source: &Path,
@@ -47,7 +47,7 @@ pub fn copy_into(
     Ok(hash)
 }
 
-/// The hash of the first `len` bytes of a file that is read from where it is; each part goes to `each`.
+/// Hashes the next `len` bytes of an open file; calls `each` with every part.
 pub fn hashed(
     from: &mut File,
     source: &Path,
@@ -61,7 +61,7 @@ pub fn hashed(
         let want = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let Some(part) = buffer.get_mut(..want) else { break };
         let read = match from.read(part) {
-            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than it was")),
+            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file was truncated")),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             read => read,
         };
@@ -74,11 +74,11 @@ pub fn hashed(
     Ok(hash.digest128())
 }
 
-/// Refuses if the file system of `to` has no room for so many bytes.
+/// Fails if the file system of `to` lacks space for `bytes`.
 pub fn check_room(to: &Path, bytes: u64) -> Result<(), ToolError> {
     let absolute = std::path::absolute(to).map_err(io_at("find", to))?;
     let there = absolute.ancestors().find(|path| path.exists()).unwrap_or(to);
-    let space = Disk.space(there).map_err(io_at("ask the free space of", there))?;
+    let space = Disk.space(there).map_err(io_at("query the free space of", there))?;
     let (free, needed) = (space.available, bytes.saturating_add(SPARE_BYTES));
     if free < needed {
         return Err(ToolError::NoSpace { path: to.to_owned(), needed, free });
@@ -86,7 +86,7 @@ pub fn check_room(to: &Path, bytes: u64) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// Refuses if one directory lies within the other, or is it.
+/// Fails if one directory is inside the other, or both are the same.
 pub fn check_apart(a: &Path, b: &Path) -> Result<(), ToolError> {
     let (a_real, b_real) = (real(a)?, real(b)?);
     for ((inner, real_inner), (outer, real_outer)) in
@@ -99,7 +99,7 @@ pub fn check_apart(a: &Path, b: &Path) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// The path without links; of one that is not there yet, that of what is there of it, and the rest.
+/// Resolves symbolic links in the existing part of a path.
 fn real(path: &Path) -> Result<PathBuf, StoreError> {
     let path = std::path::absolute(path).map_err(io_at("find", path))?;
     for there in path.ancestors() {
@@ -110,7 +110,7 @@ fn real(path: &Path) -> Result<PathBuf, StoreError> {
     Ok(path)
 }
 
-/// Makes a directory, or takes an empty one; refuses anything else.
+/// Creates a directory; accepts an existing empty one.
 pub fn make_empty(path: &Path) -> Result<(), ToolError> {
     match fs::read_dir(path) {
         Ok(mut items) => {
@@ -124,36 +124,37 @@ pub fn make_empty(path: &Path) -> Result<(), ToolError> {
     }
 }
 
-/// Creates a directory and those above it. Its name is durable when it returns.
+/// Creates a directory and its ancestors. Durable on return.
 pub fn make_dir(path: &Path) -> Result<(), StoreError> {
     format::make_dir(&Disk, path)
 }
 
-/// Makes durable what a file holds.
+/// Syncs a file.
 pub fn sync_file(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(io_at("sync", path))
 }
 
-/// Makes durable which names a directory holds.
+/// Syncs a directory.
 pub fn sync_dir(path: &Path) -> Result<(), StoreError> {
     format::sync_dir(&Disk, path)
 }
 
-/// Writes a small file so that either the old one or the new one is there whole, also after a power cut.
+/// Writes a small file atomically and durably.
 pub fn write_small(path: &Path, text: &str) -> Result<(), StoreError> {
     Disk.write_whole(path, text.as_bytes()).map_err(io_at("write", path))
 }
 
-/// Gives everything in a directory to whom the directory belongs: root works for a daemon that is somebody else.
+/// Gives all files in a directory the owner and group of the directory, for tools that run as root.
 pub fn belong(dir: &Path) -> Result<(), StoreError> {
     use std::os::unix::fs::{MetadataExt as _, lchown};
-    let owner = fs::metadata(dir).map_err(io_at("look at", dir))?;
+    let owner = fs::metadata(dir).map_err(io_at("read the metadata of", dir))?;
     let mut waiting = vec![dir.to_owned()];
     while let Some(dir) = waiting.pop() {
         for path in list(&dir)? {
-            let meta = fs::symlink_metadata(&path).map_err(io_at("look at", &path))?;
+            let meta = fs::symlink_metadata(&path).map_err(io_at("read the metadata of", &path))?;
             if (meta.uid(), meta.gid()) != (owner.uid(), owner.gid()) {
-                lchown(&path, Some(owner.uid()), Some(owner.gid())).map_err(io_at("give away", &path))?;
+                lchown(&path, Some(owner.uid()), Some(owner.gid()))
+                    .map_err(io_at("change the owner of", &path))?;
             }
             if meta.is_dir() {
                 waiting.push(path);
@@ -163,7 +164,7 @@ pub fn belong(dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The files and directories directly in a directory, sorted; none if it is not there.
+/// The entries of a directory, sorted; empty if it does not exist.
 pub fn list(path: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let items = match fs::read_dir(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -177,7 +178,7 @@ pub fn list(path: &Path) -> Result<Vec<PathBuf>, StoreError> {
     Ok(found)
 }
 
-/// A small text file, if it is there.
+/// The content of a small text file; `None` if it does not exist.
 pub fn text(path: &Path) -> Result<Option<String>, StoreError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),

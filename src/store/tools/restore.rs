@@ -1,4 +1,4 @@
-//! `restore`: a backup becomes a store again.
+//! `restore`: creates a store from a backup.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,29 +8,29 @@ use super::{ToolError, Watch, files};
 use crate::store::error::io_at;
 use crate::store::{StoreError, format};
 
-/// What was done.
+/// Result of a restore.
 #[derive(Debug)]
-pub struct Report {
+pub struct RestoreReport {
     /// Segments written.
     pub segments: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// When the backup was made, microseconds since 1970.
+    /// Time of the backup, microseconds since 1970.
     pub made: i64,
 }
 
-/// Writes the store that a backup holds into an empty directory. What the manifest says is checked on the way.
-pub fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<Report, ToolError> {
+/// Restores a backup into an empty directory, and verifies its files against the manifest.
+pub fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<RestoreReport, ToolError> {
     let to = &std::path::absolute(to).map_err(io_at("find", to))?;
     let not = |why: &str| ToolError::NotOne { path: from.to_owned(), wanted: "backup", why: why.to_owned() };
     if !from.is_dir() {
-        return Err(not(if from.exists() { "it is no directory" } else { "there is no such directory" }));
+        return Err(not(if from.exists() { "not a directory" } else { "no such directory" }));
     }
     let Some(manifest) = Manifest::read(from)? else {
         let why = if from.join("FORMAT").is_file() {
-            "it is a store itself; stop its daemon and copy the directory, or make a backup of it"
+            "it is a store; stop its daemon and copy the directory, or create a backup of it"
         } else {
-            "it has no MANIFEST: no backup was ever finished there"
+            "it has no MANIFEST: no backup was ever completed there"
         };
         return Err(not(why));
     };
@@ -39,12 +39,12 @@ pub fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<Report, 
         return Err(StoreError::Version { path: from.to_owned(), found, expected }.into());
     }
     files::check_apart(from, to)?;
-    // Everything is there before anything is written.
+    // Check that all files exist before writing any.
     for (file, bytes) in named(&manifest) {
         let path = from.join(file);
-        let found = std::fs::metadata(&path).map_err(io_at("look at", &path))?.len();
+        let found = std::fs::metadata(&path).map_err(io_at("read the metadata of", &path))?.len();
         if found < bytes {
-            let what = format!("{found} bytes, the manifest says {bytes}");
+            let what = format!("{found} bytes, expected {bytes} by the manifest");
             return Err(ToolError::Damaged { path, what });
         }
     }
@@ -68,7 +68,7 @@ pub fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<Report, 
     if manifest.sequence > 0 {
         files::write_small(&to.join("SEQUENCE"), &format!("{}\n", manifest.sequence))?;
     }
-    // FORMAT last: without it this is no store.
+    // FORMAT last: it makes the directory a store.
     for small in others.into_iter().chain(last) {
         let source = from.join(&small.file);
         let text = files::text(&source)?.unwrap_or_default();
@@ -76,7 +76,7 @@ pub fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<Report, 
         files::write_small(&to.join(&small.name), &text)?;
     }
     files::belong(to)?;
-    Ok(Report { segments: manifest.logs.len() as u64, bytes: total, made: manifest.made })
+    Ok(RestoreReport { segments: manifest.logs.len() as u64, bytes: total, made: manifest.made })
 }
 
 fn named(manifest: &Manifest) -> impl Iterator<Item = (&str, u64)> {
@@ -88,7 +88,7 @@ fn check(path: &Path, found: files::Hash, expected: files::Hash) -> Result<(), T
     if found == expected {
         return Ok(());
     }
-    let what = "its content is not what the manifest says: it is damaged. \
-                `saltcellar store salvage` reads what can be read of the backup's directory";
+    let what = "checksum mismatch: the file is damaged. \
+                `saltcellar store salvage` copies the readable entries of the backup's directory to a new store";
     Err(ToolError::Damaged { path: path.to_owned(), what: what.to_owned() })
 }

@@ -1,4 +1,4 @@
-//! A set of sequence numbers that is small where it is full: a bit each, and none for a page of which all are in.
+//! A compressed set of sequence numbers: a bitmap per page of 65,536 numbers, and nothing for a full page.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ enum Page {
     Part { bits: Box<[u64]>, count: u64 },
 }
 
-/// The numbers seen so far.
+/// A set of sequence numbers.
 #[derive(Debug, Default)]
 pub struct SeqSet(BTreeMap<u64, Page>);
 
 impl SeqSet {
-    /// Puts a number in; false if it is in already.
+    /// Inserts a number; false if it is present already.
     pub fn insert(&mut self, seq: SeqNo) -> bool {
         let words = usize::try_from(PAGE_BITS / 64).unwrap_or(0);
         let empty = || Page::Part { bits: vec![0; words].into_boxed_slice(), count: 0 };
@@ -34,7 +34,7 @@ impl SeqSet {
         is_new
     }
 
-    /// Is it in?
+    /// Whether a number is present.
     pub fn has(&self, seq: SeqNo) -> bool {
         match self.0.get(&(seq.0 / PAGE_BITS)) {
             None => false,
@@ -47,7 +47,7 @@ impl SeqSet {
         }
     }
 
-    /// How many numbers between these two, exclusive, are not in.
+    /// Number of absent numbers between `after` and `before`, both exclusive.
     pub fn missing_between(&self, after: SeqNo, before: SeqNo) -> u64 {
         let mut missing = 0;
         let mut at = after.0.saturating_add(1);
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_in_once_also_when_a_page_is_full() {
+    fn a_number_is_inserted_once_also_into_a_full_page() {
         let mut set = SeqSet::default();
         for seq in 1..=PAGE_BITS * 2 {
             assert!(set.insert(SeqNo(seq)));

@@ -1,4 +1,4 @@
-//! The tools on small stores: made, damaged, checked, saved, copied.
+//! The tools on small stores.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use super::backup::{self, backup};
-use super::rebuild::{Which, rebuild};
+use super::rebuild::{SegmentSelector, rebuild};
 use super::restore::restore;
 use super::salvage::salvage;
-use super::verify::{self, Indexes, verify};
+use super::verify::{self, IndexCheck, verify};
 use super::{ToolError, layout};
 use crate::clock::{Clock, Micros};
 use crate::limits::BLOCK_RAW_BYTES;
@@ -28,16 +28,16 @@ fn options(dir: &Path) -> Options {
     Options {
         dir: dir.to_owned(),
         holder: "the test".to_owned(),
-        clock: Clock::hand_wound(Micros(1_000_000)),
+        clock: Clock::manual(Micros(1_000_000)),
         metrics: Arc::<Metrics>::default(),
         limits,
         classes: Classes::default(),
         free: FreeSpace::default(),
-        medium: Arc::new(medium::Disk),
+        fs: Arc::new(vfs::Disk),
     }
 }
 
-/// Runs something beside an open store, whose threads end with it.
+/// Runs `work` beside an open store, whose threads end with it.
 fn with_store<T>(dir: &Path, work: impl FnOnce(&Store, &Intake) -> T) -> T {
     with_store_of(&options(dir), work)
 }
@@ -52,23 +52,23 @@ fn with_store_of<T>(options: &Options, work: impl FnOnce(&Store, &Intake) -> T) 
     done
 }
 
-/// An event of class `events` if its number is divisible by three, else of `jobs`.
+/// An event of class `events` if its number is divisible by three, otherwise of `jobs`.
 fn event(n: u64) -> (String, Vec<u8>) {
     let jid = format!("20261121030955{:06}", n / 10);
     let mut w = Writer::new();
     w.map(5).str("id").str(&format!("web{n}")).str("jid").str(&jid).str("return").uint(n);
-    // Does not pack well, so that bodies are worth damaging.
+    // Incompressible, so that damage hits bodies.
     let noise: Vec<u8> =
         (0..20_u64).flat_map(|i| (n * 31 + i).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
     w.str("noise").bin(&noise);
-    // Large enough for sealing to leave its block alone.
+    // Large enough that sealing does not merge its block.
     w.str("pad").bin(&vec![b'x'; BLOCK_RAW_BYTES / 2]);
     let tag = if n.is_multiple_of(3) { format!("beacon/{n}") } else { format!("salt/job/{jid}/ret/web{n}") };
     (tag, w.into_bytes())
 }
 
 fn put(intake: &Intake, numbers: std::ops::Range<u64>) {
-    // Small commits make small blocks: enough of them to lose one.
+    // Small commits make small blocks.
     for n in numbers {
         let mut batch = Batch::default();
         let (tag, data) = event(n);
@@ -79,12 +79,12 @@ fn put(intake: &Intake, numbers: std::ops::Range<u64>) {
     }
 }
 
-/// A store with events numbered so, in several segments, and growing ones.
+/// Creates a store with these events in several segments.
 fn make(dir: &Path, numbers: std::ops::Range<u64>) {
     with_store(dir, |_, intake| put(intake, numbers));
 }
 
-/// Everything in a store: number of the event by sequence number.
+/// The content of a store: the tag by sequence number.
 fn content(dir: &Path) -> BTreeMap<u64, String> {
     with_store(dir, |store, _| {
         let found =
@@ -99,8 +99,8 @@ fn content(dir: &Path) -> BTreeMap<u64, String> {
     })
 }
 
-fn check(dir: &Path) -> verify::Report {
-    verify(dir, verify::Options::default(), &mut ()).unwrap()
+fn check(dir: &Path) -> verify::VerifyReport {
+    verify(dir, verify::VerifyOptions::default(), &mut ()).unwrap()
 }
 
 fn assert_clean(dir: &Path) {
@@ -135,44 +135,44 @@ fn a_store() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn a_store_without_damage_verifies() {
+fn an_intact_store_verifies() {
     let (_dir, state) = a_store();
     let report = check(&state);
     assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:#?}");
     assert_eq!((report.entries, report.frames, &report.holder), (199, 199, &None));
     let sealed = layout::segments(&state).unwrap().iter().filter(|place| place.is_sealed).count() as u64;
     assert!(sealed >= 4, "{sealed}");
-    assert_eq!(report.indexes, Indexes::Compared(sealed));
-    let quick = verify(&state, verify::Options { quick: true }, &mut ()).unwrap();
+    assert_eq!(report.indexes, IndexCheck::Compared(sealed));
+    let quick = verify(&state, verify::VerifyOptions { quick: true }, &mut ()).unwrap();
     assert_eq!((quick.entries, quick.problems.len()), (199, 0));
-    assert!(matches!(quick.indexes, Indexes::Skipped(_)));
+    assert!(matches!(quick.indexes, IndexCheck::Skipped(_)));
 }
 
 #[test]
-fn beside_a_daemon_everything_is_verified_but_its_indexes() {
+fn beside_a_daemon_everything_but_the_indexes_is_verified() {
     let (_dir, state) = a_store();
     with_store(&state, |_, intake| {
         put(intake, 200..230);
         let report = check(&state);
         assert!(report.problems.is_empty(), "{report:#?}");
         assert_eq!((report.entries, report.holder.as_deref()), (229, Some("the test")));
-        let Indexes::Skipped(why) = report.indexes else { panic!() };
+        let IndexCheck::Skipped(why) = report.indexes else { panic!() };
         assert!(why.contains("the test"), "{why}");
     });
 }
 
-/// What is damaged and how; then the offset reported, the entries lost at most, and words of the report.
+/// A damage: name and function; then the expected offset, loss, and text of the finding.
 type Case<'a> = (&'a str, &'a dyn Fn(&Path), u64, u64, &'a str);
 
 #[test]
-fn every_kind_of_damage_to_a_log_is_found_with_file_offset_and_cost() {
+fn every_kind_of_damage_to_a_log_is_found_with_file_offset_and_loss() {
     let (dir, state) = a_store();
     let sealed = logs(&state, "jobs").remove(1);
     let at = frames(&sealed);
     let (first, third) = (at[0], at[2]);
     let size = fs::metadata(&sealed).unwrap().len();
     let cases: [Case<'_>; 7] = [
-        ("a header", &|log| flip(log, 20), 0, 0, "header of the log is damaged"),
+        ("a header", &|log| flip(log, 20), 0, 0, "log header damaged"),
         ("a frame's header", &|log| flip(log, third + 9), third as u64, 1, "no frame can be read"),
         ("a head", &|log| flip(log, third + 60), third as u64, 1, "head does not match"),
         ("bodies", &|log| flip(log, at[3] - 20), third as u64, 1, "bodies do not match"),
@@ -206,9 +206,10 @@ fn every_kind_of_damage_to_a_log_is_found_with_file_offset_and_cost() {
 }
 
 #[test]
-fn an_unfinished_write_and_a_copy_of_a_frame_are_no_damage_and_a_number_given_twice_is() {
+fn an_unfinished_write_and_a_copied_frame_are_not_damage_but_a_duplicate_number_is() {
     let (_dir, state) = a_store();
-    let growing = layout::segments(&state).unwrap().into_iter().find(layout::Place::grows).unwrap().log();
+    let growing =
+        layout::segments(&state).unwrap().into_iter().find(layout::SegmentFiles::grows).unwrap().log();
     let bytes = fs::read(&growing).unwrap();
     let last = *frames(&growing).last().unwrap();
     fs::write(&growing, [&bytes[..], &bytes[last..bytes.len() - 30]].concat()).unwrap();
@@ -220,7 +221,7 @@ fn an_unfinished_write_and_a_copy_of_a_frame_are_no_damage_and_a_number_given_tw
     assert!(report.problems.is_empty() && report.entries == 199, "{report:#?}");
     assert_eq!(report.notes[0].offset, Some(bytes.len() as u64));
     fs::write(&growing, &bytes).unwrap();
-    // Valid where it lies, with the number of an entry of another class.
+    // Valid at its offset, with the sequence number of an entry of another class.
     let text = fs::read_to_string(state.join("FORMAT")).unwrap();
     let place =
         layout::segments(&state).unwrap().into_iter().rfind(|place| place.class_name == "events").unwrap();
@@ -229,17 +230,17 @@ fn an_unfinished_write_and_a_copy_of_a_frame_are_no_damage_and_a_number_given_tw
     let frame = crate::store::tests::forged::frame_at(id, growing.len() as u64, 199, "twice");
     fs::write(place.log(), [growing, frame].concat()).unwrap();
     let report = check(&state);
-    assert!(report.problems[0].what.contains("number 199 is there twice"), "{report:#?}");
+    assert!(report.problems[0].what.contains("duplicate sequence number 199"), "{report:#?}");
 }
 
 #[test]
-fn an_index_that_disagrees_with_its_log_is_found_and_made_again() {
+fn an_index_that_differs_from_its_log_is_found_and_rebuilt() {
     let (_dir, state) = a_store();
     let places: Vec<_> =
         layout::segments(&state).unwrap().into_iter().filter(|place| place.is_sealed).collect();
     let (one, two) = (&places[0], &places[1]);
     assert_eq!(one.class_name, two.class_name);
-    // A whole index, of another segment.
+    // An intact index of another segment.
     fs::remove_dir_all(one.dir.join("index")).unwrap();
     copy(&two.dir.join("index"), &one.dir.join("index"));
     let report = check(&state);
@@ -247,19 +248,20 @@ fn an_index_that_disagrees_with_its_log_is_found_and_made_again() {
     assert_eq!(report.problems[0].path, one.dir.join("index"));
     assert_eq!(report.problems[0].entries_lost, 0);
     let before = report.entries;
-    let which = Which { name: one.name() };
+    let which = SegmentSelector { name: one.name() };
     assert_eq!(rebuild(&options(&state), Some(&which), &mut ()).unwrap().segments, 1);
     assert_clean(&state);
     let report = rebuild(&options(&state), None, &mut ()).unwrap();
     assert_eq!((report.segments, report.entries), (places.len() as u64, before));
     assert_clean(&state);
     assert_eq!(content(&state).len(), 199);
-    let error = rebuild(&options(&state), Some(&Which { name: "jobs/7777".into() }), &mut ()).unwrap_err();
+    let error =
+        rebuild(&options(&state), Some(&SegmentSelector { name: "jobs/7777".into() }), &mut ()).unwrap_err();
     assert!(error.to_string().contains("no segment jobs/7777"), "{error}");
 }
 
 #[test]
-fn a_segment_that_is_gone_is_missed() {
+fn a_missing_segment_is_detected() {
     let (_dir, state) = a_store();
     let places: Vec<_> =
         layout::segments(&state).unwrap().into_iter().filter(|place| place.is_sealed).collect();
@@ -274,7 +276,7 @@ fn a_segment_that_is_gone_is_missed() {
 }
 
 #[test]
-fn rebuild_and_salvage_refuse_while_somebody_has_the_store() {
+fn rebuild_and_salvage_fail_while_the_store_is_open() {
     let (dir, state) = a_store();
     with_store(&state, |_, _| {
         let error = rebuild(&options(&state), None, &mut ()).unwrap_err().to_string();
@@ -286,26 +288,26 @@ fn rebuild_and_salvage_refuse_while_somebody_has_the_store() {
 }
 
 #[test]
-fn what_is_no_store_is_refused_in_words_that_help() {
+fn a_directory_that_is_not_a_store_is_rejected_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
-    let says = |path: &Path, words: &str| {
-        let error = verify(path, verify::Options::default(), &mut ()).unwrap_err().to_string();
+    let expect_error = |path: &Path, words: &str| {
+        let error = verify(path, verify::VerifyOptions::default(), &mut ()).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
-        let error = backup(path, &dir.path().join("b"), backup::Options::default(), Micros(0), &mut ());
+        let error = backup(path, &dir.path().join("b"), backup::BackupOptions::default(), Micros(0), &mut ());
         assert!(error.unwrap_err().to_string().contains(words));
     };
-    says(&dir.path().join("nowhere"), "there is no such directory");
-    says(dir.path(), "it has no file FORMAT");
+    expect_error(&dir.path().join("nowhere"), "no such directory");
+    expect_error(dir.path(), "FORMAT is missing");
     fs::create_dir(dir.path().join("log")).unwrap();
-    says(dir.path(), "`saltcellar store salvage`");
+    expect_error(dir.path(), "`saltcellar store salvage`");
     fs::write(dir.path().join("FORMAT"), "saltcellar store, format 99\n").unwrap();
-    says(dir.path(), "has format 99");
+    expect_error(dir.path(), "has format 99");
     fs::write(dir.path().join("FORMAT"), "nonsense").unwrap();
-    says(dir.path(), "FORMAT is damaged");
+    expect_error(dir.path(), "FORMAT is damaged");
 }
 
 #[test]
-fn salvage_brings_everything_whole_into_a_new_store() {
+fn salvage_copies_an_intact_store_completely() {
     let (dir, state) = a_store();
     let before = content(&state);
     let new = dir.path().join("new");
@@ -315,22 +317,22 @@ fn salvage_brings_everything_whole_into_a_new_store() {
     assert_eq!(report.doubles, 0);
     assert_clean(&new);
     assert_eq!(content(&new), before);
-    // It goes on behind what it has.
+    // The new store continues after its last entry.
     make(&new, 200..210);
     assert_eq!(content(&new).len(), 209);
     let error = salvage(&state, &new, Micros(7), &mut ()).unwrap_err().to_string();
     assert!(error.contains("is not empty"), "{error}");
     let error = salvage(&state, &state.join("new"), Micros(7), &mut ()).unwrap_err().to_string();
-    assert!(error.contains("lies within"), "{error}");
+    assert!(error.contains("is inside"), "{error}");
 }
 
 #[test]
-fn salvage_reads_what_can_be_read_and_says_what_cannot() {
+fn salvage_copies_readable_entries_and_reports_the_rest() {
     let (dir, state) = a_store();
     let before = content(&state);
     let (jobs, events) = (logs(&state, "jobs"), logs(&state, "events"));
-    // Everything at once: no FORMAT, a header cut out, a torn and a flipped frame, an unknown class, a foreign file,
-    // what a start had cut off, and a copy of a segment under another name.
+    // All at once: no FORMAT, a header cut out, a torn and a flipped frame, an unknown class, a foreign file, bytes cut
+    // from a log by a start, and a copy of a segment under another name.
     fs::remove_file(state.join("FORMAT")).unwrap();
     flip(&jobs[0], 3);
     let at = frames(&jobs[1]);
@@ -358,7 +360,7 @@ fn salvage_reads_what_can_be_read_and_says_what_cannot() {
     let report = salvage(&state, &new, Micros(7), &mut ()).unwrap();
     assert_eq!(walk(&state), damaged, "the damaged directory was changed");
     assert_eq!(report.entries_lost(), 3, "{report:#?}");
-    let lost: Vec<_> = report.losses.iter().map(|loss| (loss.path.clone(), loss.stretch.offset)).collect();
+    let lost: Vec<_> = report.losses.iter().map(|loss| (loss.path.clone(), loss.range.offset)).collect();
     let frames_of_jobs = frames(&jobs[1]);
     let expected = [
         (events[0].clone(), *frames(&events[0]).last().unwrap() as u64),
@@ -373,10 +375,10 @@ fn salvage_reads_what_can_be_read_and_says_what_cannot() {
     assert_clean(&new);
     let after = content(&new);
     assert_eq!(after.len(), before.len() - 3);
-    assert!(after.iter().all(|(seq, tag)| before.get(seq) == Some(tag)), "numbers are kept");
+    assert!(after.iter().all(|(seq, tag)| before.get(seq) == Some(tag)), "sequence numbers are unchanged");
 }
 
-/// Where frame `n` of a log whose frame `n` lost its magic began: behind the one before.
+/// Offset of frame `n`, whose magic is damaged: the end of the previous frame.
 fn at_of(path: &Path, n: usize) -> u64 {
     let bytes = fs::read(path).unwrap();
     let before = frames(path)[n - 1];
@@ -385,7 +387,7 @@ fn at_of(path: &Path, n: usize) -> u64 {
     before as u64 + 48 + u64::from(len(8) + len(12))
 }
 
-/// Every file and its content.
+/// All files and their content.
 fn walk(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for path in super::files::list(dir).unwrap() {
@@ -398,12 +400,12 @@ fn walk(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-fn back_up(state: &Path, to: &Path, delete: bool) -> Result<backup::Report, ToolError> {
-    backup(state, to, backup::Options { delete, link: false }, Micros(9), &mut ())
+fn back_up(state: &Path, to: &Path, delete: bool) -> Result<backup::BackupReport, ToolError> {
+    backup(state, to, backup::BackupOptions { delete, link: false }, Micros(9), &mut ())
 }
 
 #[test]
-fn a_backup_is_restored_and_the_next_one_copies_only_what_is_new() {
+fn a_backup_is_restored_and_the_next_one_is_incremental() {
     let (dir, state) = a_store();
     let (to, new) = (dir.path().join("backup"), dir.path().join("new"));
     let first = back_up(&state, &to, false).unwrap();
@@ -422,7 +424,7 @@ fn a_backup_is_restored_and_the_next_one_copies_only_what_is_new() {
         second.segments > segments && second.segments_copied <= second.segments - segments + 2,
         "{second:?}"
     );
-    // Nothing is left of copies that newer ones replace.
+    // Superseded copies are removed.
     let files = walk(&to).into_keys().filter(|path| path.starts_with(to.join("log"))).count() as u64;
     assert_eq!(files, second.segments);
     let newer = dir.path().join("newer");
@@ -431,7 +433,7 @@ fn a_backup_is_restored_and_the_next_one_copies_only_what_is_new() {
 }
 
 #[test]
-fn a_backup_beside_a_daemon_has_everything_answered_before() {
+fn a_backup_beside_a_daemon_has_every_entry_acknowledged_before() {
     let (dir, state) = a_store();
     let (to, new) = (dir.path().join("backup"), dir.path().join("new"));
     with_store(&state, |_, intake| {
@@ -448,7 +450,7 @@ fn a_backup_beside_a_daemon_has_everything_answered_before() {
 }
 
 #[test]
-fn a_backup_copies_what_was_written_and_not_the_bytes_ahead_of_it() {
+fn a_backup_omits_preallocated_bytes() {
     let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let backed_up = || back_up(dir.path(), to.path(), false).unwrap();
     let on_disk = || -> u64 {
@@ -460,7 +462,7 @@ fn a_backup_copies_what_was_written_and_not_the_bytes_ahead_of_it() {
         put(intake, 0..4);
         assert!(backed_up().segments_copied > 0);
         assert_eq!(backed_up().segments_copied, 0);
-        // The files' sizes stay as they were, and their times, if all this is quick.
+        // File sizes do not change, and neither may their times.
         let files: Vec<_> = layout::segments(dir.path())
             .unwrap()
             .iter()
@@ -477,11 +479,11 @@ fn a_backup_copies_what_was_written_and_not_the_bytes_ahead_of_it() {
     assert_eq!(copied.bytes, on_disk());
     let again = dir.path().join("again");
     restore(to.path(), &again, &mut ()).unwrap();
-    assert_eq!(verify(&again, verify::Options::default(), &mut ()).unwrap().entries, 5);
+    assert_eq!(verify(&again, verify::VerifyOptions::default(), &mut ()).unwrap().entries, 5);
 }
 
 #[test]
-fn what_retention_dropped_stays_in_a_backup_unless_told_otherwise() {
+fn segments_dropped_by_retention_stay_in_a_backup_by_default() {
     let (dir, state) = a_store();
     let to = dir.path().join("backup");
     let all = back_up(&state, &to, false).unwrap().segments;
@@ -494,7 +496,7 @@ fn what_retention_dropped_stays_in_a_backup_unless_told_otherwise() {
     assert_eq!(walk(&to.join("log")).len() as u64, all - 1);
 }
 
-/// Fails at a step.
+/// Panics at a step.
 struct Stops(u32);
 impl super::Watch for Stops {
     fn step(&mut self, _: u64, _: u64, _: &str) {
@@ -504,7 +506,7 @@ impl super::Watch for Stops {
 }
 
 #[test]
-fn an_interrupted_backup_leaves_the_one_before_as_it_was() {
+fn an_interrupted_backup_leaves_the_previous_one_intact() {
     let (dir, state) = a_store();
     let (to, new) = (dir.path().join("backup"), dir.path().join("new"));
     back_up(&state, &to, false).unwrap();
@@ -513,7 +515,7 @@ fn an_interrupted_backup_leaves_the_one_before_as_it_was() {
     make(&state, 200..260);
     for steps in 1..6 {
         let attempt = std::panic::catch_unwind(|| {
-            backup(&state, &to, backup::Options::default(), Micros(9), &mut Stops(steps)).map(drop)
+            backup(&state, &to, backup::BackupOptions::default(), Micros(9), &mut Stops(steps)).map(drop)
         });
         assert!(attempt.is_err());
         let now = walk(&to);
@@ -521,13 +523,13 @@ fn an_interrupted_backup_leaves_the_one_before_as_it_was() {
     }
     restore(&to, &new, &mut ()).unwrap();
     assert_eq!(content(&new), before);
-    // And the next one clears up.
+    // The next one removes the remains.
     let last = back_up(&state, &to, false).unwrap();
     assert_eq!(walk(&to.join("log")).len() as u64, last.segments);
-    // So does one after a first one that was interrupted.
+    // The same after an interrupted first backup.
     let fresh = dir.path().join("fresh");
     let attempt = std::panic::catch_unwind(|| {
-        backup(&state, &fresh, backup::Options::default(), Micros(9), &mut Stops(3)).map(drop)
+        backup(&state, &fresh, backup::BackupOptions::default(), Micros(9), &mut Stops(3)).map(drop)
     });
     assert!(attempt.is_err() && !fresh.join("MANIFEST").exists());
     assert!(restore(&fresh, &dir.path().join("x"), &mut ()).unwrap_err().to_string().contains("no MANIFEST"));
@@ -537,18 +539,18 @@ fn an_interrupted_backup_leaves_the_one_before_as_it_was() {
 }
 
 #[test]
-fn a_backup_goes_into_no_directory_with_other_things_in_it() {
+fn a_backup_rejects_a_directory_with_other_files() {
     let (dir, state) = a_store();
     fs::write(dir.path().join("mine"), "precious").unwrap();
     for to in [dir.path().to_owned(), state.join("backup"), dir.path().join("mine")] {
         let error = back_up(&state, &to, true).unwrap_err().to_string();
-        let words = ["is not empty", "lies within", "is no directory for a backup"];
+        let words = ["is not empty", "is inside", "is not a directory for a backup"];
         assert!(words.iter().any(|words| error.contains(words)), "{error}");
     }
 }
 
 #[test]
-fn a_damaged_backup_is_refused_with_the_file_that_is() {
+fn a_damaged_backup_is_rejected_with_the_name_of_the_file() {
     let (dir, state) = a_store();
     let to = dir.path().join("backup");
     back_up(&state, &to, false).unwrap();
@@ -559,7 +561,7 @@ fn a_damaged_backup_is_refused_with_the_file_that_is() {
     fs::remove_file(&file).unwrap();
     assert!(restore(&to, &dir.path().join("b"), &mut ()).is_err());
     assert!(!dir.path().join("b").exists());
-    // What is whole of it can be had all the same.
+    // Its intact part can be salvaged.
     let report = salvage(&to, &dir.path().join("c"), Micros(7), &mut ()).unwrap();
     assert!(report.entries() > 100 && report.foreign.is_empty(), "{report:#?}");
     flip(&to.join("MANIFEST"), 40);
@@ -568,7 +570,7 @@ fn a_damaged_backup_is_refused_with_the_file_that_is() {
 }
 
 #[test]
-fn a_damaged_store_is_backed_up_as_it_is_and_said() {
+fn a_damaged_store_is_backed_up_unchanged_and_reported() {
     let (dir, state) = a_store();
     let log = logs(&state, "jobs").remove(0);
     let at = frames(&log)[1];

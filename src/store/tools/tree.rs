@@ -1,10 +1,10 @@
-//! A directory that is written to without following symbolic links below it: whoever can write there, too, may have put one in the
-//! way, to a place where only the user of this process can write.
+//! Writes into a directory without following symbolic links below it: another user with write access could redirect them
+//! to a place that only the user of this process can write to.
 //!
 //! # Invariant
 //!
-//! Every path is walked name by name, each opened with `O_NOFOLLOW` relative to the directory before it. Only the root itself may be
-//! named by way of a link: whoever started the tool chose it.
+//! Paths are resolved component by component with `O_NOFOLLOW`, relative to the parent directory. Only the root may be a symbolic
+//! link, because the user of the tool named it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -22,7 +22,7 @@ use crate::store::error::io_at;
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// An open directory. Names are relative to it and have no `..`.
+/// An open directory. Names are relative to it and must not contain `..`.
 #[derive(Debug)]
 pub struct Tree {
     directory: OwnedFd,
@@ -30,7 +30,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Opens a directory, which is created if it is missing, with those above it.
+    /// Opens a directory; creates it and its ancestors if missing.
     pub fn root(path: &Path) -> Result<Self, StoreError> {
         files::make_dir(path)?;
         let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
@@ -38,17 +38,17 @@ impl Tree {
         Ok(Self { directory: directory.map_err(io_at("open", path))?, path: path.to_owned() })
     }
 
-    /// The path of a name in it, for messages.
+    /// The full path of a name, for messages.
     pub fn path(&self, name: &Path) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Opens a directory in it.
+    /// Opens a subdirectory.
     pub fn dir(&self, name: impl AsRef<Path>) -> io::Result<Self> {
         self.walk(name.as_ref(), false)
     }
 
-    /// Opens a directory in it, which is created if it is missing, with those above it.
+    /// Opens a subdirectory; creates it and its ancestors if missing.
     pub fn make_dir(&self, name: impl AsRef<Path>) -> io::Result<Self> {
         self.walk(name.as_ref(), true)
     }
@@ -72,7 +72,7 @@ impl Tree {
         Ok(at)
     }
 
-    /// Why a name in it could not be opened. The system calls a link something that is no directory.
+    /// Explains why a name could not be opened. For a symbolic link the system reports only ENOTDIR or ELOOP.
     fn refusal(&self, name: &OsStr, error: rustix::io::Errno) -> io::Error {
         let found = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_symlink()) {
@@ -82,13 +82,13 @@ impl Tree {
         error.into()
     }
 
-    /// The directory that holds a name, and the name in it.
+    /// The directory that contains a name, and its last component.
     fn place(&self, name: &Path, create: bool) -> io::Result<(Self, OsString)> {
         let Some(last) = name.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
         Ok((self.walk(name.parent().unwrap_or(Path::new("")), create)?, last.to_owned()))
     }
 
-    /// Creates a file, which must not be there yet.
+    /// Creates a file; fails if it exists.
     pub fn create_new(&self, name: impl AsRef<Path>) -> io::Result<File> {
         self.open(name.as_ref(), OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)
     }
@@ -105,7 +105,7 @@ impl Tree {
         Ok(opened.map_err(|error| dir.refusal(&name, error))?.into())
     }
 
-    /// What has that name, if anything; a link is not followed.
+    /// The type of a file, symbolic links included; `None` if it does not exist.
     pub fn file_type(&self, name: impl AsRef<Path>) -> io::Result<Option<FileType>> {
         let found = self.place(name.as_ref(), false).and_then(|(dir, name)| {
             Ok(rustix::fs::statat(&dir.directory, &name, AtFlags::SYMLINK_NOFOLLOW)?)
@@ -117,7 +117,7 @@ impl Tree {
         }
     }
 
-    /// The names in a directory in it, sorted.
+    /// The names in a subdirectory, sorted.
     pub fn list(&self, name: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         for item in rustix::fs::Dir::read_from(&self.dir(name)?.directory)? {
@@ -131,19 +131,19 @@ impl Tree {
         Ok(names)
     }
 
-    /// Gives a file or directory another name in it; the directory of the new name is created if it is missing.
+    /// Renames a file or directory; creates the target's parent if missing.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
         let ((old, from), (new, to)) = (self.place(from.as_ref(), false)?, self.place(to.as_ref(), true)?);
         Ok(rustix::fs::renameat(&old.directory, &from, &new.directory, &to)?)
     }
 
-    /// Makes a name in it a hard link to a file elsewhere on the same file system.
+    /// Creates a hard link to a file elsewhere on the same file system.
     pub fn link(&self, from: &Path, name: impl AsRef<Path>) -> io::Result<()> {
         let (dir, name) = self.place(name.as_ref(), true)?;
         Ok(rustix::fs::linkat(CWD, from, &dir.directory, &name, AtFlags::empty())?)
     }
 
-    /// Removes a file, a link, or a directory with all that is in it; a name that is not there is removed already.
+    /// Removes a file, a symbolic link, or a directory with its content. Succeeds if it does not exist.
     pub fn remove(&self, name: impl AsRef<Path>) -> io::Result<()> {
         use rustix::io::Errno;
         let (dir, name) = match self.place(name.as_ref(), false) {
@@ -152,7 +152,7 @@ impl Tree {
         };
         match rustix::fs::unlinkat(&dir.directory, &name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            // The answer to the removal of a directory is one of these, depending on the file system.
+            // The error for a directory depends on the file system.
             Err(Errno::ISDIR | Errno::PERM) => {}
             Err(error) => return Err(error.into()),
         }
@@ -169,12 +169,12 @@ impl Tree {
         Ok(rustix::fs::unlinkat(&dir.directory, &name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Makes durable which names a directory in it holds.
+    /// Syncs a subdirectory.
     pub fn sync(&self, name: impl AsRef<Path>) -> io::Result<()> {
         Ok(rustix::fs::fsync(&self.dir(name)?.directory)?)
     }
 
-    /// Has the system write everything of its file system to the disk.
+    /// Syncs the whole file system.
     pub fn sync_file_system(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(self.directory.as_fd())?)
     }
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_and_directories_are_made_renamed_linked_and_removed() {
+    fn files_and_directories_are_created_renamed_linked_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::root(&dir.path().join("a/b")).unwrap();
         tree.create_new("c/d/file").unwrap().write_all(b"words").unwrap();
@@ -243,7 +243,7 @@ mod tests {
         assert!(tree.file_type("dir").unwrap().unwrap().is_symlink());
         let error = tree.make_dir("dir/new").unwrap_err().to_string();
         assert!(error.contains("root/dir is a symbolic link"), "{error}");
-        // A link is removed, and not what it leads to.
+        // The symbolic link is removed, not its target.
         tree.remove("dir").unwrap();
         tree.remove("file").unwrap();
         let found: Vec<_> = fs::read_dir(&outside).unwrap().map(|item| item.unwrap().file_name()).collect();

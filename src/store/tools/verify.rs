@@ -1,14 +1,13 @@
-//! `verify`: is everything that lies on disk what was written there?
+//! `verify`: checks that the data on disk is what was written.
 //!
-//! Reads every log. Beside a running daemon the growing segments are read up to the size they have at the beginning: what
-//! is below it was written in whole. The indexes are the daemon's while it runs, and are compared with the logs only
-//! if none does.
+//! Reads every log. Beside a running daemon, active logs are read up to their size at the start of the check. The
+//! indexes are compared with the logs only if no daemon has them open.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::compare::{self, Difference};
-use super::layout::{self, Place};
+use super::layout::{self, SegmentFiles};
 use super::seqs::SeqSet;
 use super::{ToolError, Watch, files};
 use crate::limits::VERIFY_PROBLEMS_MAX;
@@ -17,68 +16,68 @@ use crate::store::block::BlockView;
 use crate::store::error::io_at;
 use crate::store::format::{self, FORMAT_VERSION};
 use crate::store::frame::LogId;
-use crate::store::index::Facts;
+use crate::store::index::SegmentMetadata;
 use crate::store::log::{BlockMeta, LogFile};
-use crate::store::medium::{Disk, Medium};
 use crate::store::segment::{Index, Segment};
-use crate::store::walk::{self, Bounds, Stretch, Walked};
+use crate::store::vfs::{Disk, Fs};
+use crate::store::walk::{self, Bounds, DamagedRange, Walked};
 use crate::store::{Class, StoreError};
 
-/// Something that is not as it should be.
+/// A finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The file, or the directory.
+    /// The file or directory.
     pub path: PathBuf,
-    /// Where in it.
+    /// Offset of the finding in the file.
     pub offset: Option<u64>,
-    /// How many bytes.
+    /// Length of the affected range.
     pub bytes: Option<u64>,
-    /// What is wrong.
+    /// Description of the defect.
     pub what: String,
-    /// What it costs, and what to do.
+    /// Consequence and remedy.
     pub means: String,
-    /// Entries that it costs, at most.
+    /// Upper bound of the entries lost.
     pub entries_lost: u64,
-    /// The numbers before and behind what is damaged.
+    /// The sequence numbers before and after the damaged range.
     gap: Option<(SeqNo, SeqNo)>,
 }
 
-/// What became of checking the indexes.
+/// Result of the comparison of indexes with logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Indexes {
-    /// So many segments' indexes were compared with their logs.
+pub enum IndexCheck {
+    /// Number of indexes compared.
     Compared(u64),
-    /// They were not, and why.
+    /// Not compared, and why.
     Skipped(String),
 }
 
-/// What was found.
+/// Result of a verification.
 #[derive(Debug)]
-pub struct Report {
+pub struct VerifyReport {
     /// The version of the format.
     pub format: u32,
-    /// The daemon that has the store.
+    /// The daemon that has the store open.
     pub holder: Option<String>,
     /// Segments read.
     pub segments: u64,
-    /// Good frames in them.
+    /// Number of good frames.
     pub frames: u64,
-    /// Entries in those.
+    /// Entries in good frames.
     pub entries: u64,
     /// Bytes of the logs.
     pub log_bytes: u64,
-    /// What became of the indexes.
-    pub indexes: Indexes,
+    /// Result of the comparison of indexes.
+    pub indexes: IndexCheck,
     /// Damage.
     pub problems: Vec<Problem>,
-    /// Problems left out of the list.
+    /// Number of problems omitted from the list.
     pub problems_more: u64,
-    /// Oddities that cost nothing.
+    /// Findings without consequences.
     pub notes: Vec<Problem>,
 }
 
-impl Report {
-    /// Entries lost, at most.
+impl VerifyReport {
+    /// Upper bound of the entries lost.
     pub fn entries_lost(&self) -> u64 {
         self.problems.iter().map(|problem| problem.entries_lost).sum()
     }
@@ -97,51 +96,51 @@ fn about(path: &Path, what: impl Into<String>, means: impl Into<String>) -> Prob
     Problem { path: path.to_owned(), offset: None, bytes: None, what, means, entries_lost: 0, gap: None }
 }
 
-/// What to check.
+/// Scope of a verification.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Options {
-    /// The heads of frames alone: no bodies, no indexes.
+pub struct VerifyOptions {
+    /// Verifier only the heads of frames: no bodies, no indexes.
     pub quick: bool,
 }
 
-/// Checks a store. An error means that it could not be checked, not that it is damaged.
-pub fn verify(dir: &Path, options: Options, watch: &mut dyn Watch) -> Result<Report, ToolError> {
+/// Verifies a store. An error means that the check could not be completed, not that the store is damaged.
+pub fn verify(dir: &Path, options: VerifyOptions, watch: &mut dyn Watch) -> Result<VerifyReport, ToolError> {
     let store_id = layout::check_store(dir)?;
     let holder = layout::holder(dir)?;
     let places = layout::segments(dir)?;
     let mut total = 0;
     let mut opened = Vec::new();
     for mut place in places {
-        // Opened at once, and at their size now: retention and sealing may go on meanwhile.
+        // Opened and measured before any log is read: retention and sealing may continue meanwhile.
         let Some(file) = place.open_log()? else { continue };
         let log = LogFile::of(&place.log(), Box::new(file), place.id(store_id));
         let size = if place.is_sealed { log.size()? } else { walk::end(&log)? };
         total += size;
-        // A store of many segments would need as many open files; finished ones can be opened again.
+        // Keep only active logs open, to limit open files; finished ones can be reopened.
         let log = (!place.is_sealed).then_some(log);
         opened.push((place, log, size));
     }
-    let mut report = Report {
+    let mut report = VerifyReport {
         format: FORMAT_VERSION,
         holder,
         segments: 0,
         frames: 0,
         entries: 0,
         log_bytes: 0,
-        indexes: Indexes::Compared(0),
+        indexes: IndexCheck::Compared(0),
         problems: Vec::new(),
         problems_more: 0,
         notes: Vec::new(),
     };
     for path in layout::foreign(dir)? {
-        report.notes.push(about(&path, "saltcellar did not put this here", "it is not looked at"));
+        report.notes.push(about(&path, "unknown file", "saltcellar ignores it"));
     }
     for place in layout::without_log(dir)? {
-        let means = "every entry that was in it is lost: put it back from a backup";
-        report.damage(about(&place.log(), "the log of a segment is not there", means));
+        let means = "all its entries are lost: restore it from a backup";
+        report.damage(about(&place.log(), "log of a segment missing", means));
     }
     let mut check =
-        Check { options, store_id, seqs: SeqSet::default(), last_seq: SeqNo::default(), done: 0, total };
+        Verifier { options, store_id, seqs: SeqSet::default(), last_seq: SeqNo::default(), done: 0, total };
     let mut class_name = String::new();
     let mut scans = Vec::new();
     let mut names: Vec<_> =
@@ -165,9 +164,9 @@ pub fn verify(dir: &Path, options: Options, watch: &mut dyn Watch) -> Result<Rep
     Ok(report)
 }
 
-/// A log that was not kept open; none if retention has dropped the segment since.
+/// Reopens a log that was not kept open; `None` if retention has dropped the segment.
 fn reopened(
-    place: &mut Place,
+    place: &mut SegmentFiles,
     store_id: u64,
     log: Option<LogFile>,
     size: u64,
@@ -181,23 +180,23 @@ fn reopened(
     Ok(Some((log, size)))
 }
 
-struct Check {
-    options: Options,
+struct Verifier {
+    options: VerifyOptions,
     store_id: u64,
     seqs: SeqSet,
-    /// The last number of the class so far.
+    /// The last sequence number of the class so far.
     last_seq: SeqNo,
     done: u64,
     total: u64,
 }
 
-impl Check {
+impl Verifier {
     fn segment(
         &mut self,
-        (place, next): (&Place, Option<SeqNo>),
+        (place, next): (&SegmentFiles, Option<SeqNo>),
         log: &LogFile,
         size: u64,
-        report: &mut Report,
+        report: &mut VerifyReport,
         watch: &mut dyn Watch,
     ) -> Result<Walked, ToolError> {
         let name = place.name();
@@ -219,8 +218,8 @@ impl Check {
         for unfinished in std::mem::take(&mut scanned.unfinished) {
             Self::tail(place, log.path(), &unfinished, report);
         }
-        for stretch in std::mem::take(&mut scanned.damaged) {
-            report.damage(lost(log.path(), &stretch));
+        for range in std::mem::take(&mut scanned.damaged) {
+            report.damage(lost(log.path(), &range));
         }
         if let Some(mut tail) = scanned.tail.take() {
             tail.before = next;
@@ -233,13 +232,13 @@ impl Check {
         Ok(scanned)
     }
 
-    fn tail(place: &Place, path: &Path, tail: &Stretch, report: &mut Report) {
+    fn tail(place: &SegmentFiles, path: &Path, tail: &DamagedRange, report: &mut VerifyReport) {
         if !place.grows() {
             return report.damage(lost(path, tail));
         }
         if report.holder.is_none() {
-            let what = format!("an unfinished write of {} bytes", tail.bytes);
-            let means = "it was never answered as stored; the next start removes it and keeps a copy";
+            let what = format!("unfinished write of {} bytes", tail.bytes);
+            let means = "it was never acknowledged; the next start removes it and keeps a copy";
             report.notes.push(Problem {
                 offset: Some(tail.offset),
                 bytes: Some(tail.bytes),
@@ -249,23 +248,29 @@ impl Check {
     }
 }
 
-/// The header of a log: what the daemon says of it at start, and more.
-fn header(place: &Place, log: &LogFile, id: LogId, report: &mut Report) -> Result<(), ToolError> {
+/// Checks the header of a log.
+fn header(
+    place: &SegmentFiles,
+    log: &LogFile,
+    id: LogId,
+    report: &mut VerifyReport,
+) -> Result<(), ToolError> {
     let path = log.path();
     let at_0 = |what: &str, means: &str| Problem { offset: Some(0), bytes: None, ..about(path, what, means) };
     let Some(header) = log.header()? else {
-        let means = "costs nothing by itself: the frames are read all the same";
-        report.damage(at_0("the header of the log is damaged", means));
+        let means = "no consequence: frames are read without the header";
+        report.damage(at_0("log header damaged", means));
         return Ok(());
     };
-    if let Some(what) = header.contradicts(&place.class_name, id) {
-        let means = "a directory was renamed or copied; the daemon refuses to start on it. Name it as it was";
+    if let Some(what) = header.mismatch(&place.class_name, id) {
+        let means =
+            "a directory was renamed or copied; the daemon refuses to start. Restore the original name";
         report.damage(at_0(&what, means));
     }
     Ok(())
 }
 
-/// What is wrong with a block behind a good checksum.
+/// Describes a defect of a block with a valid checksum.
 fn block(
     meta: &BlockMeta,
     view: &BlockView,
@@ -277,22 +282,25 @@ fn block(
     let rows = view.rows();
     if meta.first_seq <= *last_seq {
         return Some(format!(
-            "its first entry is number {}, and {} came before it",
+            "its first entry has sequence number {}, after {} before it",
             meta.first_seq.0, last_seq.0
         ));
     }
     if meta.first_seq < first_seq {
-        return Some(format!("its first entry is number {}, less than the segment's", meta.first_seq.0));
+        return Some(format!(
+            "its first entry has sequence number {}, less than that of the segment",
+            meta.first_seq.0
+        ));
     }
     let mut before = None;
     for at in 0..rows.len() {
         let seq = rows.seq(at);
         if before.is_some_and(|before| seq <= before) {
-            return Some(format!("the numbers of its entries do not ascend at {}", seq.0));
+            return Some(format!("its sequence numbers do not ascend at {}", seq.0));
         }
         before = Some(seq);
         if !seqs.insert(seq) {
-            return Some(format!("number {} is there twice", seq.0));
+            return Some(format!("duplicate sequence number {}", seq.0));
         }
         if !quick && let Err(what) = rows.body(at) {
             return Some(format!("entry {}: {what}", seq.0));
@@ -301,32 +309,32 @@ fn block(
     None
 }
 
-/// A stretch of a log as a problem. What it costs is known when all logs are read.
-fn lost(path: &Path, stretch: &Stretch) -> Problem {
-    let mut problem = about(path, stretch.what.clone(), "");
-    (problem.offset, problem.bytes) = (Some(stretch.offset), Some(stretch.bytes));
-    match (stretch.entries, stretch.before) {
+/// Converts a damaged range to a problem. The loss in a gap is computed after all logs are read.
+fn lost(path: &Path, range: &DamagedRange) -> Problem {
+    let mut problem = about(path, range.what.clone(), "");
+    (problem.offset, problem.bytes) = (Some(range.offset), Some(range.bytes));
+    match (range.entries, range.before) {
         (Some((first, last, count)), _) => {
             problem.entries_lost = count;
-            problem.means = format!("{count} entries are lost, numbers {} to {}", first.0, last.0);
+            problem.means = format!("{count} entries are lost, sequence numbers {} to {}", first.0, last.0);
         }
-        (None, Some(before)) => problem.gap = Some((stretch.after, before)),
+        (None, Some(before)) => problem.gap = Some((range.after, before)),
         (None, None) => {
-            problem.means = format!("entries from number {} on may be lost", stretch.after.0 + 1);
+            problem.means = format!("entries from sequence number {} on may be lost", range.after.0 + 1);
         }
     }
     problem
 }
 
-/// Says what is lost in gaps: numbers that no other log has.
+/// Computes the loss in gaps: sequence numbers that are in no log.
 fn count_gaps(problems: &mut [Problem], seqs: &SeqSet) {
     for problem in problems {
         let Some((after, before)) = problem.gap else { continue };
         problem.entries_lost = seqs.missing_between(after, before);
         problem.means = match problem.entries_lost {
-            0 => "no entry can have been here".to_owned(),
+            0 => "no entry is lost".to_owned(),
             most => format!(
-                "at most {most} entries are lost, of numbers {} to {}",
+                "at most {most} entries are lost, sequence numbers {} to {}",
                 after.0 + 1,
                 before.0.saturating_sub(1)
             ),
@@ -334,21 +342,21 @@ fn count_gaps(problems: &mut [Problem], seqs: &SeqSet) {
     }
 }
 
-/// The file of numbers set aside must not be behind the log.
-fn sequence(dir: &Path, last: Option<SeqNo>, report: &mut Report) -> Result<(), ToolError> {
+/// Checks that the reserved sequence numbers are not behind the log.
+fn sequence(dir: &Path, last: Option<SeqNo>, report: &mut VerifyReport) -> Result<(), ToolError> {
     let path = dir.join("SEQUENCE");
     let Some(text) = files::text(&path)? else { return Ok(()) };
     let last = last.unwrap_or_default();
     match text.trim_end().parse::<u64>() {
         Ok(end) if end > last.0 => {}
         Ok(end) => {
-            let what = format!("it says {end}, and the log has entry {}", last.0);
-            report.notes.push(about(&path, what, "the next start goes on behind the log"));
+            let what = format!("the file has {end}, the log has entry {}", last.0);
+            report.notes.push(about(&path, what, "the next start continues after the log"));
         }
         Err(_) => {
-            let means = "numbers that were given out and whose entries are lost may be given out again. \
-                         Write a number into it that is larger than any seen";
-            report.damage(about(&path, "it holds no number", means));
+            let means = "sequence numbers of lost entries may be assigned again. \
+                         Write a number larger than any assigned one into the file";
+            report.damage(about(&path, "malformed number", means));
         }
     }
     Ok(())
@@ -356,33 +364,33 @@ fn sequence(dir: &Path, last: Option<SeqNo>, report: &mut Report) -> Result<(), 
 
 fn indexes(
     (dir, store_id): (&Path, u64),
-    options: Options,
-    scans: &[(Place, Walked)],
-    report: &mut Report,
+    options: VerifyOptions,
+    scans: &[(SegmentFiles, Walked)],
+    report: &mut VerifyReport,
     watch: &mut dyn Watch,
-) -> Result<Indexes, ToolError> {
+) -> Result<IndexCheck, ToolError> {
     if options.quick {
-        return Ok(Indexes::Skipped("--quick reads the heads of frames alone".to_owned()));
+        return Ok(IndexCheck::Skipped("--quick reads only the heads of frames".to_owned()));
     }
     if let Some(holder) = &report.holder {
-        return Ok(Indexes::Skipped(format!(
-            "{holder} has them open, and checks each when it opens it; to compare them with the logs, stop it first"
+        return Ok(IndexCheck::Skipped(format!(
+            "{holder} has them open and checks each on opening; stop it to compare them with the logs"
         )));
     }
     let total = scans.iter().filter(|(place, _)| place.is_sealed).map(|(_, scanned)| scanned.end).sum();
     let (mut done, mut compared) = (0, 0);
-    let mut facts = Vec::new();
+    let mut metadata = Vec::new();
     for (place, scanned) in scans {
         let name = (place.class_name.clone(), place.first_seq);
         if !place.is_sealed {
-            facts.push((name.0, name.1, None));
+            metadata.push((name.0, name.1, None));
             continue;
         }
         watch.step(done, total, &format!("index of {}", place.name()));
         done += scanned.end;
         compared += 1;
-        let means = "costs no entry: the daemon makes it again from the log when it notices, \
-                     `saltcellar store rebuild` does now";
+        let means = "no entry is lost: the daemon rebuilds it from the log on the next use; \
+                     `saltcellar store rebuild` does so now";
         let path = place.dir.join("index");
         let known = match compare(dir, store_id, place) {
             Ok((known, None)) => Some(known),
@@ -392,34 +400,35 @@ fn indexes(
             }
             Err(error) => return Err(error.into()),
         };
-        facts.push((name.0, name.1, known));
+        metadata.push((name.0, name.1, known));
     }
-    catalogue(dir, &facts, report)?;
-    Ok(Indexes::Compared(compared))
+    catalogue(dir, &metadata, report)?;
+    Ok(IndexCheck::Compared(compared))
 }
 
-/// What the state database says of segments; it also tells that one is gone.
+/// Compares the state database with the segments, which also detects missing segments.
 fn catalogue(
     dir: &Path,
-    facts: &[(String, SeqNo, Option<Facts>)],
-    report: &mut Report,
+    metadata: &[(String, SeqNo, Option<SegmentMetadata>)],
+    report: &mut VerifyReport,
 ) -> Result<(), ToolError> {
     let path = dir.join("state");
     if !path.is_dir() {
-        // A store that was salvaged or restored has none before its first start.
-        if facts.iter().all(|(.., known)| known.is_none()) {
+        // A salvaged or restored store has no state database before its first start.
+        if metadata.iter().all(|(.., known)| known.is_none()) {
             return Ok(());
         }
-        let means = "costs no entry: the next start makes it again; until then nobody can tell whether segments are missing";
-        report.notes.push(about(&path, "the state database is missing", means));
+        let means =
+            "no entry is lost: the next start rebuilds it; until then missing segments cannot be detected";
+        report.notes.push(about(&path, "state database missing", means));
         return Ok(());
     }
     let scratch = Scratch::new()?;
     let copy = scratch.0.join("state");
     copy_dir(&path, &copy)?;
-    let differences = match compare::catalogue(&copy, facts) {
+    let differences = match compare::catalogue(&copy, metadata) {
         Err(StoreError::Index { what, .. }) => {
-            let means = "costs no entry: the next start makes it again; until then nobody can tell whether segments are missing";
+            let means = "no entry is lost: the next start rebuilds it; until then missing segments cannot be detected";
             report.damage(about(&path, what, means));
             return Ok(());
         }
@@ -432,36 +441,40 @@ fn catalogue(
             Difference::Missing { entries, last_seq } => {
                 let (first, last) = (first_seq.0, last_seq.0);
                 let means = format!(
-                    "{entries} entries are lost, of numbers {first} to {last}: restore it from a backup"
+                    "{entries} entries are lost, sequence numbers {first} to {last}: restore it from a backup"
                 );
-                // Its directory may be there; then this is more exact.
+                // Supersedes the finding of a directory without a log, which has no numbers.
                 report.problems.retain(|problem| problem.path != log);
-                let problem = about(&log, "the segment is not there", means);
+                let problem = about(&log, "segment missing", means);
                 report.damage(Problem { entries_lost: entries, ..problem });
             }
-            Difference::Facts => {
-                let means = "costs no entry; `saltcellar store rebuild` mends it";
-                report.damage(about(&segment, "the state database says something else of it", means));
+            Difference::SegmentMetadata => {
+                let means = "no entry is lost; `saltcellar store rebuild` repairs it";
+                report.damage(about(&segment, "metadata in the state database differ", means));
             }
         }
     }
     Ok(())
 }
 
-/// The first difference between a sealed index and the log beside it, and what the index knows. A copy is opened: sled
-/// writes into what it opens.
-fn compare(dir: &Path, store_id: u64, place: &Place) -> Result<(Facts, Option<String>), StoreError> {
+/// The first difference between a sealed index and its log, and the metadata in the index. Works on a copy, because sled
+/// writes to a database on opening.
+fn compare(
+    dir: &Path,
+    store_id: u64,
+    place: &SegmentFiles,
+) -> Result<(SegmentMetadata, Option<String>), StoreError> {
     let scratch = Scratch::new()?;
     let copy = scratch.0.join("index");
     copy_dir(&place.dir.join("index"), &copy)?;
     let name: Arc<str> = place.class_name.as_str().into();
-    let medium: Arc<dyn Medium> = Arc::new(Disk);
-    let segment = Segment::open(&medium, dir, (Class::JOBS, name), place.id(store_id), Index::Closed)?;
+    let fs: Arc<dyn Fs> = Arc::new(Disk);
+    let segment = Segment::open(&fs, dir, (Class::JOBS, name), place.id(store_id), Index::Closed)?;
     let (expected, _) = segment.walk()?;
     compare::difference(&copy, &expected)
 }
 
-/// A directory that goes when it is dropped.
+/// A temporary directory, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -478,7 +491,7 @@ impl Scratch {
                 }
             }
         }
-        Err(StoreError::Failed(format!("make a directory in {}: all names are taken", parent.display())))
+        Err(StoreError::Failed(format!("cannot create a directory in {}: all names exist", parent.display())))
     }
 }
 
