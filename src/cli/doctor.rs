@@ -243,7 +243,7 @@ fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
             return found.add(
                 CHECK,
                 CheckResult::Problem,
-                format!("{at} is not a socket; move it unreachable"),
+                format!("{at} is not a socket; remove it or configure another path"),
             );
         }
         Err(error) => return found.add(CHECK, CheckResult::Problem, format!("{at}: {error}")),

@@ -66,7 +66,7 @@ fn table(out: &mut Output, status: &Json) -> Result<(), OutputError> {
         out,
         status,
         "rules",
-        ["name", "list", "entries", "left_out"],
+        ["name", "list", "entries", "filtered"],
         [Column::left("RULE"), Column::left("LIST"), Column::right("ENTRIES"), Column::right("FILTERED")],
     )?;
     list(

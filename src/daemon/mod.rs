@@ -88,7 +88,7 @@ impl Daemon {
         let metrics = Arc::new(Metrics::default());
         let started = clock.now();
         let holder = format!("pid {} with socket {}", std::process::id(), config.socket.display());
-        let fs = vfs::of_a_daemon().map_err(anyhow::Error::msg)?;
+        let fs = vfs::from_environment().map_err(anyhow::Error::msg)?;
         let options =
             Options { metrics: metrics.clone(), fs, ..store_options(config, holder, clock.clone()) };
         let opened = Store::open(&options).context("open the store")?;

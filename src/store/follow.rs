@@ -1,11 +1,11 @@
-//! Following the log: events in order, forwards from any point, as they become durable.
+//! Follows the log: events in order, from any position on, as they become durable.
 //!
-//! A follower reads the log like any reader, on a thread of its own, and holds up nobody: what it has not read yet lies on
-//! disk. It keeps nothing between two readings but its place, so segments may be sealed, rewritten and dropped meanwhile.
+//! A follower reads like any other reader, on its own thread, and delays no writer: unread events are on disk. It keeps only its
+//! position between two reads, so segments may be sealed, rewritten and dropped meanwhile.
 //!
 //! # Invariant
 //!
-//! Each event that is stored and not dropped by retention is seen once, in the order of sequence numbers, across all classes.
+//! Each stored event that retention has not dropped is delivered once, in the order of sequence numbers across all classes.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,22 +21,22 @@ use super::{Shared, Store};
 use crate::clock::Micros;
 use crate::model::{Flags, Kind, SeqNo, Source};
 
-/// Wakes followers when more is durable. Costs one look at a number while nobody waits.
+/// Wakes followers when the durable position advances. Without waiting followers it costs one atomic load.
 #[derive(Debug, Default)]
 pub(super) struct DurableNotify {
     waiting: AtomicUsize,
     lock: Mutex<()>,
-    come: Condvar,
+    advanced: Condvar,
 }
 
 impl DurableNotify {
-    /// Called behind each change of the watermark.
-    pub(super) fn tell(&self) {
-        // Who waits has said so before it looked at the watermark (below), so one of the two sees the other.
+    /// Called after each advance of the durable position.
+    pub(super) fn notify(&self) {
+        // A follower registers before it reads the durable position, so one of the two threads sees the other's change.
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
-            self.come.notify_all();
+            self.advanced.notify_all();
         }
     }
 
@@ -44,53 +44,53 @@ impl DurableNotify {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
         let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.come.wait_timeout_while(guard, timeout, |()| !is_there()));
+        drop(self.advanced.wait_timeout_while(guard, timeout, |()| !is_there()));
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// An event as a follower sees it.
+/// An event as delivered to a follower.
 #[derive(Debug, Clone, Copy)]
 pub struct Followed<'a> {
-    /// Its place in the log.
+    /// Sequence number.
     pub seq: SeqNo,
-    /// What it is.
+    /// Kind.
     pub kind: Kind,
-    /// The source it came by.
+    /// Source.
     pub source: Source,
     /// Small metadata.
     pub flags: Flags,
-    /// When it arrived.
+    /// Time of arrival.
     pub at: Micros,
-    /// The job it belongs to; empty for none.
+    /// Job id; empty if there is none.
     pub jid: &'a str,
-    /// The minion it is about; empty for none.
+    /// Minion id; empty if there is none.
     pub minion: &'a str,
-    /// Its tag.
+    /// Tag.
     pub tag: &'a [u8],
-    /// Its body, byte for byte as received.
+    /// Body as received.
     pub body: &'a [u8],
 }
 
 impl Store {
-    /// Waits until something from `seq` on is durable, or `timeout` is over.
+    /// Waits until the entry `seq` is durable, at most for `timeout`.
     pub fn wait_for(&self, seq: SeqNo, timeout: Duration) {
-        self.0.news.wait(timeout, || self.durable() > seq);
+        self.0.durable_notify.wait(timeout, || self.durable() > seq);
     }
 
-    /// Hands events from `from` on to `take`, in order, until all that is durable has been seen or their bytes have reached
-    /// `bytes_max`. Returns where to go on.
+    /// Calls `take` with the events from `from` on, in order, until all durable ones are delivered or their total size reaches
+    /// `bytes_max`. Returns the position to continue from.
     pub fn follow(
         &self,
         from: SeqNo,
         bytes_max: usize,
         take: impl FnMut(Followed<'_>),
     ) -> Result<SeqNo, StoreError> {
-        self.follow_those(|_, flags| flags.has(Flags::ON_BUS), from, bytes_max, take)
+        self.follow_selected(|_, flags| flags.has(Flags::ON_BUS), from, bytes_max, take)
     }
 
-    /// As [`Store::follow`], of the entries that are `wanted`.
-    pub fn follow_those(
+    /// As [`Store::follow`], for the entries selected by `wanted`.
+    pub fn follow_selected(
         &self,
         wanted: impl Fn(Kind, Flags) -> bool,
         from: SeqNo,
@@ -98,24 +98,24 @@ impl Store {
         mut take: impl FnMut(Followed<'_>),
     ) -> Result<SeqNo, StoreError> {
         self.walk(from, self.durable(), bytes_max, Keep::No, &wanted, |_, rows, row| {
-            self.hand_out(rows, row, &mut take)
+            self.deliver(rows, row, &mut take)
         })
     }
 
-    /// Hands the first entry from `from` on that is `wanted` to `take`. Its block is kept in memory for a while: entries near to it are
-    /// likely to be asked for.
-    pub fn look_at(
+    /// Calls `take` with the first entry from `from` on that `wanted` selects. Caches its block, because callers usually request
+    /// nearby entries next.
+    pub fn first_entry(
         &self,
         wanted: impl Fn(Kind, Flags) -> bool,
         from: SeqNo,
         mut take: impl FnMut(Followed<'_>),
     ) -> Result<(), StoreError> {
-        let one = |_: &Segment, rows: Rows<'_>, row: usize| self.hand_out(rows, row, &mut take).max(1);
+        let one = |_: &Segment, rows: Rows<'_>, row: usize| self.deliver(rows, row, &mut take).max(1);
         self.walk(from, self.durable(), 1, Keep::Yes, &wanted, one).map(drop)
     }
 
-    /// Hands an entry to `take`; its bytes.
-    fn hand_out(&self, rows: Rows<'_>, row: usize, take: &mut impl FnMut(Followed<'_>)) -> usize {
+    /// Calls `take` with an entry; returns its size in bytes.
+    fn deliver(&self, rows: Rows<'_>, row: usize, take: &mut impl FnMut(Followed<'_>)) -> usize {
         let (seq, tag) = (rows.seq(row), rows.tag(row));
         match rows.body(row) {
             Ok(body) => {
@@ -125,12 +125,12 @@ impl Store {
                 take(Followed { seq, kind, source, flags, at, jid: &jid, minion, tag: &tag, body });
                 tag.len() + body.len()
             }
-            Err(what) => self.0.left_out(seq, &what),
+            Err(what) => self.0.skip_unreadable(seq, &what),
         }
     }
 
-    /// Entries of every kind that is `wanted`, from `from` on and before `upto`, in the order of the log, until their bytes have
-    /// reached `bytes_max`; and where to go on.
+    /// Returns the entries selected by `wanted` from `from` on and before `upto`, in order, until their total size reaches
+    /// `bytes_max`; and the position to continue from.
     pub fn entries_from(
         &self,
         from: SeqNo,
@@ -147,13 +147,14 @@ impl Store {
                     found.push(entry);
                     bytes
                 }
-                Err(error) => self.0.left_out(rows.seq(at), &error.to_string()),
+                Err(error) => self.0.skip_unreadable(rows.seq(at), &error.to_string()),
             }
         })?;
         Ok((found, next))
     }
 
-    /// Hands out what is `wanted` between two numbers, in order, until the bytes that `take` says have reached `bytes_max`.
+    /// Calls `take` with each row selected by `wanted` from `from` on and before `upto`, in order, until the sizes that `take`
+    /// returns reach `bytes_max`.
     fn walk(
         &self,
         from: SeqNo,
@@ -175,7 +176,7 @@ impl Store {
         }
         let (mut next, mut bytes) = (from, 0);
         while bytes < bytes_max {
-            // Merge: the walk whose next event is the earliest goes on until another one's turn comes.
+            // Merge: continue with the class that has the earliest event, up to the next event of another class.
             let mut heads = Vec::new();
             for (n, walk) in walks.iter_mut().enumerate() {
                 heads.extend(walk.peek(next)?.map(|seq| (seq, n)));
@@ -197,15 +198,15 @@ impl Store {
 }
 
 impl Shared {
-    /// Counts an entry whose body cannot be unpacked.
-    fn left_out(&self, seq: SeqNo, what: &str) -> usize {
+    /// Counts an unreadable entry; returns its size, 0.
+    fn skip_unreadable(&self, seq: SeqNo, what: &str) -> usize {
         self.metrics.frames_damaged.add(1);
-        tracing::error!(%seq, what, "an entry cannot be read and is left out");
+        tracing::error!(%seq, what, "unreadable entry skipped");
         0
     }
 }
 
-/// The first row whose number is not before `from`.
+/// The index of the first row with a sequence number of at least `from`.
 fn first_from(rows: Rows<'_>, from: SeqNo) -> usize {
     let (mut low, mut high) = (0, rows.len());
     while low < high {
@@ -219,21 +220,21 @@ fn first_from(rows: Rows<'_>, from: SeqNo) -> usize {
     low
 }
 
-/// Whether blocks that were read go into the cache.
+/// Whether to add blocks to the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keep {
     Yes,
     No,
 }
 
-/// A walk over a class from an entry to the end.
+/// An iterator over the selected entries of a class.
 struct Forwards<'a> {
     shared: &'a Shared,
     keep: Keep,
     wanted: &'a dyn Fn(Kind, Flags) -> bool,
-    /// Segments that may hold more, the next one last.
+    /// Segments to read, the next one last.
     segments: Vec<Arc<Segment>>,
-    /// The segment that is walked over, and the blocks still to be read.
+    /// The current segment, and its blocks to read.
     current: Option<(Arc<Segment>, Range<u32>)>,
     view: Option<Arc<BlockView>>,
     /// The next row of the view.
@@ -251,20 +252,20 @@ impl<'a> Forwards<'a> {
         let mut segments = Vec::new();
         for segment in shared.segments(class).into_iter().rev() {
             let totals = segment.totals();
-            let is_over = totals.entries > 0 && totals.last_seq < from;
+            let is_before = totals.entries > 0 && totals.last_seq < from;
             let is_first = segment.first_seq <= from;
-            if !is_over {
+            if !is_before {
                 segments.push(segment);
             }
-            // Segments of a class follow one another, so what is older is over, too.
-            if is_over || is_first {
+            // Segments are in order, so all earlier ones can be skipped, too.
+            if is_before || is_first {
                 break;
             }
         }
         Self { shared, keep, wanted, segments, current: None, view: None, at: 0 }
     }
 
-    /// The number of the next entry from `from` on.
+    /// The sequence number of the next selected entry from `from` on.
     fn peek(&mut self, from: SeqNo) -> Result<Option<SeqNo>, StoreError> {
         loop {
             if let Some(view) = &self.view {
@@ -294,7 +295,7 @@ impl<'a> Forwards<'a> {
                 continue;
             };
             let segment = segment.clone();
-            // Readers look for other blocks than those that pass by once.
+            // Blocks that are read once would displace those of other readers.
             self.view = match self.shared.cache.get((segment.id, number)) {
                 Some(view) => Some(view),
                 None if self.keep == Keep::Yes => self.shared.block(&segment, number)?,
@@ -304,7 +305,7 @@ impl<'a> Forwards<'a> {
         }
     }
 
-    /// Hands out the entry that [`Forwards::peek`] found; its bytes.
+    /// Calls `take` with the entry that [`Forwards::peek`] found; returns its result.
     fn take(&mut self, take: &mut impl FnMut(&Segment, Rows<'_>, usize) -> usize) -> usize {
         let (Some(view), Some((segment, _))) = (&self.view, &self.current) else { return 0 };
         let at = self.at;

@@ -215,7 +215,7 @@ struct Shared {
     /// One chain per class, oldest first.
     segments: Vec<RwLock<Vec<Arc<segment::Segment>>>>,
     durable: AtomicU64,
-    news: follow::DurableNotify,
+    durable_notify: follow::DurableNotify,
     /// Whether a reactor needs entries of kind [`crate::model::Kind::SeenOnBus`].
     has_reactor: AtomicBool,
     /// Time of the appender's last iteration, microseconds of the monotonic clock.
@@ -270,7 +270,7 @@ impl Shared {
     fn set_durable(&self, next: SeqNo) {
         let before = self.durable.swap(next.0, Ordering::AcqRel);
         assert!(before <= next.0, "the durable watermark never decreases");
-        self.news.tell();
+        self.durable_notify.notify();
     }
 }
 
@@ -312,7 +312,7 @@ impl Store {
             classes,
             store_id,
             durable: AtomicU64::new(SeqNo::FIRST.0),
-            news: follow::DurableNotify::default(),
+            durable_notify: follow::DurableNotify::default(),
             has_reactor: AtomicBool::new(false),
             heartbeat: AtomicU64::new(heartbeat_of(&options.clock)),
             cache: cache::BlockCache::default(),

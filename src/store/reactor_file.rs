@@ -1,7 +1,7 @@
-//! What the reactor keeps beside the log: a small file that is appended to, and written whole from time to time.
+//! The reactor's checkpoint file: appended to, and rewritten as a whole from time to time.
 //!
 //! ```text
-//! REACTOR    text; `reactor::run::checkpoint` has its form
+//! REACTOR    text; the format is in `reactor::run::checkpoint_file`
 //! ```
 
 use std::io;
@@ -14,13 +14,13 @@ use super::vfs::FsFile;
 const NAME: &str = "REACTOR";
 
 impl Store {
-    /// From now on an event that a bus tells after another source brought it is stored once more, as
-    /// [`crate::model::Kind::SeenOnBus`]: whoever reacts, reacts to buses alone.
+    /// From now on an event that a bus delivers after another source is stored again, as [`crate::model::Kind::SeenOnBus`],
+    /// because only events of buses cause reactions.
     pub fn note_seen_on_bus(&self) {
         self.0.has_reactor.store(true, Ordering::Relaxed);
     }
 
-    /// The file of the reactor, if there is one.
+    /// The content of the reactor's file, if it exists.
     pub fn reactor_file(&self) -> Result<Option<Vec<u8>>, StoreError> {
         let path = self.0.dir.join(NAME);
         match std::fs::read(&path) {
@@ -30,8 +30,8 @@ impl Store {
         }
     }
 
-    /// Writes it whole: `write` is given a function that takes the text piece by piece. Durable when it returns.
-    pub fn keep_reactor_file(
+    /// Replaces the file. `write` receives a function that appends text to it. Durable on return.
+    pub fn replace_reactor_file(
         &self,
         write: impl FnOnce(&mut dyn FnMut(&str) -> io::Result<()>) -> io::Result<()>,
     ) -> Result<(), StoreError> {
@@ -47,13 +47,13 @@ impl Store {
         self.0.fs.replace(&path, Box::new(write_to)).map_err(io_at("write", &path))
     }
 
-    /// Appends to it; fails if it does not end at `offset`. Durable when it returns. After an error any part of it may be there.
+    /// Appends to the file; fails if its length is not `offset`. Durable on return. A failed append may have written any part.
     pub fn append_to_reactor_file(&self, offset: u64, text: &str) -> Result<(), StoreError> {
         let path = self.0.dir.join(NAME);
         let append = || {
             let file = self.0.fs.open_to_write(&path)?;
             if file.size()? != offset {
-                return Err(io::Error::other("it is not as long as it was left"));
+                return Err(io::Error::other("unexpected length of the file"));
             }
             file.write_all_at(text.as_bytes(), offset)?;
             file.sync_data()
@@ -61,7 +61,7 @@ impl Store {
         append().map_err(io_at("append to", &path))
     }
 
-    /// Removes it; whether it was there. Durable when it returns.
+    /// Removes the file; returns whether it existed. Durable on return.
     pub fn remove_reactor_file(&self) -> Result<bool, StoreError> {
         let path = self.0.dir.join(NAME);
         match self.0.fs.remove_file(&path) {

@@ -1,8 +1,9 @@
-//! The store on a disk that fails, fills up, and loses power: nothing that was answered may be lost by it.
+//! Simulation: the store on a disk that fails, fills up, and loses power must not lose acknowledged entries.
 //!
-//! [`random`] runs sequences of [`operations`] on a store over a simulated disk ([`PowerCut`]) and compares it with a [`model`] after
-//! each of them. The model knows for each entry how often it must be readable at least and at most: what was answered is there, once;
-//! what nobody sent is not served; a number never means another entry; what is missing was excused, and counted.
+//! [`random`] runs sequences of [`operations`] on a store over a simulated disk ([`PowerCut`]) and compares it with a [`model`]
+//! after each. The model knows how many copies of each entry must and may be readable: an acknowledged entry is present exactly
+//! once; an entry that was never sent is absent; a sequence number never identifies two entries; each loss has a permitted cause
+//! and is counted.
 
 mod checks;
 mod faults;
@@ -15,7 +16,7 @@ use std::fs;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
-use model::{Model, Shape};
+use model::{ItemSpec, Model};
 
 use super::tests::options;
 use super::*;
@@ -23,9 +24,9 @@ use crate::clock::Micros;
 use crate::model::{Age, Batch, ClassRule, ClassRules, Glob, Keep};
 use crate::store::retention::{DropOutcome, PruneOptions};
 use crate::store::vfs::faults::{Act, Plan};
-use crate::store::vfs::power_cut::{Dice, Left, PowerCut};
+use crate::store::vfs::power_cut::{PowerCut, Rng, Survives};
 
-/// Small segments, so that there are many.
+/// Small segments, so that a run creates many.
 const TINY: Limits = Limits {
     durability: Durability::Durable,
     segment_bytes_max: 6000,
@@ -33,7 +34,7 @@ const TINY: Limits = Limits {
     ..Limits::DEFAULT
 };
 
-/// The classes of configuration `which`: those that are always there, and others for some tags.
+/// The classes of a configuration: the fixed ones, and others for some tags.
 fn classes(which: u8) -> Classes {
     let keep = Keep { age: Age::Forever, bytes: None, entries: None };
     let class = |name: &str, tag: &str| {
@@ -47,21 +48,21 @@ fn classes(which: u8) -> Classes {
     }
 }
 
-/// A store, its disk, and what must be in it.
+/// A store on a simulated disk, and the model of its content.
 struct Simulated {
     dir: tempfile::TempDir,
-    /// How many disks there were before this one.
+    /// Number of earlier disks.
     disks: usize,
     disk: PowerCut,
     plan: Arc<Plan>,
     lie: Option<Act>,
     limits: Limits,
-    /// Which classes it has.
+    /// Argument of [`classes`].
     classes: u8,
     clock: Clock,
     rig: Option<Rig>,
     model: Model,
-    /// Counted by those that are closed.
+    /// Damaged frames in all closed instances.
     frames_damaged: u64,
 }
 
@@ -84,16 +85,15 @@ impl Rig {
     }
 }
 
-/// A batch that was handed over, and where its answer comes.
+/// The items of a submitted batch, and the channel of its acknowledgement.
 type Sent = (Vec<usize>, Receiver<Result<(), String>>);
 
 impl Simulated {
     fn new(limits: Limits) -> Self {
-        Self::lied_to(limits, None)
+        Self::on_lying_disk(limits, None)
     }
 
-    /// On a disk that says of such syncs that all is well, and does nothing.
-    fn lied_to(limits: Limits, lie: Option<Act>) -> Self {
+    fn on_lying_disk(limits: Limits, lie: Option<Act>) -> Self {
         let dir = temporary();
         let (root, plan) = (dir.path().join("0"), Arc::new(Plan::default()));
         fs::create_dir(&root).unwrap();
@@ -101,10 +101,10 @@ impl Simulated {
         let (rig, model) = (None, Model::new(limits.dedupe_window));
         let clock = Clock::manual(Micros(1_000_000));
         let (disks, classes, frames_damaged) = (0, 0, 0);
-        let mut house =
+        let mut simulated =
             Self { dir, disks, disk, plan, lie, limits, classes, clock, rig, model, frames_damaged };
-        house.open();
-        house
+        simulated.open();
+        simulated
     }
 
     fn root(&self) -> PathBuf {
@@ -114,15 +114,15 @@ impl Simulated {
     fn try_open(&mut self) -> Result<(), StoreError> {
         let fs = Arc::new(self.disk.clone());
         let (clock, classes) = (self.clock.clone(), classes(self.classes));
-        let options = Options { clock, fs, classes, ..options(&self.cellar(), self.limits) };
+        let options = Options { clock, fs, classes, ..options(&self.state_dir(), self.limits) };
         self.rig = Some(Rig::open(&options)?);
-        // What a start has read is on disk from then on.
+        // A start syncs the data that it reads.
         self.model.settle();
         Ok(())
     }
 
-    fn cellar(&self) -> PathBuf {
-        self.root().join("cellar")
+    fn state_dir(&self) -> PathBuf {
+        self.root().join("state_dir")
     }
 
     fn is_written(&self) -> bool {
@@ -134,7 +134,7 @@ impl Simulated {
     }
 
     fn rig(&self) -> &Rig {
-        self.rig.as_ref().expect("it is open")
+        self.rig.as_ref().expect("the store is open")
     }
 
     fn close(&mut self) {
@@ -142,60 +142,60 @@ impl Simulated {
             self.frames_damaged += rig.metrics.frames_damaged.get();
             let metrics = rig.metrics.clone();
             rig.close();
-            // Pages of a failed sync are in the kernel's memory and may never be on disk.
+            // Pages of a failed sync are in the page cache and may never reach the disk.
             self.model.sync_failed |= metrics.late_syncs_failed.get() > 0;
         }
     }
 
-    /// An orderly stop, and a start.
+    /// Shuts down and starts again.
     fn reopen(&mut self) {
         self.close();
         self.open();
     }
 
-    /// The process dies, if it is not dead yet. The kernel lives on, with all that is not on disk.
+    /// Kills the process, unless the power is cut already. The page cache survives.
     fn kill(&mut self) {
-        self.disk.let_power_go_after(0);
+        self.disk.cut_after(0);
         self.close();
         self.disk.restore();
     }
 
-    /// The power goes, if it is not gone yet, and comes back.
-    fn cut(&mut self, left: Left, seed: u64) {
-        self.disk.let_power_go_after(0);
+    /// Cuts the power, unless it is cut already, and restores it.
+    fn cut(&mut self, left: Survives, seed: u64) {
+        self.disk.cut_after(0);
         self.close();
-        if self.is_written() && left != Left::All {
+        if self.is_written() && left != Survives::All {
             self.model.lose_unsynced();
         }
         self.new_disk(left, seed);
     }
 
-    /// Makes a disk out of what is left of this one, all of it synced.
-    fn new_disk(&mut self, left: Left, seed: u64) {
-        // What a backup has of it may be of another history.
+    /// Creates a disk from the surviving data, all of it synced.
+    fn new_disk(&mut self, left: Survives, seed: u64) {
+        // The backup may belong to another history.
         let _ = fs::remove_dir_all(self.backup());
         self.disks += 1;
         let root = self.root();
         fs::create_dir(&root).unwrap();
-        self.disk.cut(&root, left, &mut Dice::new(seed));
+        self.disk.cut(&root, left, &mut Rng::new(seed));
         fs::remove_dir_all(self.dir.path().join((self.disks - 1).to_string())).unwrap();
         self.disk = PowerCut::new(&root, self.plan.clone()).lying(self.lie);
     }
 
-    /// Hands batches over, all of them before the first answer is waited for, then waits. The items that were
-    /// answered with an error or not at all come back.
-    fn put(&mut self, batches: &[Vec<Shape>]) -> Vec<usize> {
-        let sent = batches.iter().map(|templates| {
-            let (numbers, batch) = self.model.batch(templates, self.classes);
+    /// Submits all batches before it waits for the first acknowledgement. Returns the items that were rejected or not
+    /// acknowledged.
+    fn put(&mut self, batches: &[Vec<ItemSpec>]) -> Vec<usize> {
+        let sent = batches.iter().map(|specs| {
+            let (numbers, batch) = self.model.batch(specs, self.classes);
             self.send(numbers, batch)
         });
         let sent: Vec<_> = sent.collect();
         self.wait(sent)
     }
 
-    /// Sends items once more by other sources.
-    fn put_again(&mut self, numbers: &[usize]) -> Vec<usize> {
-        let batch = self.model.again(numbers, self.classes);
+    /// Sends items again, through other sources.
+    fn resend(&mut self, numbers: &[usize]) -> Vec<usize> {
+        let batch = self.model.resend(numbers, self.classes);
         let sent = self.send(numbers.to_vec(), batch);
         self.wait(vec![sent])
     }
@@ -219,29 +219,29 @@ impl Simulated {
         open
     }
 
-    /// Lets retention leave so many entries in a class.
+    /// Applies a limit of `entries` to a class.
     fn prune(&mut self, class: &'static str, entries: u64) -> Vec<DropOutcome> {
         if self.rig().store.0.classes.find(class).is_none() {
             return Vec::new();
         }
         let firsts: Vec<_> = self.segments(class);
-        let mut fates = Vec::new();
+        let mut outcomes = Vec::new();
         let keep = Some(Keep { age: Age::Forever, bytes: None, entries: Some(entries) });
-        let wish = PruneOptions { class: Some(class.to_owned()), keep, dry_run: false };
-        for going in self.rig().store.prune(&wish).unwrap() {
+        let options = PruneOptions { class: Some(class.to_owned()), keep, dry_run: false };
+        for going in self.rig().store.prune(&options).unwrap() {
             if going.outcome == DropOutcome::Dropped {
                 let from = going.segment.0;
                 let to = firsts.iter().copied().find(|first| *first > from).unwrap_or(u64::MAX);
                 self.model.drop_segment(class, from..to);
             }
-            fates.push(going.outcome);
+            outcomes.push(going.outcome);
         }
-        fates
+        outcomes
     }
 
-    /// The first numbers of the segments of a class, ascending.
+    /// First sequence numbers of the segments of a class, ascending.
     fn segments(&self, class: &str) -> Vec<u64> {
-        let Ok(items) = fs::read_dir(self.cellar().join("log").join(class)) else { return Vec::new() };
+        let Ok(items) = fs::read_dir(self.state_dir().join("log").join(class)) else { return Vec::new() };
         let mut firsts: Vec<u64> =
             items.filter_map(|item| item.unwrap().file_name().to_str()?.parse().ok()).collect();
         firsts.sort_unstable();
@@ -254,7 +254,7 @@ impl Simulated {
     }
 }
 
-/// In memory where that can be had: nothing here relies on a real disk.
+/// Uses memory if available: no test here needs a real disk.
 fn temporary() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir()).unwrap()

@@ -1,15 +1,14 @@
-//! The fs: the one place through which the store makes bytes durable.
+//! File system access of the store. Everything that must be durable is created, written, synced, renamed and removed through a
+//! [`Fs`].
 //!
-//! Every file and directory of a state directory that must survive a power cut is made, written, synced, renamed
-//! and removed through a [`Fs`]. The daemon's is [`Disk`], the file system as it is; tests put a disk in its
-//! place that fills up, fails, dawdles, or forgets what was not synced. What is only read by names (a listing, the
-//! lock) and sled's own files, which nothing relies on, go past it.
+//! The daemon uses [`Disk`], the real file system; tests use simulated disks that fill up, fail, delay operations, or forget
+//! unsynced data. Directory listings, the lock file and sled's files, which the store can rebuild, bypass it.
 //!
 //! # Invariant
 //!
-//! A file's bytes are durable after [`FsFile::sync_data`], its name after [`Fs::sync_dir`] of the directory
-//! that holds it, and not before. After a sync that failed nothing is known about what it should have made durable:
-//! the kernel may have dropped those pages, and a second sync that succeeds says nothing about them.
+//! A file's bytes are durable after [`FsFile::sync_data`], its name after [`Fs::sync_dir`] of its directory, and not before. A
+//! failed sync leaves the durability of the data unknown: the kernel may have dropped the dirty pages, and a later successful
+//! sync does not cover them.
 
 #[cfg(any(test, debug_assertions))]
 pub mod faults;
@@ -23,21 +22,21 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes of a file system.
+/// Sizes of a file system in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// What a process without privileges may still write.
+    /// Free for processes without privileges.
     pub available: u64,
-    /// All of it.
+    /// Total size.
     pub total: u64,
 }
 
-/// Writes the content of a file that is empty.
+/// Writes the content of an empty file.
 pub type Write<'a> = Box<dyn FnOnce(&dyn FsFile) -> io::Result<()> + 'a>;
 
-/// Where a store keeps its files.
+/// The file system operations of the store.
 pub trait Fs: Debug + Send + Sync {
-    /// Makes a file, or empties the one that is there, for reading and writing. A symbolic link is refused.
+    /// Creates or truncates a file for reading and writing. Symbolic links are rejected.
     fn create(&self, path: &Path) -> io::Result<Box<dyn FsFile>>;
 
     /// Opens a file for reading.
@@ -46,17 +45,17 @@ pub trait Fs: Debug + Send + Sync {
     /// Opens a file for reading and writing.
     fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn FsFile>>;
 
-    /// Makes one directory, with mode 0750.
+    /// Creates one directory with mode 0750.
     fn make_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes durable which names a directory holds.
+    /// Makes the names in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Gives a file or a directory another name, in place of a file of that name.
+    /// Renames a file or a directory; replaces an existing file.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Lets two files or directories exchange their names at once. [`io::ErrorKind::Unsupported`] or `EINVAL` where the kernel or
-    /// the file system cannot.
+    /// Exchanges the names of two files or directories atomically. Fails with [`io::ErrorKind::Unsupported`] or `EINVAL` if the
+    /// kernel or the file system does not support it.
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
         let _ = (one, other);
         Err(io::ErrorKind::Unsupported.into())
@@ -65,19 +64,19 @@ pub trait Fs: Debug + Send + Sync {
     /// Removes a file.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
-    /// Removes a directory with all that it holds.
+    /// Removes a directory and its content.
     fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
 
-    /// How much room the file system of a path has.
+    /// Size of the file system that contains `path`, and its free space.
     fn space(&self, path: &Path) -> io::Result<Space>;
 
-    /// Writes a small file whole; see [`Fs::replace`].
+    /// Writes a small file atomically; see [`Fs::replace`].
     fn write_whole(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.replace(path, Box::new(|file| file.write_all_at(bytes, 0)))
     }
 
-    /// Writes a file whole, by way of `<name>.tmp` and a rename: after a power cut it has the old content or the new
-    /// one. Durable when it returns.
+    /// Replaces a file atomically through `<name>.tmp` and a rename: after a power cut it has either the old or the new content.
+    /// Durable on return.
     fn replace(&self, path: &Path, write: Write<'_>) -> io::Result<()> {
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(".tmp");
@@ -87,7 +86,7 @@ pub trait Fs: Debug + Send + Sync {
             file.sync_all()
         });
         if let Err(why) = written.and_then(|()| self.rename(temporary, path)) {
-            // Half a file takes room that is perhaps what is lacking.
+            // An incomplete file occupies space, which may be short.
             let _ = self.remove_file(temporary);
             return Err(why);
         }
@@ -95,55 +94,59 @@ pub trait Fs: Debug + Send + Sync {
     }
 }
 
-/// An open file of a [`Fs`]. Many threads may use it at once.
+/// An open file of a [`Fs`]. Can be shared between threads.
 pub trait FsFile: Debug + Send + Sync {
-    /// Writes all of `bytes` at `offset`. Of a write that failed, any part may be there.
+    /// Writes all of `bytes` at `offset`. A failed write may have written any part.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Fills `buffer` from `offset`; [`io::ErrorKind::UnexpectedEof`] if the file ends before.
+    /// Fills `buffer` from `offset`; fails with [`io::ErrorKind::UnexpectedEof`] if the file is shorter.
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Makes the bytes durable, and as much else as is needed to read them again.
+    /// Makes the bytes durable, with the metadata needed to read them.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// As [`FsFile::sync_data`], with times and mode.
+    /// As [`FsFile::sync_data`], also times and mode.
     fn sync_all(&self) -> io::Result<()>;
 
-    /// Cuts the file off, or fills it up with zero bytes.
+    /// Truncates the file or extends it with zero bytes.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Bytes of the file.
+    /// Length in bytes.
     fn size(&self) -> io::Result<u64>;
 }
 
-/// The fs of a daemon: [`Disk`]. A debug build can be told another one by the environment, for tests.
-pub fn of_a_daemon() -> Result<Arc<dyn Fs>, String> {
+/// The daemon's file system: [`Disk`]. In a debug build the environment variable `SALTCELLAR_TEST_FS` can inject faults.
+pub fn from_environment() -> Result<Arc<dyn Fs>, String> {
     #[cfg(debug_assertions)]
     if let Ok(words) = std::env::var(faults::VARIABLE) {
-        let told = faults::Faults::told_by(&words);
-        return Ok(Arc::new(told.map_err(|word| format!("{}: `{word}` is no plan", faults::VARIABLE))?));
+        let faults = faults::Faults::parse(&words);
+        return Ok(Arc::new(
+            faults.map_err(|word| format!("{}: invalid fault plan: `{word}`", faults::VARIABLE))?,
+        ));
     }
     Ok(Arc::new(Disk))
 }
 
-/// Opens a file for reading, with a shared lock that keeps retention from cutting it short under its reader. A file that is
-/// being cut short counts as gone.
+/// Opens a file for reading with a shared lock, which prevents retention from truncating it. A file that retention is truncating
+/// is reported as not found.
 pub fn open_to_read(path: &Path) -> io::Result<File> {
     let file = File::open(path)?;
     match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => Err(io::Error::new(io::ErrorKind::NotFound, "it is being removed")),
-        // A file system without locks has no reader that retention could know of: it removes whole files there.
+        Err(TryLockError::WouldBlock) => {
+            Err(io::Error::new(io::ErrorKind::NotFound, "the file is being removed"))
+        }
+        // Without locks retention does not truncate: it removes whole files, which readers keep open.
         Err(TryLockError::Error(_)) | Ok(()) => Ok(file),
     }
 }
 
-/// The file system as it is.
+/// The real file system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Disk;
 
 impl Fs for Disk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
-        // Whoever can write to a backup's directory may have put a link there.
+        // A user with write access to a backup directory may have created a symbolic link there.
         let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).custom_flags(no_link);
@@ -221,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_written_whole_replaces_the_old_one_and_leaves_nothing_beside_it() {
+    fn write_whole_replaces_a_file_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("FORMAT");
         for words in ["one", "the other"] {
@@ -229,14 +232,14 @@ mod tests {
             assert_eq!(fs::read_to_string(&path).unwrap(), words);
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-        // In its way is a directory that is not empty: what was begun goes again.
+        // The target is a directory that is not empty: the rename fails and the temporary file is removed.
         fs::create_dir_all(dir.path().join("taken/x")).unwrap();
         Disk.write_whole(&dir.path().join("taken"), b"words").unwrap_err();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
     #[test]
-    fn a_file_is_read_written_and_cut_by_position() {
+    fn a_file_is_read_written_and_truncated_by_position() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let file = Disk.create(&path).unwrap();
@@ -255,9 +258,9 @@ mod tests {
         assert!(space.total >= space.available && space.total > 0, "{space:?}");
     }
 
-    /// The system refuses to sync a pipe: an answer other than that shows that it was not asked.
+    /// The kernel rejects a sync of a pipe with EINVAL; any other result shows that no sync was called.
     #[test]
-    fn syncing_asked_nothing_of_the_system() {
+    fn a_sync_calls_the_kernel() {
         use std::os::fd::AsRawFd as _;
 
         let (reader, writer) = io::pipe().unwrap();

@@ -47,7 +47,7 @@ pub(crate) struct Server {
     tails_cut: u64,
     replayed: u64,
     slowest_start: Duration,
-    begun: Instant,
+    started: Instant,
 }
 
 /// An entry read back.
@@ -72,7 +72,7 @@ impl Server {
             tails_cut: 0,
             replayed: 0,
             slowest_start: Duration::ZERO,
-            begun: Instant::now(),
+            started: Instant::now(),
         }
     }
 
@@ -103,14 +103,14 @@ impl Server {
 
     pub(crate) fn start(&mut self) {
         assert!(self.child.is_none(), "a daemon is running");
-        self.begun = Instant::now();
+        self.started = Instant::now();
         self.child = Some(serve(self.dir.path()));
     }
 
     /// Waits until it answers, and checks that its log has no errors.
     pub(crate) fn wait_until_ready(&mut self) {
         assert!(self.came_up(), "seed {}: the daemon did not start:\n{}", self.seed, self.log());
-        self.slowest_start = self.slowest_start.max(self.begun.elapsed());
+        self.slowest_start = self.slowest_start.max(self.started.elapsed());
         let counters = self.counters();
         assert_eq!(counters["frames_damaged"], 0, "seed {}:\n{}", self.seed, self.log());
         self.rebuilt += counters["indexes_rebuilt"];

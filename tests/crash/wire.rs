@@ -42,8 +42,8 @@ impl Wire {
         let id = as_int(reader.value().unwrap()).and_then(|id| u64::try_from(id).ok()).unwrap_or(0);
         let good = as_bool(reader.value().unwrap()).unwrap();
         let value = reader.value().unwrap().to_vec();
-        let words = || rmpv::decode::read_value(&mut value.as_slice()).unwrap().to_string();
-        Ok((id, if good { Ok(value) } else { Err(words()) }))
+        let text = || rmpv::decode::read_value(&mut value.as_slice()).unwrap().to_string();
+        Ok((id, if good { Ok(value) } else { Err(text()) }))
     }
 
     /// Sends a request and waits for its answer.

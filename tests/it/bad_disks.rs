@@ -34,7 +34,9 @@ fn callers_get_errors_while_the_disk_is_full() {
     (0..20).for_each(|n| drop(put(&cellar, n).unwrap()));
     cellar.plan_disk("room=100");
     for n in 20..25 {
-        let Err(ClientError::Refused { code, message }) = put(&cellar, n) else { panic!("it was stored") };
+        let Err(ClientError::Refused { code, message }) = put(&cellar, n) else {
+            panic!("the entry was stored")
+        };
         assert!(message.contains("No space left on device"), "{code}: {message}");
     }
     assert!(cellar.counter("entries_failed") >= 5);
@@ -50,7 +52,7 @@ fn callers_get_errors_while_the_disk_is_full() {
 }
 
 #[test]
-fn after_a_sync_that_fails_the_daemon_lives_on() {
+fn the_daemon_survives_a_failed_sync() {
     let mut cellar = Cellar::start_on_disk("");
     put(&cellar, 0).unwrap();
     cellar.plan_disk("sync=EIO@1");
@@ -64,7 +66,7 @@ fn after_a_sync_that_fails_the_daemon_lives_on() {
 }
 
 #[test]
-fn on_a_slow_disk_callers_share_its_syncs() {
+fn callers_share_the_syncs_of_a_slow_disk() {
     const CALLERS: u64 = 24;
     let cellar = Cellar::start_on_disk("sync_delay_ms=5");
     std::thread::scope(|scope| {

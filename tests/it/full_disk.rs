@@ -46,12 +46,12 @@ impl SmallDisk {
         }
         let disk = Self { state };
         fs::remove_dir(disk.state.join("lost+found")).unwrap();
-        disk.give_up_reserve();
+        disk.disable_reserve();
         Some(disk)
     }
 
     /// Disables ext4's reserved blocks, which would serve some writes on a full disk.
-    fn give_up_reserve(&self) {
+    fn disable_reserve(&self) {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let place = self.state.to_str().unwrap();
         let line = mounts.lines().find(|line| line.split(' ').nth(1) == Some(place)).unwrap();
@@ -84,7 +84,7 @@ impl SmallDisk {
         file.sync_all().unwrap();
     }
 
-    fn make_room(&self) {
+    fn free_space(&self) {
         fs::remove_file(self.state.join("filler.tmp")).unwrap();
     }
 }
@@ -101,7 +101,7 @@ fn jid(n: u64) -> String {
 }
 
 /// About 40 KiB that compress badly.
-fn noise(n: u64) -> String {
+fn incompressible_text(n: u64) -> String {
     let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut text = String::new();
     while text.len() < 40_000 {
@@ -118,14 +118,14 @@ fn put(cellar: &Cellar, n: u64) -> Result<Value, ClientError> {
         ("jid", jid(n).into()),
         ("id", "web1".into()),
         ("fun", "test.ping".into()),
-        ("return", noise(n).into()),
+        ("return", incompressible_text(n).into()),
     ]);
     cellar.call("returner", vec![("load", load)])
 }
 
-fn is_there(cellar: &Cellar, n: u64) -> bool {
+fn is_stored(cellar: &Cellar, n: u64) -> bool {
     let found = cellar.ask("get_jid", vec![("jid", jid(n).into())]);
-    found["web1"]["return"] == Value::from(noise(n))
+    found["web1"]["return"] == Value::from(incompressible_text(n))
 }
 
 fn prune(cellar: &Cellar, more: &[&str]) -> String {
@@ -144,7 +144,7 @@ fn prune(cellar: &Cellar, more: &[&str]) -> String {
 }
 
 /// Asserts that no data was reported as damaged or lost.
-fn assert_whole(cellar: &Cellar) {
+fn assert_undamaged(cellar: &Cellar) {
     for name in ["segments_missing", "frames_damaged", "indexes_rebuilt"] {
         assert_eq!(cellar.counter(name), 0, "{name}\n{}", cellar.log());
     }
@@ -154,7 +154,7 @@ fn assert_whole(cellar: &Cellar) {
 const SMALL_SEGMENTS: &str = "store:\n  segment_bytes_max: 1MiB\n  free_bytes_low: 0\n  free_bytes_min: 0\n";
 
 #[test]
-fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_is_lost() {
+fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(dir.path(), 48) else { return };
     fs::write(dir.path().join("c.yaml"), SMALL_SEGMENTS).unwrap();
@@ -167,29 +167,29 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
 
     // Senders get errors; the daemon continues.
     disk.fill();
-    let mut refused = 0;
+    let mut rejected = 0;
     for n in 300..500 {
         match put(&cellar, n) {
             Ok(_) => stored.push(n),
             Err(ClientError::Refused { message, .. }) => {
                 assert!(message.contains("No space left"), "{message}");
-                refused += 1;
+                rejected += 1;
             }
             Err(other) => panic!("{other}"),
         }
-        if refused == 5 {
+        if rejected == 5 {
             break;
         }
     }
-    assert_eq!(refused, 5, "the disk took everything");
-    assert!(stored.iter().all(|n| is_there(&cellar, *n)), "{}", cellar.log());
+    assert_eq!(rejected, 5, "the disk is not full");
+    assert!(stored.iter().all(|n| is_stored(&cellar, *n)), "{}", cellar.log());
 
     // After a kill and a start without a free block, it serves all acknowledged entries.
     cellar.kill();
     disk.fill();
     cellar.restart();
-    assert!(stored.iter().all(|n| is_there(&cellar, *n)), "{}", cellar.log());
-    assert_whole(&cellar);
+    assert!(stored.iter().all(|n| is_stored(&cellar, *n)), "{}", cellar.log());
+    assert_undamaged(&cellar);
     disk.fill();
 
     // The disk fills up at any point of a commit, a seal or a start; then a kill.
@@ -204,15 +204,15 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
         }
         cellar.kill();
         cellar.restart();
-        assert!(stored.iter().all(|n| is_there(&cellar, *n)), "round {round}\n{}", cellar.log());
-        assert_whole(&cellar);
+        assert!(stored.iter().all(|n| is_stored(&cellar, *n)), "round {round}\n{}", cellar.log());
+        assert_undamaged(&cellar);
     }
     disk.fill();
 
     // Pruning frees space, and entries are stored again.
     let printed = prune(&cellar, &["--class", "jobs", "--bytes", "4MiB"]);
     assert!(disk.free() > 100, "{} blocks are free\n{printed}", disk.free());
-    stored.retain(|n| is_there(&cellar, *n));
+    stored.retain(|n| is_stored(&cellar, *n));
     assert!((50..400).contains(&stored.len()), "{} are left\n{printed}", stored.len());
     for n in 20_000..20_020 {
         put(&cellar, n).unwrap_or_else(|error| panic!("{error}\n{}", cellar.log()));
@@ -220,8 +220,8 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
     }
     cellar.kill();
     cellar.restart();
-    assert!(stored.iter().all(|n| is_there(&cellar, *n)), "{}", cellar.log());
-    assert_whole(&cellar);
+    assert!(stored.iter().all(|n| is_stored(&cellar, *n)), "{}", cellar.log());
+    assert_undamaged(&cellar);
 
     // The same without a daemon, on a store without a trash directory.
     disk.fill();
@@ -232,14 +232,14 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
     assert!(disk.free() > 100, "{} blocks are free\n{printed}", disk.free());
 
     // Retention frees space itself if it is configured to.
-    disk.make_room();
+    disk.free_space();
     fs::write(
         cellar.dir.path().join("c.yaml"),
         SMALL_SEGMENTS.replace("free_bytes_low: 0", "free_bytes_low: 6MiB"),
     )
     .unwrap();
     cellar.restart();
-    stored.retain(|n| is_there(&cellar, *n));
+    stored.retain(|n| is_stored(&cellar, *n));
     for n in 30_000..30_300 {
         put(&cellar, n).unwrap();
         stored.push(n);
@@ -249,8 +249,8 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
     put(&cellar, 40_000).unwrap();
     cellar.kill();
     cellar.restart();
-    assert!(is_there(&cellar, 40_000));
-    assert_whole(&cellar);
+    assert!(is_stored(&cellar, 40_000));
+    assert_undamaged(&cellar);
     assert!(cellar.terminate(), "{}", cellar.log());
     drop(cellar);
     drop(disk);

@@ -28,7 +28,7 @@ fn json(output: &Output) -> Json {
 /// Numbers of stored, known and skipped items.
 fn sums(output: &Output) -> [u64; 3] {
     let found = json(output);
-    ["stored", "known", "left_out"].map(|key| found[key].as_u64().unwrap())
+    ["stored", "known", "skipped"].map(|key| found[key].as_u64().unwrap())
 }
 
 fn packed(value: &Value) -> Vec<u8> {
@@ -136,7 +136,7 @@ fn a_tree_of_salts_job_cache_survives_import_and_export_unchanged() {
     assert_eq!((&job["fun"], &job["endtime"]), (&"test.ping".into(), &"2026, Nov 01 12:00:09.000000".into()));
     let answer = &job["returns"][1];
     assert_eq!((&answer["time"], &answer["out"]), (&LATER.into(), &"highstate".into()));
-    assert_eq!(answer["fun"], "test.ping".into(), "as the load says");
+    assert_eq!(answer["fun"], "test.ping".into(), "the function of the load");
     assert_eq!(cellar.ask("get_jid", vec![("jid", "20261101120000000002".into())]), map(vec![]), "nocache");
 
     let output = run(&cellar, &["import", "local_cache", cellar.dir.path().to_str().unwrap()]);
@@ -153,12 +153,12 @@ fn a_tree_of_salts_job_cache_survives_import_and_export_unchanged() {
     assert_eq!(
         modified("jid"),
         UNIX_EPOCH + Duration::from_micros(1_793_534_400_000_001),
-        "when the job began"
+        "the start time of the job"
     );
 }
 
 #[test]
-fn old_jobs_that_go_in_beside_live_ones_are_not_the_last_ones() {
+fn imported_old_jobs_are_not_the_last_jobs() {
     let live = "20261121030955505683";
     let mut cellar = Cellar::start();
     let answer = map(vec![("jid", live.into()), ("id", "web1".into()), ("fun", "test.ping".into())]);
@@ -193,7 +193,7 @@ fn unreadable_files_are_reported_and_the_rest_is_imported() {
     ];
     fs::create_dir(tree.0.join("zz")).unwrap();
     tree.put("4", "jid", b"4");
-    tree.put_value("4", "old/return.p", &"in the form of 2014".into());
+    tree.put_value("4", "old/return.p", &"the format of 2014".into());
     let output = run(&cellar, &["import", "local_cache", tree.0.to_str().unwrap()]);
     assert_eq!(
         (output.status.code(), sums(&output)),
@@ -213,7 +213,7 @@ fn unreadable_files_are_reported_and_the_rest_is_imported() {
         );
     }
     let old = cellar.ask("get_jid", vec![("jid", "4".into())]);
-    assert_eq!(old["old"]["return"], "in the form of 2014".into());
+    assert_eq!(old["old"]["return"], "the format of 2014".into());
     let nowhere = run(&cellar, &["import", "local_cache", cellar.state_dir().to_str().unwrap()]);
     assert_eq!(nowhere.status.code(), Some(1));
     assert!(stderr(&nowhere).contains("/var/cache/salt/master/jobs"), "{}", stderr(&nowhere));
@@ -316,7 +316,7 @@ fn lines(path: &Path) -> Vec<Json> {
 }
 
 #[test]
-fn json_lines_lead_back_to_the_same_entries() {
+fn exported_json_lines_are_imported_as_the_same_entries() {
     let (one, two) = (Cellar::start(), Cellar::start());
     fill(&one);
     let (first, second) = (one.dir.path().join("1.jsonl"), one.dir.path().join("2.jsonl"));
@@ -353,9 +353,9 @@ fn json_lines_lead_back_to_the_same_entries() {
     }
     let jobs = one.dir.path().join("jobs.jsonl");
     export(&one, &jobs, &[]);
-    assert_eq!(lines(&jobs).len(), 1 + 8, "without what belongs to no job");
+    assert_eq!(lines(&jobs).len(), 1 + 8, "without entries of no job");
     let refused = run(&one, &["export", "jsonl", jobs.to_str().unwrap()]);
-    assert_eq!(refused.status.code(), Some(1), "it is there");
+    assert_eq!(refused.status.code(), Some(1), "the file exists");
 
     // An interrupted export resumes after its last complete line.
     let whole = fs::read_to_string(&jobs).unwrap();
@@ -417,7 +417,7 @@ fn an_export_does_not_change_foreign_files() {
     fill(&cellar);
     let dir = cellar.dir.path().join("jobs");
     let tree = Tree(dir.clone());
-    tree.put(JID, "jid", b"of somebody");
+    tree.put(JID, "jid", b"of someone");
     let to = dir.to_str().unwrap();
     let output = run(&cellar, &["export", "local_cache", to]);
     assert_eq!(output.status.code(), Some(1));
@@ -425,12 +425,12 @@ fn an_export_does_not_change_foreign_files() {
     assert_eq!(files(&dir).len(), 1);
     let output = run(&cellar, &["export", "local_cache", "--into-existing", to]);
     assert_eq!(
-        (output.status.code(), &json(&output)["there_already"]),
+        (output.status.code(), &json(&output)["existing"]),
         (Some(0), &1.into()),
         "{}",
         stderr(&output)
     );
-    assert_eq!(fs::read(tree.job_dir(JID).join("jid")).unwrap(), b"of somebody");
+    assert_eq!(fs::read(tree.job_dir(JID).join("jid")).unwrap(), b"of someone");
 
     // A killed export resumes in its directory, and restarts the incomplete job.
     let dir = cellar.dir.path().join("new");
@@ -477,7 +477,7 @@ esac
 "#;
 
 #[test]
-fn the_tables_of_pgjsonb_go_in_by_way_of_psql() {
+fn tables_of_pgjsonb_are_imported_through_psql() {
     let cellar = Cellar::start();
     // The daemon has stored one of the returns itself, with types that JSON lacks.
     let answer = Value::Map(vec![("b".into(), Value::from(1.0)), (1.into(), Value::Binary(b"x".to_vec()))]);
@@ -509,14 +509,18 @@ fn the_tables_of_pgjsonb_go_in_by_way_of_psql() {
         stderr(&output).contains("salt_events, 3") && stderr(&output).contains("salt_returns, free of web1")
     );
     let job = cellar.ask("job_show", vec![("jid", JID.into())]);
-    assert_eq!(job["returns"][0]["return"][Value::from("b").as_str().unwrap()], 1.0.into(), "as it was seen");
+    assert_eq!(
+        job["returns"][0]["return"][Value::from("b").as_str().unwrap()],
+        1.0.into(),
+        "the stored return"
+    );
     assert_eq!(
         (&job["returns"][1]["time"], &job["returns"][1]["duplicates"]),
         (&1_793_534_407_600_000_u64.into(), &0.into())
     );
     let entries = cellar.ask("entries", vec![("jid", JID.into())]);
     let load = entries["entries"].as_array().unwrap().iter().find(|entry| entry["kind"] == "load".into());
-    assert_eq!(load.unwrap()["time"], 1_793_534_400_000_001_u64.into(), "that of its jid");
+    assert_eq!(load.unwrap()["time"], 1_793_534_400_000_001_u64.into(), "the time in the jid");
     let events = cellar.ask("events_list", vec![("tag", "my/tag".into())]);
     assert_eq!(events["events"][0]["data"]["text"], "a\\b\tc\n\u{fc}".into());
     let output = import("host=db dbname=salt");

@@ -298,9 +298,9 @@ fn shadow_lists_the_differences_from_salts_reactor() {
     // Salt has no throttles; calls prevented by ours are reported with the rule.
     assert_eq!(found["throttled"], serde_json::json!({"once_per": 1}), "{found}");
     let left = &found["differences"][1];
-    let (why, ours) = (&left["barred"]["why"], &left["barred"]["ours"]);
+    let (why, ours) = (&left["blocked"]["why"], &left["blocked"]["ours"]);
     assert_eq!((left["what"].as_str(), left["salts"]["jid"].as_str()), (Some("only_salts"), Some("4")));
-    assert_eq!((&left["barred"]["throttle"], &ours["rules"][0]), (&"once_per".into(), &"once/*".into()));
+    assert_eq!((&left["blocked"]["throttle"], &ours["rules"][0]), (&"once_per".into(), &"once/*".into()));
     assert!(why.as_str().unwrap().contains("the first one counts"), "{why}");
     let of_rule = found["rules"].as_array().unwrap().iter().find(|row| row["rule"] == "once/*").unwrap();
     assert_eq!((of_rule["same"].as_u64(), of_rule["only_salts"].as_u64()), (Some(1), Some(1)));

@@ -53,19 +53,14 @@ fn a_log(state: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_store_is_verified_and_backed_up_while_it_is_used_and_restored() {
+fn an_open_store_is_verified_and_backed_up_and_the_backup_is_restored() {
     let (mut cellar, entries) = filled();
     let state = cellar.state_dir();
     let (to, new) = (cellar.dir.path().join("backup"), cellar.dir.path().join("new"));
     let flag = ["--state-dir", state.to_str().unwrap(), "--output", "json"];
 
     let verified = store(&["verify"], &[]);
-    assert_eq!(
-        verified.status.code(),
-        Some(64),
-        "there is no store in the default place: {}",
-        stderr(&verified)
-    );
+    assert_eq!(verified.status.code(), Some(64), "no store in the default directory: {}", stderr(&verified));
     let verified = program().args(["store", "verify"]).args(flag).output().unwrap();
     assert_eq!(verified.status.code(), Some(0), "{}", stderr(&verified));
     let report = json(&verified);
@@ -105,7 +100,7 @@ fn a_store_is_verified_and_backed_up_while_it_is_used_and_restored() {
 }
 
 #[test]
-fn a_backup_asks_the_daemon_where_its_store_is() {
+fn a_backup_gets_the_state_directory_from_the_daemon() {
     let cellar = Cellar::start();
     let load = map(vec![("jid", "20261121030955505683".into()), ("id", "web1".into()), ("return", 1.into())]);
     cellar.ask("returner", vec![("load", load)]);
@@ -180,7 +175,10 @@ fn verify_accepts_all_files_of_a_daemon_with_reactor_and_bus() {
     let mut cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
     let state = cellar.state_dir();
     assert!(cellar.terminate(), "{}", cellar.log());
-    assert!(state.join("REACTOR").exists() && state.join("spill").exists(), "there is something to look at");
+    assert!(
+        state.join("REACTOR").exists() && state.join("spill").exists(),
+        "the daemon created REACTOR and spill"
+    );
     let output = store(&["verify", "--output", "json", "--state-dir"], &[&state]);
     assert_eq!(json(&output)["notes"], Json::Array(Vec::new()));
     fs::write(state.join("notes.txt"), "mine").unwrap();

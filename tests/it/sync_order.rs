@@ -23,24 +23,24 @@ pub(crate) fn library(dir: &Path) -> Option<PathBuf> {
 }
 
 /// The operations on the store's log, in order: `(act, path)`.
-fn acts(notes: &Path, log: &Path) -> Vec<(String, PathBuf)> {
-    let text = std::fs::read_to_string(notes).unwrap();
-    let acts = text.lines().map(|line| line.split_once(' ').unwrap());
-    let acts = acts.map(|(act, path)| (act.to_owned(), PathBuf::from(path)));
-    acts.filter(|(_, path)| path.starts_with(log)).collect()
+fn operations(trace: &Path, log: &Path) -> Vec<(String, PathBuf)> {
+    let text = std::fs::read_to_string(trace).unwrap();
+    let operations = text.lines().map(|line| line.split_once(' ').unwrap());
+    let operations = operations.map(|(act, path)| (act.to_owned(), PathBuf::from(path)));
+    operations.filter(|(_, path)| path.starts_with(log)).collect()
 }
 
 #[test]
-fn answers_are_sent_after_the_sync_of_their_entries() {
+fn an_entry_is_acknowledged_after_its_sync() {
     let dir = tempfile::tempdir().unwrap();
     let Some(library) = library(dir.path()) else {
         return crate::testing::missing("a C compiler as `cc`");
     };
-    let (notes, log) = (dir.path().join("notes"), dir.path().join("state/log"));
-    std::fs::write(&notes, "").unwrap();
+    let (trace, log) = (dir.path().join("trace"), dir.path().join("state/log"));
+    std::fs::write(&trace, "").unwrap();
     let child = serve_command(dir.path())
         .env("LD_PRELOAD", library)
-        .env("SYNC_ORDER", &notes)
+        .env("SYNC_ORDER", &trace)
         .stderr(std::process::Stdio::null())
         .spawn();
     let _child = Running(child.unwrap());
@@ -63,9 +63,9 @@ fn answers_are_sent_after_the_sync_of_their_entries() {
             }
         };
         client.call(name, map(args)).unwrap();
-        let acts = acts(&notes, &log);
+        let operations = operations(&trace, &log);
         let (mut unsynced, mut written) = (BTreeSet::new(), 0);
-        for (at, (act, path)) in acts.iter().enumerate() {
+        for (at, (act, path)) in operations.iter().enumerate() {
             match &**act {
                 "sync" => unsynced.remove(path),
                 _ => unsynced.insert(path.clone()),
@@ -73,9 +73,9 @@ fn answers_are_sent_after_the_sync_of_their_entries() {
             written += usize::from(at >= known && act == "write" && path.ends_with("log"));
             new_names += usize::from(at >= known && act == "name");
         }
-        assert!(written > 0, "{name} {n} wrote nothing, or the library did not see it");
-        assert!(unsynced.is_empty(), "{name} {n} was answered, and a power cut could take back {unsynced:?}");
-        known = acts.len();
+        assert!(written > 0, "no writes of {name} {n} were recorded");
+        assert!(unsynced.is_empty(), "{name} {n} was acknowledged before the sync of {unsynced:?}");
+        known = operations.len();
     }
-    assert!(new_names > 0, "no directory got a new name, or the library did not see it");
+    assert!(new_names > 0, "no new names were recorded");
 }

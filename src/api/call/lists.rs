@@ -228,7 +228,7 @@ pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let rules = map.key("rules").array(counts.len());
     for rule in counts {
         rules.map(4).str("name").str(&rule.name).str("list").str(rule.list);
-        rules.str("entries").uint(rule.entries).str("left_out").uint(rule.dropped);
+        rules.str("entries").uint(rule.entries).str("filtered").uint(rule.dropped);
     }
     let (known, unreadable) = ctx.policy.master_keys().counts();
     let keys = map.key("master_keys").map(2).str("known").uint(known as u64);

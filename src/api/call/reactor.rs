@@ -157,7 +157,7 @@ fn find(ctx: &Ctx, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
     let (mut from, mut searched, mut found) = (seq, 0, None);
     while found.is_none() && searched < REACTOR_SEARCH_BYTES {
         let is_record = |kind, flags: Flags| kind == Kind::Reaction && flags.has(Flags::REACTION);
-        let after = ctx.store.follow_those(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
+        let after = ctx.store.follow_selected(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
             searched += row.body.len();
             let event = get(row.body, "event").and_then(as_int).and_then(|n| u64::try_from(n).ok());
             if found.is_none() && event == Some(seq.0) {

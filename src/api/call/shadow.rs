@@ -33,7 +33,7 @@ pub(super) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
                 count += 1;
             }
         };
-        from = ctx.store.follow_those(is_of_interest, from, STEP_BYTES, take).map_err(failed)?;
+        from = ctx.store.follow_selected(is_of_interest, from, STEP_BYTES, take).map_err(failed)?;
         searched += STEP_BYTES;
     }
     let is_over = from >= durable;

@@ -106,8 +106,8 @@ pub fn prune_answer(all: &[PlannedDrop]) -> Vec<u8> {
         usage(&mut row, &going.segment_usage);
         row.key("reason").str(going.reason.name());
         let outcome = match &going.outcome {
-            DropOutcome::Planned => "goes",
-            DropOutcome::Dropped => "gone",
+            DropOutcome::Planned => "planned",
+            DropOutcome::Dropped => "dropped",
             DropOutcome::Held(jobs) => {
                 row.key("held_jobs").uint(*jobs as u64);
                 "held"

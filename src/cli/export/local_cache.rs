@@ -283,7 +283,7 @@ impl Export<'_> {
         } else {
             let dir = self.args.dir.to_string_lossy();
             out.json(&json!({
-                "dir": dir, "jobs": jobs, "there_already": existing, "returns": returns, "left_out": bad, "seconds": seconds,
+                "dir": dir, "jobs": jobs, "existing": existing, "returns": returns, "skipped": bad, "seconds": seconds,
             }))?;
         }
         Ok(out.flush()?)

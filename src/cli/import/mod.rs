@@ -165,7 +165,7 @@ fn report(global: &Global, stats: &ImportStats, seconds: f64) -> anyhow::Result<
         })
         .collect();
     out.json(&json!({
-        "stored": stored, "known": known, "left_out": stats.skipped, "older_than_kept": stats.too_old,
+        "stored": stored, "known": known, "skipped": stats.skipped, "older_than_kept": stats.too_old,
         "seconds": seconds, "kinds": kinds,
     }))?;
     Ok(out.flush()?)

@@ -228,7 +228,7 @@ fn document(report: &ShadowReport, read: &ReadState, args: &Args) -> Json {
         "throttled": report.throttled,
         "unattributed": report.unattributed,
         "waiting": {"ours": read.waiting.0, "salts": read.waiting.1},
-        "hurried": read.hurried,
+        "compared_early": read.hurried,
     })
 }
 
@@ -263,7 +263,7 @@ fn difference(comparison: &Comparison) -> Json {
         Comparison::OnlyOurs(ours) => json!({"what": "only_ours", "ours": of_ours(ours)}),
         Comparison::OnlySalts(salts, barred) => json!({
             "what": "only_salts", "salts": of_salts(salts),
-            "barred": barred.as_ref().map(|ours| json!({
+            "blocked": barred.as_ref().map(|ours| json!({
                 "why": ours.barred,
                 "throttle": Some(&ours.throttle).filter(|name| !name.is_empty()),
                 "ours": of_ours(ours),

@@ -151,7 +151,7 @@ fn table(out: &mut Output, answer: &Json, dry_run: bool) -> Result<(), OutputErr
         ]);
         table.print(out, &rows.iter().map(cells).collect::<Vec<_>>())?;
     }
-    let outcome = if dry_run { "goes" } else { "gone" };
+    let outcome = if dry_run { "planned" } else { "dropped" };
     let dropped = || rows.iter().filter(|row| text(row, "outcome") == outcome);
     let sum = |name: &str| dropped().map(|row| number(row, name)).sum::<u64>();
     let (verb, count) = (if dry_run { "would be dropped" } else { "dropped" }, dropped().count());

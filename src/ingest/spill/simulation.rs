@@ -12,7 +12,7 @@ use super::tests::{event, files};
 use super::*;
 use crate::store::vfs::Disk;
 use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
-use crate::store::vfs::power_cut::Dice;
+use crate::store::vfs::power_cut::Rng;
 
 /// A spill and its expected contents.
 struct Spill {
@@ -104,7 +104,7 @@ impl Spill {
         }
     }
 
-    fn flip(&mut self, dice: &mut Dice) {
+    fn flip(&mut self, dice: &mut Rng) {
         self.queue = None;
         let files = files(&self.path());
         if let Some(path) = files.get(dice.below(files.len())) {
@@ -120,7 +120,7 @@ impl Spill {
         self.start();
     }
 
-    fn read_error(&mut self, dice: &mut Dice) {
+    fn read_error(&mut self, dice: &mut Rng) {
         self.plan.add(Fault {
             from: 1 + dice.below(3) as u64,
             lasting: dice.below(2) == 0,
@@ -169,7 +169,7 @@ fn spilled_events_are_delivered_despite_kills_read_errors_and_flipped_bits() {
 }
 
 fn one_run(seed: u64) {
-    let mut dice = Dice::new(seed);
+    let mut dice = Rng::new(seed);
     let mut spill = Spill::new();
     for _ in 0..=dice.below(12) {
         let what = dice.below(8);

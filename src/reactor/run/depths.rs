@@ -166,7 +166,7 @@ impl Shared {
         // Records first: what a runner's events lead to may come before its record.
         let mut at = from;
         while at < cursor {
-            at = self.store.follow_those(
+            at = self.store.follow_selected(
                 |kind, _| kind == Kind::Reaction,
                 at,
                 REACTOR_WAVE_BYTES,
@@ -177,22 +177,27 @@ impl Shared {
         }
         at = from;
         while at < cursor {
-            at = self.store.follow_those(super::follower::is_of_interest, at, REACTOR_WAVE_BYTES, |row| {
-                if row.seq >= cursor || !super::follower::is_of_a_bus(&row) {
-                    return;
-                }
-                // A job that was published, and of which the daemon ended before it could write a record.
-                if job_depths.depth(row.jid) == 0
-                    && let Some(seq) = event_of(row.jid).and_then(|event| open.get(&event))
-                    && *seq < row.seq
-                {
-                    job_depths.note(row.jid, depths.get(seq).copied().unwrap_or(0));
-                }
-                job_depths.follow(&row);
-                if open.get(&(row.seq.0 % (1 << 32))) == Some(&row.seq) {
-                    depths.insert(row.seq, job_depths.depth_of(&row));
-                }
-            })?;
+            at = self.store.follow_selected(
+                super::follower::is_of_interest,
+                at,
+                REACTOR_WAVE_BYTES,
+                |row| {
+                    if row.seq >= cursor || !super::follower::is_of_a_bus(&row) {
+                        return;
+                    }
+                    // A job that was published, and of which the daemon ended before it could write a record.
+                    if job_depths.depth(row.jid) == 0
+                        && let Some(seq) = event_of(row.jid).and_then(|event| open.get(&event))
+                        && *seq < row.seq
+                    {
+                        job_depths.note(row.jid, depths.get(seq).copied().unwrap_or(0));
+                    }
+                    job_depths.follow(&row);
+                    if open.get(&(row.seq.0 % (1 << 32))) == Some(&row.seq) {
+                        depths.insert(row.seq, job_depths.depth_of(&row));
+                    }
+                },
+            )?;
         }
         Ok(depths)
     }

@@ -299,7 +299,7 @@ impl Shared {
                 found = Some(super::follower::event_of(&row));
             }
         };
-        self.store.look_at(super::follower::is_of_interest, seq, take)?;
+        self.store.first_entry(super::follower::is_of_interest, seq, take)?;
         Ok(found)
     }
 
@@ -310,7 +310,7 @@ impl Shared {
         let written = match update {
             None => Ok(()),
             Some(Update::Whole(checkpoint)) => {
-                self.store.keep_reactor_file(|put| checkpoint_file.write_whole(&checkpoint, put))
+                self.store.replace_reactor_file(|put| checkpoint_file.write_whole(&checkpoint, put))
             }
             Some(Update::Append(offset, text)) => self.store.append_to_reactor_file(offset, &text),
         };

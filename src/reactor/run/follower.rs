@@ -110,7 +110,7 @@ fn note_starts(shared: &Shared) -> Result<(), StoreError> {
     };
     let Some(mut from) = first else { return Ok(()) };
     while from < end && !shared.drain.is_stopping() {
-        from = shared.store.follow_those(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
+        from = shared.store.follow_selected(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
             let mut starts = lock(&shared.starts);
             if row.kind == Kind::Reaction {
                 record::jids(row.body).for_each(|jid| starts.claim(jid));
@@ -158,7 +158,7 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
         is_of_interest(kind, flags) || kind == Kind::Gap || (compares && shadow::is_of_interest(kind, flags))
     };
     let mut seen = None;
-    let after = shared.store.follow_those(wanted, from, REACTOR_WAVE_BYTES, |row| {
+    let after = shared.store.follow_selected(wanted, from, REACTOR_WAVE_BYTES, |row| {
         if compares {
             shared.compare(&row);
             seen = seen.max(Some(row.at).filter(|_| shadow::is_timely(row.source)));
@@ -235,7 +235,7 @@ fn resume(shared: &Shared, open: Vec<SeqNo>, depths: &HashMap<SeqNo, u32>) -> Ve
         }
         let rule_snapshot = shared.rule_snapshot();
         let mut found = Vec::new();
-        let read = shared.store.follow_those(is_of_interest, seq, REACTOR_WAVE_BYTES, |row| {
+        let read = shared.store.follow_selected(is_of_interest, seq, REACTOR_WAVE_BYTES, |row| {
             if lock(&shared.checkpoint).open.contains(row.seq) {
                 found.push(event_of(&row));
             }

@@ -444,7 +444,7 @@ impl Item {
                 ("reaction", number(ours.reaction.0)),
                 ("nth", Value::Int(ours.nth.into())),
                 ("act", ours.act.to_value()),
-                ("barred", ours.barred.as_str().into()),
+                ("blocked", ours.barred.as_str().into()),
                 ("throttle", ours.throttle.as_str().into()),
             ]),
             Self::Failed(failed) => map([
@@ -506,7 +506,7 @@ impl Item {
                 reaction: seq("reaction")?,
                 nth: u32::try_from(int("nth")?).ok()?,
                 act: act()?,
-                barred: text("barred")?,
+                barred: text("blocked")?,
                 throttle: text("throttle")?,
             }),
             "failed" => Self::Failed(Failed {

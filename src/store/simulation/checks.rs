@@ -1,4 +1,4 @@
-//! What a store says against what was sent.
+//! Comparison of a store with the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::store::{Store, StoredEntry};
 use crate::wire::msgpack;
 
 impl Model {
-    /// A copy of a store, from a backup or a salvage: everything that was answered is in it, once, and nothing else.
+    /// Checks a copy of a store, from a backup or a salvage: it contains every acknowledged entry once, and no others.
     pub(super) fn check_copy(&self, store: &Store) {
         let mut copy = self.clone();
         let listed =
@@ -21,7 +21,7 @@ impl Model {
         copy.check_entries(&all, true);
     }
 
-    /// Everything that a store says must agree with what was sent.
+    /// Checks all entries, lists and summaries of a store against the model.
     pub(super) fn check(&mut self, store: &Store) {
         assert!(store.durable() >= self.durable, "{} after {}", store.durable(), self.durable);
         self.durable = store.durable();
@@ -29,7 +29,10 @@ impl Model {
             store.events_before(filter, SeqNo(u64::MAX), usize::MAX, usize::MAX).unwrap()
         };
         let events = everything(&EventFilter::default());
-        assert!(events.windows(2).all(|pair| pair[0].seq > pair[1].seq), "the list goes back");
+        assert!(
+            events.windows(2).all(|pair| pair[0].seq > pair[1].seq),
+            "events are listed in descending order"
+        );
         let mut all: BTreeMap<u64, StoredEntry> = events.iter().map(|e| (e.seq.0, e.clone())).collect();
         let jids: BTreeSet<_> =
             self.items.iter().map(|item| item.jid.clone()).filter(|j| !j.is_empty()).collect();
@@ -53,7 +56,7 @@ impl Model {
         self.readable = all.keys().copied().collect();
         let beacons = EventFilter { tag: Some(Glob::new("salt/beacon/web1/*")), ..EventFilter::default() };
         let expected = events.iter().filter(|e| e.tag.starts_with(b"salt/beacon/web1/")).count();
-        assert_eq!(everything(&beacons).len(), expected, "the beacons of web1");
+        assert_eq!(everything(&beacons).len(), expected, "the number of beacons of web1");
         if self.damaged {
             return;
         }
@@ -75,7 +78,7 @@ impl Model {
         for (n, (item, copies)) in self.items.iter().zip(&copies).enumerate() {
             let (least, mut most) = item.copies();
             if is_copy {
-                // What was cut off, or is about to be, may be saved beside what was stored in its place.
+                // Entries of a removed tail may be salvaged beside their retries.
                 most = item.attempts.len();
             }
             if item.kind != Kind::Register {
@@ -95,23 +98,23 @@ impl Model {
         assert!(gone.is_none(), "number and item {gone:?} were readable and are gone");
     }
 
-    /// The last word counts, or a later one that was not answered.
+    /// The register is the last acknowledged one, or a later unacknowledged one.
     fn check_register(&self, store: &Store) {
         let registers = || self.items.iter().filter(|item| item.kind == Kind::Register);
         let attempts =
             || registers().flat_map(|item| item.attempts.iter().map(move |attempt| (item, attempt)));
         let last = attempts().filter(|(_, attempt)| attempt.acknowledged).map(|(_, a)| a.order).max();
         let Some(body) = store.register().unwrap() else {
-            assert!(last.is_none() || self.lost_unsynced, "there is no register");
+            assert!(last.is_none() || self.lost_unsynced, "the register is missing");
             return;
         };
         let counts = |attempt: &Attempt| last.is_none_or(|last| attempt.order >= last);
         let found = attempts().any(|(item, attempt)| item.body == body && counts(attempt));
-        assert!(found, "the register is an old one: {:?}", msgpack::as_text(&body));
+        assert!(found, "the register is outdated: {:?}", msgpack::as_text(&body));
     }
 }
 
-/// The lists of jobs and of minions against all entries.
+/// Checks the lists of jobs and minions against all entries.
 fn check_lists(store: &Store, all: &BTreeMap<u64, StoredEntry>, dropped: impl Fn(u64) -> bool) {
     let jids = |wanted: fn(Kind) -> bool| -> BTreeSet<&str> {
         all.values().filter(|e| wanted(e.kind) && !e.jid.is_empty()).map(|e| e.jid.as_str()).collect()
@@ -121,13 +124,13 @@ fn check_lists(store: &Store, all: &BTreeMap<u64, StoredEntry>, dropped: impl Fn
     assert_eq!(rows.len(), listed.len(), "a job is listed twice");
     let due = jids(|kind| crate::store::job_summary::rank(kind) > 0);
     assert!(due.is_subset(&listed), "{due:?} are jobs, {listed:?} are listed");
-    assert!(listed.is_subset(&jids(|_| true)), "a job is listed that nobody sent");
+    assert!(listed.is_subset(&jids(|_| true)), "a listed job was never sent");
     for bus_only in [false, true] {
         check_latest(store, all, &dropped, bus_only);
     }
 }
 
-/// The last jobs of returns that a returner call brought, or of those that were on a bus alone.
+/// Checks the last jobs by confirmed returns, or by returns seen only on the bus.
 fn check_latest(
     store: &Store,
     all: &BTreeMap<u64, StoredEntry>,
@@ -136,27 +139,30 @@ fn check_latest(
 ) {
     let mut latest = BTreeMap::new();
     for entry in all.values().filter(|e| e.kind == Kind::Return && e.source.confirms() != bus_only) {
-        // By time, not in the order of storing; jids made by hand are older than any time.
+        // Ordered by time, not by sequence number; job ids without a time are the oldest.
         let newness = (Some(JidKey::of(&entry.jid)).filter(|key| key.time().is_some()), entry.seq);
         let known = latest.entry(entry.minion.clone()).or_insert(newness);
         *known = newness.max(*known);
     }
     let latest: BTreeMap<String, SeqNo> =
         latest.into_iter().map(|(minion, (_, seq))| (minion, seq)).collect();
-    let (said, named) = if bus_only {
-        let said = store.latest_on_bus_only("test.echo").unwrap();
-        let named = said.keys().cloned().collect();
-        (said, named)
+    let (found, listed) = if bus_only {
+        let found = store.latest_on_bus_only("test.echo").unwrap();
+        let listed = found.keys().cloned().collect();
+        (found, listed)
     } else {
         (store.latest_of("test.echo").unwrap(), store.minions(true).unwrap())
     };
-    // Between the two answers the sealer may have given up one of whom nothing is left.
-    assert!(named.iter().all(|minion| said.contains_key(minion)), "{named:?} are named, {said:?} said");
-    assert!(latest.keys().all(|minion| named.contains(minion)), "{named:?} are named, {latest:?} are there");
-    let said: BTreeMap<_, _> = said.into_iter().map(|(minion, latest)| (minion, latest.seq)).collect();
-    // A minion all of whose returns went may be named as long as segments that stay surround them.
+    // Between the two calls the sealer may remove a minion without remaining returns.
+    assert!(listed.iter().all(|minion| found.contains_key(minion)), "{listed:?} are listed, {found:?} found");
+    assert!(
+        latest.keys().all(|minion| listed.contains(minion)),
+        "{listed:?} are listed, {latest:?} are there"
+    );
+    let found: BTreeMap<_, _> = found.into_iter().map(|(minion, latest)| (minion, latest.seq)).collect();
+    // A minion without remaining returns may be listed while remaining segments enclose its dropped ones.
     let stale = |seq: SeqNo| dropped(seq.0) && !all.contains_key(&seq.0);
-    let said: BTreeMap<_, _> =
-        said.into_iter().filter(|(minion, seq)| latest.contains_key(minion) || !stale(*seq)).collect();
-    assert_eq!(said, latest, "the latest job of each minion");
+    let found: BTreeMap<_, _> =
+        found.into_iter().filter(|(minion, seq)| latest.contains_key(minion) || !stale(*seq)).collect();
+    assert_eq!(found, latest, "the latest job of each minion");
 }

@@ -1,12 +1,12 @@
-//! Disks that fill up, fail and dawdle: who sent is told, nothing that was answered is lost, nothing half
-//! written is read, and all is well again when the disk is.
+//! Disks that fill up, fail, or delay operations: senders get an error, acknowledged entries survive, partially written frames
+//! are never read, and the store recovers when the disk does.
 
 use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::super::tests::batch_of;
-use super::model::WHATS;
+use super::model::VARIANTS;
 use super::*;
 use crate::store::frame::LogId;
 use crate::store::log::LogFile;
@@ -20,14 +20,14 @@ const ROOMY: Limits = Limits {
     ..Limits::DEFAULT
 };
 
-/// Something of every kind, in batches of `size`, none of it large.
-fn mixture(batches: usize, size: usize) -> Vec<Vec<Shape>> {
-    let shape = |n: usize| {
+/// Entries of every variant, all small, in batches of `size`.
+fn mixture(batches: usize, size: usize) -> Vec<Vec<ItemSpec>> {
+    let spec = |n: usize| {
         let small = |n: usize| u8::try_from(n).unwrap();
-        let (what, job, minion) = (small(n % usize::from(WHATS)), small(n / 7 % 6), small(n % 4));
-        Shape { what, job, minion, size: u16::try_from(n * 37 % 90 + 1).unwrap() }
+        let (variant, job, minion) = (small(n % usize::from(VARIANTS)), small(n / 7 % 6), small(n % 4));
+        ItemSpec { variant, job, minion, size: u16::try_from(n * 37 % 90 + 1).unwrap() }
     };
-    (0..batches).map(|batch| (0..size).map(|n| shape(batch * size + n)).collect()).collect()
+    (0..batches).map(|batch| (0..size).map(|n| spec(batch * size + n)).collect()).collect()
 }
 
 impl Simulated {
@@ -35,27 +35,27 @@ impl Simulated {
         self.rig().metrics.all().iter().find(|(counter, _)| *counter == name).unwrap().1
     }
 
-    /// The logs of a class, the oldest first.
+    /// The logs of a class, oldest first.
     fn logs(&self, class: &str) -> Vec<PathBuf> {
-        let items = fs::read_dir(self.cellar().join("log").join(class)).unwrap();
+        let items = fs::read_dir(self.state_dir().join("log").join(class)).unwrap();
         let mut logs: Vec<_> = items.map(|item| item.unwrap().path().join("log")).collect();
         logs.retain(|log| log.is_file());
         logs.sort();
         logs
     }
 
-    /// All is well again: what was refused is taken, and so is more. It is there after a stop, and after a cut.
-    fn recovers(&mut self, refused: &[usize]) {
+    /// Repairs the disk and checks that rejected and new entries are accepted and survive a restart and a power cut.
+    fn recovers(&mut self, rejected: &[usize]) {
         self.plan.heal();
         assert!(
-            self.put_again(refused).is_empty(),
-            "the disk is mended, and what was refused is refused again"
+            self.resend(rejected).is_empty(),
+            "the disk is mended, and what was rejected is rejected again"
         );
-        assert!(self.put(&mixture(3, 10)).is_empty(), "the disk is mended");
+        assert!(self.put(&mixture(3, 10)).is_empty(), "an entry is rejected on the repaired disk");
         self.check();
         self.reopen();
         self.check();
-        self.cut(Left::Nothing, 0);
+        self.cut(Survives::Nothing, 0);
         self.open();
         self.check();
         assert_eq!(self.frames_damaged, 0);
@@ -63,250 +63,257 @@ impl Simulated {
 }
 
 #[test]
-fn a_full_disk_is_told_counted_and_survived() {
+fn a_full_disk_is_reported_counted_and_survived() {
     for room in [0, 1, 31, 64, 700, 5000] {
-        let mut house = Simulated::new(ROOMY);
-        assert!(house.put(&mixture(4, 8)).is_empty());
-        house.plan.leave_room(Some(room));
-        let mut refused = Vec::new();
+        let mut simulated = Simulated::new(ROOMY);
+        assert!(simulated.put(&mixture(4, 8)).is_empty());
+        simulated.plan.leave_room(Some(room));
+        let mut rejected = Vec::new();
         for _ in 0..10 {
-            refused.extend(house.put(&mixture(5, 8)));
+            rejected.extend(simulated.put(&mixture(5, 8)));
         }
-        assert!(refused.len() >= 40, "{room} bytes of room, {} refused", refused.len());
-        assert_eq!(house.counter("entries_failed"), refused.len() as u64, "{room} bytes of room");
-        house.check();
-        house.recovers(&refused);
+        assert!(rejected.len() >= 40, "{room} bytes free, {} rejected", rejected.len());
+        assert_eq!(simulated.counter("entries_failed"), rejected.len() as u64, "{room} bytes free");
+        simulated.check();
+        simulated.recovers(&rejected);
     }
 }
 
 #[test]
-fn a_disk_that_fills_up_and_dies_loses_nothing_that_was_answered() {
-    for (seed, left) in [(1, Left::All), (2, Left::Nothing), (3, Left::Some), (4, Left::Some)] {
-        let mut house = Simulated::new(ROOMY);
-        assert!(house.put(&mixture(4, 8)).is_empty());
-        house.plan.leave_room(Some(1500));
-        let refused = house.put(&mixture(30, 8));
-        assert!(!refused.is_empty());
-        house.cut(left, seed);
-        house.plan.heal();
-        house.open();
-        house.check();
-        house.recovers(&refused);
+fn a_power_cut_of_a_full_disk_loses_no_acknowledged_entry() {
+    for (seed, left) in [(1, Survives::All), (2, Survives::Nothing), (3, Survives::Some), (4, Survives::Some)]
+    {
+        let mut simulated = Simulated::new(ROOMY);
+        assert!(simulated.put(&mixture(4, 8)).is_empty());
+        simulated.plan.leave_room(Some(1500));
+        let rejected = simulated.put(&mixture(30, 8));
+        assert!(!rejected.is_empty());
+        simulated.cut(left, seed);
+        simulated.plan.heal();
+        simulated.open();
+        simulated.check();
+        simulated.recovers(&rejected);
     }
 }
 
 #[test]
-fn whatever_act_fails_is_told_and_the_store_goes_on() {
-    // Reads that fail concern who reads.
+fn any_failing_operation_is_reported_and_the_store_continues() {
+    // Failing reads affect readers only.
     for (act, _) in Act::ALL.into_iter().filter(|(act, _)| *act != Act::Read) {
         for (errno, from) in [(Errno::NOSPC, 1), (Errno::IO, 1), (Errno::IO, 2)] {
-            let mut house = Simulated::new(TINY);
-            house.plan.add(Fault { from, ..Fault::lasting(act, errno) });
-            let mut refused = Vec::new();
+            let mut simulated = Simulated::new(TINY);
+            simulated.plan.add(Fault { from, ..Fault::lasting(act, errno) });
+            let mut rejected = Vec::new();
             for _ in 0..4 {
-                refused.extend(house.put(&mixture(3, 20)));
+                rejected.extend(simulated.put(&mixture(3, 20)));
             }
-            house.check();
-            let told = format!("{act:?} fails with {errno} from the {from}th on");
-            // A full segment that cannot be followed by a new one, or a log that cannot be written.
+            simulated.check();
+            let case = format!("{act:?} fails with {errno} from the {from}th on");
+            // An operation whose failure prevents writes: to a log, or the creation of the next segment.
             let vital = !matches!(act, Act::SetLen | Act::Remove | Act::Read);
-            assert_eq!(!refused.is_empty(), vital, "{told}: {} refused", refused.len());
-            assert_eq!(house.counter("entries_failed"), refused.len() as u64, "{told}");
-            house.recovers(&refused);
+            assert_eq!(!rejected.is_empty(), vital, "{case}: {} rejected", rejected.len());
+            assert_eq!(simulated.counter("entries_failed"), rejected.len() as u64, "{case}");
+            simulated.recovers(&rejected);
         }
     }
 }
 
 #[test]
-fn half_a_frame_is_never_read() {
+fn a_partially_written_frame_is_never_read() {
     for part in [1, 15, 16, 40, 48, 64, 200, 500, 800] {
         for undone in [true, false] {
-            let mut house = Simulated::new(ROOMY);
-            assert!(house.put(&mixture(2, 8)).is_empty());
-            house.plan.add(Fault { part, ..Fault::once(Act::Write, Errno::NOSPC) });
+            let mut simulated = Simulated::new(ROOMY);
+            assert!(simulated.put(&mixture(2, 8)).is_empty());
+            simulated.plan.add(Fault { part, ..Fault::once(Act::Write, Errno::NOSPC) });
             if !undone {
-                house.plan.add(Fault::once(Act::SetLen, Errno::IO));
+                simulated.plan.add(Fault::once(Act::SetLen, Errno::IO));
             }
-            let refused = house.put(&mixture(1, 30));
-            assert_eq!(refused.len(), 30, "{part} bytes written");
-            house.check();
-            // Another commit in the same place, shorter than what was left there.
-            assert!(house.put(&mixture(1, 1)).is_empty());
-            house.check();
-            house.cut(Left::All, 0);
-            house.open();
-            house.check();
-            house.recovers(&refused);
+            let rejected = simulated.put(&mixture(1, 30));
+            assert_eq!(rejected.len(), 30, "{part} bytes written");
+            simulated.check();
+            // A shorter commit at the same offset.
+            assert!(simulated.put(&mixture(1, 1)).is_empty());
+            simulated.check();
+            simulated.cut(Survives::All, 0);
+            simulated.open();
+            simulated.check();
+            simulated.recovers(&rejected);
         }
     }
 }
 
 #[test]
-fn a_commit_torn_in_any_way_is_as_if_it_had_not_been() {
+fn a_torn_commit_has_no_effect() {
     for seed in 0..100 {
-        let mut house = Simulated::new(ROOMY);
-        assert!(house.put(&mixture(1, 8)).is_empty());
-        // The power goes after one log was written to, or two, and before any is synced.
-        house.disk.let_power_go_after(1 + seed % 2);
-        assert_eq!(house.put(&mixture(1, 60)).len(), 60);
-        house.cut(Left::Some, seed);
-        house.open();
-        house.check();
-        house.close();
+        let mut simulated = Simulated::new(ROOMY);
+        assert!(simulated.put(&mixture(1, 8)).is_empty());
+        // Cut the power after one or two logs are written and before any is synced.
+        simulated.disk.cut_after(1 + seed % 2);
+        assert_eq!(simulated.put(&mixture(1, 60)).len(), 60);
+        simulated.cut(Survives::Some, seed);
+        simulated.open();
+        simulated.check();
+        simulated.close();
     }
 }
 
 #[test]
-fn sealing_that_fails_anywhere_and_loses_power_loses_nothing() {
+fn a_power_cut_after_a_failed_seal_loses_no_entry() {
     for seed in 0..60 {
-        let mut house = Simulated::new(TINY);
+        let mut simulated = Simulated::new(TINY);
         let act =
             if seed % 2 == 0 { Act::Rename } else { Act::ALL[usize::try_from(seed).unwrap() / 2 % 8].0 };
-        house.plan.add(Fault { from: 8 + seed / 4, ..Fault::lasting(act, Errno::IO) });
-        // Small commits, so that there is something to merge, and several segments wait for it.
+        simulated.plan.add(Fault { from: 8 + seed / 4, ..Fault::lasting(act, Errno::IO) });
+        // Small commits create blocks to merge, in several finished segments.
         for batches in mixture(70, 3).chunks(7) {
-            house.put(batches);
+            simulated.put(batches);
         }
-        house.check();
-        house.cut(Left::Some, seed);
-        house.plan.heal();
-        house.open();
-        house.check();
-        house.close();
+        simulated.check();
+        simulated.cut(Survives::Some, seed);
+        simulated.plan.heal();
+        simulated.open();
+        simulated.check();
+        simulated.close();
     }
 }
 
-/// The exchange of names that puts a merged log into its place is not on disk, and what grew must not be removed before it is:
-/// neither by the next attempt nor by the next start.
+/// The exchange of names that replaces a segment by its sealed form is not durable. The growing form must not be removed before
+/// it is, neither by the next attempt nor by the next start.
 #[test]
-fn what_grew_was_removed_while_the_exchange_of_names_was_not_on_disk() {
+fn the_growing_form_was_removed_before_the_exchange_of_names_was_durable() {
     let limits = Limits { segment_bytes_max: 1 << 20, ..TINY };
     for (seed, restarts) in (0..16).flat_map(|seed| [(seed, false), (seed, true)]) {
-        let mut house = Simulated::new(limits);
-        let beacon = Shape { what: 0, job: 0, minion: 1, size: 50 };
-        assert!(house.put(&[vec![beacon]]).is_empty());
-        // The directory of the merged log is synced, and that of the class is not.
-        house.plan.add(Fault {
+        let mut simulated = Simulated::new(limits);
+        let beacon = ItemSpec { variant: 0, job: 0, minion: 1, size: 50 };
+        assert!(simulated.put(&[vec![beacon]]).is_empty());
+        // The directory of the sealed segment is synced, that of the class is not.
+        simulated.plan.add(Fault {
             from: 2,
             within: "/log/events".to_owned(),
             ..Fault::lasting(Act::SyncDir, Errno::IO)
         });
         for _ in 1..limits.segment_entries_max {
-            assert!(house.put(&[vec![beacon]]).is_empty());
+            assert!(simulated.put(&[vec![beacon]]).is_empty());
         }
-        let metrics = house.rig().metrics.clone();
+        let metrics = simulated.rig().metrics.clone();
         crate::testing::wait_for("failed seal", || (metrics.seals_failed.get() > 0).then_some(()));
         if restarts {
-            house.kill();
-            assert!(matches!(house.try_open(), Err(StoreError::Io { .. })), "the class is not synced");
+            simulated.kill();
+            assert!(
+                matches!(simulated.try_open(), Err(StoreError::Io { .. })),
+                "the sync of the class fails"
+            );
         } else {
-            // The sealer tries again before it ends.
-            house.close();
+            // The sealer retries before it ends.
+            simulated.close();
         }
-        house.cut(Left::Some, seed);
-        house.plan.heal();
-        house.open();
-        house.check();
-        assert_eq!(house.counter("segments_missing"), 0);
-        house.close();
+        simulated.cut(Survives::Some, seed);
+        simulated.plan.heal();
+        simulated.open();
+        simulated.check();
+        assert_eq!(simulated.counter("segments_missing"), 0);
+        simulated.close();
     }
 }
 
 #[test]
-fn after_a_failed_sync_a_log_is_never_written_again() {
-    let mut house = Simulated::new(ROOMY);
-    let beacons = |count: usize| vec![vec![Shape { what: 0, job: 0, minion: 1, size: 50 }; count]];
-    assert!(house.put(&beacons(5)).is_empty());
-    let [first] = &house.logs("events")[..] else { panic!("one log") };
-    let id = LogId { store_id: house.rig().store.0.store_id, first_seq: SeqNo(house.segments("events")[0]) };
+fn a_log_is_never_written_after_a_failed_sync() {
+    let mut simulated = Simulated::new(ROOMY);
+    let beacons = |count: usize| vec![vec![ItemSpec { variant: 0, job: 0, minion: 1, size: 50 }; count]];
+    assert!(simulated.put(&beacons(5)).is_empty());
+    let [first] = &simulated.logs("events")[..] else { panic!("one log") };
+    let id = LogId {
+        store_id: simulated.rig().store.0.store_id,
+        first_seq: SeqNo(simulated.segments("events")[0]),
+    };
     let end = || {
         let log = LogFile::bare(&Disk, first, id).unwrap();
         walk::walk(&log, walk::Bounds::of_log(log.size().unwrap()), true, |_, _| None).unwrap().end
     };
     let synced = end();
-    house.plan.add(Fault::once(Act::Sync, Errno::IO));
-    let refused = house.put(&beacons(5));
-    assert_eq!(refused.len(), 5);
-    assert!(house.put(&beacons(5)).is_empty(), "the next one goes into a log of its own");
-    let logs = house.logs("events");
+    simulated.plan.add(Fault::once(Act::Sync, Errno::IO));
+    let rejected = simulated.put(&beacons(5));
+    assert_eq!(rejected.len(), 5);
+    assert!(simulated.put(&beacons(5)).is_empty(), "a new log");
+    let logs = simulated.logs("events");
     assert_eq!((logs.len(), &logs[0]), (2, first));
     assert_eq!((end(), fs::metadata(first).unwrap().len()), (synced, synced));
-    house.check();
-    // What the failed sync lost is gone; nothing that was answered was in there.
-    house.cut(Left::Nothing, 0);
-    house.open();
-    house.check();
-    house.recovers(&refused);
+    simulated.check();
+    // Data of the failed sync is lost; none of it was acknowledged.
+    simulated.cut(Survives::Nothing, 0);
+    simulated.open();
+    simulated.check();
+    simulated.recovers(&rejected);
 }
 
 #[test]
-fn after_a_failed_sync_and_a_kill_a_retry_was_a_duplicate_of_what_was_never_on_disk() {
-    let beacons = |count: usize| vec![vec![Shape { what: 0, job: 0, minion: 1, size: 50 }; count]];
+fn after_a_failed_sync_and_a_kill_retries_were_duplicates_of_entries_not_on_disk() {
+    let beacons = |count: usize| vec![vec![ItemSpec { variant: 0, job: 0, minion: 1, size: 50 }; count]];
     for newest in [true, false] {
-        let mut house = Simulated::new(ROOMY);
-        assert!(house.put(&beacons(5)).is_empty());
-        house.plan.add(Fault::once(Act::Sync, Errno::IO));
+        let mut simulated = Simulated::new(ROOMY);
+        assert!(simulated.put(&beacons(5)).is_empty());
+        simulated.plan.add(Fault::once(Act::Sync, Errno::IO));
         if newest {
-            // The write, and the sync that fails; then the process is killed.
-            house.disk.let_power_go_after(2);
+            // The write and the failed sync; then the process is killed.
+            simulated.disk.cut_after(2);
         } else {
-            // It goes on with another segment, for the one with the failed sync cannot be cut.
-            house.plan.add(Fault {
-                within: house.logs("events")[0].display().to_string(),
+            // The log with the failed sync cannot be truncated, so the store continues in another segment.
+            simulated.plan.add(Fault {
+                within: simulated.logs("events")[0].display().to_string(),
                 ..Fault::lasting(Act::SetLen, Errno::IO)
             });
         }
-        let refused = house.put(&beacons(5));
-        assert_eq!(refused.len(), 5);
+        let rejected = simulated.put(&beacons(5));
+        assert_eq!(rejected.len(), 5);
         if !newest {
-            assert!(house.put(&beacons(5)).is_empty());
-            house.disk.let_power_go_after(0);
+            assert!(simulated.put(&beacons(5)).is_empty());
+            simulated.disk.cut_after(0);
         }
-        house.close();
-        house.disk.let_power_stay();
-        house.plan.heal();
-        house.open();
-        assert!(house.put_again(&refused).is_empty());
-        house.cut(Left::Nothing, 0);
-        house.open();
-        house.check();
-        house.recovers(&[]);
+        simulated.close();
+        simulated.disk.restore();
+        simulated.plan.heal();
+        simulated.open();
+        assert!(simulated.resend(&rejected).is_empty());
+        simulated.cut(Survives::Nothing, 0);
+        simulated.open();
+        simulated.check();
+        simulated.recovers(&[]);
     }
 }
 
 #[test]
-fn what_was_answered_before_it_was_synced_was_left_in_memory_when_its_sync_failed() {
+fn acknowledged_unsynced_entries_were_not_rewritten_when_their_sync_failed() {
     let written = Durability::Written { within: Duration::from_secs(3600) };
-    let mut house = Simulated::new(Limits { durability: written, ..ROOMY });
-    assert!(house.put(&mixture(3, 8)).is_empty());
-    house.plan.add(Fault { within: "/log/events/".to_owned(), ..Fault::once(Act::Sync, Errno::IO) });
-    house.close();
-    house.cut(Left::Nothing, 0);
-    house.open();
-    house.check();
-    house.recovers(&[]);
+    let mut simulated = Simulated::new(Limits { durability: written, ..ROOMY });
+    assert!(simulated.put(&mixture(3, 8)).is_empty());
+    simulated.plan.add(Fault { within: "/log/events/".to_owned(), ..Fault::once(Act::Sync, Errno::IO) });
+    simulated.close();
+    simulated.cut(Survives::Nothing, 0);
+    simulated.open();
+    simulated.check();
+    simulated.recovers(&[]);
 }
 
 #[test]
 fn many_callers_on_a_slow_disk_share_its_syncs() {
     const CALLERS: u64 = 48;
     const EACH: u64 = 10;
-    let house = Simulated::new(ROOMY);
-    house.plan.delay_syncs(Duration::from_millis(5));
+    let simulated = Simulated::new(ROOMY);
+    simulated.plan.delay_syncs(Duration::from_millis(5));
     std::thread::scope(|scope| {
         for caller in 0..CALLERS {
-            let house = &house;
+            let simulated = &simulated;
             scope.spawn(move || {
                 for n in 0..EACH {
-                    let (_, answer) = house.send(Vec::new(), batch_of([caller * 1000 + n]));
+                    let (_, answer) = simulated.send(Vec::new(), batch_of([caller * 1000 + n]));
                     crate::testing::receive(&answer).unwrap();
                 }
             });
         }
     });
-    let (entries, commits) = (house.counter("entries_stored"), house.counter("commits"));
+    let (entries, commits) = (simulated.counter("entries_stored"), simulated.counter("commits"));
     assert_eq!(entries, CALLERS * EACH);
     assert!(commits * 8 < entries, "{entries} entries took {commits} commits");
-    // Each commit syncs the log of each class it touches, once.
-    assert!(house.plan.count(Act::Sync) <= 2 * commits + 20, "{} syncs", house.plan.count(Act::Sync));
+    // Each commit syncs the log of each of its classes once.
+    assert!(simulated.plan.count(Act::Sync) <= 2 * commits + 20, "{} syncs", simulated.plan.count(Act::Sync));
 }

@@ -1,4 +1,4 @@
-//! Bodies made to be taken for frames of a log: valid ones of this store, of others, of another version, and magics.
+//! Bodies that look like frames of a log: valid frames of this store, of other stores and of another version, and magics.
 
 use std::path::{Path, PathBuf};
 
@@ -7,29 +7,29 @@ use crate::store::frame::LogId;
 use crate::store::log::{FILE_HEADER_LEN, LogFile};
 use crate::store::tests::forged::{foreign_frame, of_unknown_version};
 use crate::store::vfs::Disk;
-use crate::store::vfs::power_cut::Dice;
+use crate::store::vfs::power_cut::Rng;
 use crate::store::walk::{self, Bounds};
 
-/// The tag of the events in forged frames.
+/// The tag of events in forged frames.
 const FORGED: &str = "salt/forged";
 
-/// Kinds of hostile bodies.
+/// Number of kinds of hostile bodies.
 pub(super) const KINDS: u8 = 6;
 /// A frame of another store.
 pub(super) const FOREIGN: u8 = 0;
-/// One with a number near the end of all.
+/// A frame with a sequence number near the maximum.
 pub(super) const LAST_NUMBERS: u8 = 1;
 /// A frame of another version.
 pub(super) const UNKNOWN_VERSION: u8 = 2;
 /// A copy of a frame of this store.
 const COPY: u8 = 3;
-/// One that begins at no multiple of 16.
+/// A copy that does not begin at a multiple of 16.
 const COPY_SHIFTED: u8 = 4;
 
-/// Bytes of a hostile body. Blocks that gain less than 1/64 by compression are stored as they are, and a frame compresses a little.
+/// Bytes of a hostile body. Large enough that the block, which compresses by less than 1/64, is stored uncompressed.
 pub(super) const LEN: usize = 60_000;
 
-/// Where a frame of a log lies, and the numbers of its entries.
+/// The position of a frame in its log, and the sequence numbers of its entries.
 #[derive(Debug, Clone)]
 pub(super) struct FrameAt {
     pub(super) offset: u64,
@@ -37,7 +37,7 @@ pub(super) struct FrameAt {
     pub(super) seqs: Vec<SeqNo>,
 }
 
-/// The frames of a log up to the first damage.
+/// The frames of a log up to the first damaged one.
 pub(super) fn frames(path: &Path) -> Vec<FrameAt> {
     let mut found: Vec<FrameAt> = Vec::new();
     let unknown = LogId { store_id: 0, first_seq: SeqNo(0) };
@@ -58,9 +58,9 @@ pub(super) fn frames(path: &Path) -> Vec<FrameAt> {
 }
 
 /// All logs of a store.
-pub(super) fn logs(cellar: &Path) -> Vec<PathBuf> {
+pub(super) fn logs(state_dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for class in std::fs::read_dir(cellar.join("log")).into_iter().flatten() {
+    for class in std::fs::read_dir(state_dir.join("log")).into_iter().flatten() {
         for segment in std::fs::read_dir(class.unwrap().path()).unwrap() {
             let log = segment.unwrap().path().join("log");
             if log.is_file() {
@@ -72,12 +72,12 @@ pub(super) fn logs(cellar: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The bytes of such a body, which will begin at `begin` of what is stored.
-pub(super) fn blob(kind: u8, begin: usize, next_seq: u64, cellar: &Path, dice: &mut Dice) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..LEN).map(|_| u8::try_from(dice.below(256)).unwrap()).collect();
+/// A hostile body that will be stored at offset `begin` of the entry's body.
+pub(super) fn blob(kind: u8, begin: usize, next_seq: u64, state_dir: &Path, rng: &mut Rng) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..LEN).map(|_| u8::try_from(rng.below(256)).unwrap()).collect();
     if kind > COPY_SHIFTED {
-        let magic = magic_of(cellar);
-        // Lengths that are plausible: each costs whoever believes them a read.
+        let magic = magic_of(state_dir);
+        // Plausible lengths: a reader that trusts them reads each.
         for at in (0..LEN - 16).step_by(16) {
             let at = at + (16 - begin % 16) % 16;
             bytes.get_mut(at..at + 4).unwrap_or_default().copy_from_slice(&magic);
@@ -85,65 +85,65 @@ pub(super) fn blob(kind: u8, begin: usize, next_seq: u64, cellar: &Path, dice: &
         }
         return bytes;
     }
-    let shift = if kind == COPY_SHIFTED { dice.below(16) } else { 0 };
-    let seq = next_seq + 1 + dice.below(3) as u64;
-    // One only: a second would be packed as a repetition of the first.
+    let shift = if kind == COPY_SHIFTED { rng.below(16) } else { 0 };
+    let seq = next_seq + 1 + rng.below(3) as u64;
+    // Only one frame: compression would remove a second.
     let frame = match kind {
         FOREIGN => foreign_frame(seq, FORGED),
         LAST_NUMBERS => foreign_frame(u64::MAX - 2, FORGED),
         UNKNOWN_VERSION => of_unknown_version(seq, FORGED),
-        _ => copy(cellar, dice).unwrap_or_default(),
+        _ => copy(state_dir, rng).unwrap_or_default(),
     };
-    let at = 512 + dice.below(1024) * 16;
-    let place = at + (16 - (begin + at) % 16) % 16 + shift;
-    bytes[place..place + frame.len()].copy_from_slice(&frame);
+    let at = 512 + rng.below(1024) * 16;
+    let start = at + (16 - (begin + at) % 16) % 16 + shift;
+    bytes[start..start + frame.len()].copy_from_slice(&frame);
     bytes
 }
 
-/// The magic of this store's frames; of another if there is no log yet.
-fn magic_of(cellar: &Path) -> [u8; 4] {
-    let header = logs(cellar).iter().find_map(|path| {
+/// The magic of this store's frames; that of another store if there is no log yet.
+fn magic_of(state_dir: &Path) -> [u8; 4] {
+    let header = logs(state_dir).iter().find_map(|path| {
         let unknown = LogId { store_id: 0, first_seq: SeqNo(0) };
         LogFile::bare(&Disk, path, unknown).unwrap().header().unwrap()
     });
     header.map_or_else(|| LogId { store_id: 77, first_seq: SeqNo(0) }, |header| header.id()).magic()
 }
 
-/// Some frame of this store, if there is one that is small.
-fn copy(cellar: &Path, dice: &mut Dice) -> Option<Vec<u8>> {
-    let logs = logs(cellar);
-    let path = logs.get(dice.below(logs.len()))?;
+/// A random small frame of this store.
+fn copy(state_dir: &Path, rng: &mut Rng) -> Option<Vec<u8>> {
+    let logs = logs(state_dir);
+    let path = logs.get(rng.below(logs.len()))?;
     let small: Vec<_> = frames(path).into_iter().filter(|frame| frame.len < 3000).collect();
-    let frame = small.get(dice.below(small.len()))?;
+    let frame = small.get(rng.below(small.len()))?;
     let bytes = std::fs::read(path).unwrap();
     let (from, to) =
         (usize::try_from(frame.offset).unwrap(), usize::try_from(frame.offset + frame.len).unwrap());
     Some(bytes[from..to].to_vec())
 }
 
-/// Flips a bit of a file.
-pub(super) fn flip(path: &Path, at: u64, dice: &mut Dice) {
+/// Flips a random bit of a byte.
+pub(super) fn flip(path: &Path, at: u64, rng: &mut Rng) {
     let mut bytes = std::fs::read(path).unwrap();
     if let Some(byte) = bytes.get_mut(usize::try_from(at).unwrap()) {
-        *byte ^= 1 << dice.below(8);
+        *byte ^= 1 << rng.below(8);
     }
     std::fs::write(path, bytes).unwrap();
 }
 
 #[test]
-fn a_hostile_body_lies_in_the_log_as_it_came_and_where_a_frame_may_begin() {
+fn a_hostile_body_is_stored_verbatim_at_an_offset_where_a_frame_may_begin() {
     use super::{Simulated, TINY};
 
     for kind in [FOREIGN, LAST_NUMBERS, UNKNOWN_VERSION, COPY] {
-        let mut house = Simulated::new(super::Limits { segment_bytes_max: 1 << 20, ..TINY });
-        house.put(&[vec![super::Shape { what: 7, job: 1, minion: 1, size: 5 }]]);
-        house.apply(&super::operations::Op::Hostile {
+        let mut simulated = Simulated::new(super::Limits { segment_bytes_max: 1 << 20, ..TINY });
+        simulated.put(&[vec![super::ItemSpec { variant: 7, job: 1, minion: 1, size: 5 }]]);
+        simulated.apply(&super::operations::Op::Hostile {
             kind,
-            outcome: super::operations::DropOutcome::Stored,
+            outcome: super::operations::HostileOutcome::Stored,
             seed: 1,
         });
-        let own = magic_of(&house.cellar());
-        let found = logs(&house.cellar()).iter().any(|log| {
+        let own = magic_of(&simulated.state_dir());
+        let found = logs(&simulated.state_dir()).iter().any(|log| {
             let bytes = std::fs::read(log).unwrap();
             let magics = [own, LogId { store_id: 77, first_seq: SeqNo(0) }.magic()];
             let real = frames(log);
@@ -153,6 +153,6 @@ fn a_hostile_body_lies_in_the_log_as_it_came_and_where_a_frame_may_begin() {
                 .any(|at| real.iter().all(|frame| frame.offset != at as u64))
         });
         assert!(found, "a body of kind {kind} has no frame in the log");
-        house.close();
+        simulated.close();
     }
 }

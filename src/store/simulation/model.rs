@@ -1,9 +1,9 @@
-//! What was sent, what was answered, and what must therefore be in the store: a plain list.
+//! The model: every item that was sent, its acknowledgements, and the copies of it that the store must contain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::tests::jid;
-use super::Dice;
+use super::Rng;
 use super::hostile;
 use crate::clock::Micros;
 use crate::model::{Batch, Entry, Flags, Kind, SeqNo, Source};
@@ -11,32 +11,29 @@ use crate::store::StoredEntry;
 use crate::wire::msgpack::{self, Writer};
 use crate::wire::salt_event::{event_entry, peek};
 
-/// Something to send, as the random operations describe it.
+/// An item to send.
 #[derive(Clone, Copy)]
-pub(super) struct Shape {
-    /// Which kind of entry, by which source.
-    pub(super) what: u8,
-    /// Of which job.
+pub(super) struct ItemSpec {
+    /// Selects kind and source; see [`Item::new`].
+    pub(super) variant: u8,
     pub(super) job: u8,
-    /// Of which minion.
     pub(super) minion: u8,
-    /// How large.
     pub(super) size: u16,
 }
 
-impl std::fmt::Debug for Shape {
+impl std::fmt::Debug for ItemSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}/{}/{}", self.what, self.job, self.minion, self.size)
+        write!(f, "{}/{}/{}/{}", self.variant, self.job, self.minion, self.size)
     }
 }
 
-/// How many there are for [`Shape::what`].
-pub(super) const WHATS: u8 = 13;
+/// Number of values of [`ItemSpec::variant`].
+pub(super) const VARIANTS: u8 = 13;
 
-/// The classes that the configurations of the simulation have.
+/// All classes of the configurations in the simulation.
 pub(super) const CLASS_NAMES: [&str; 5] = ["jobs", "events", "beacons", "auth", "returns"];
 
-/// One thing that was sent, perhaps several times. Its number stands in its body.
+/// An item that was sent, once or several times. Its body contains its index.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub(super) kind: Kind,
@@ -47,66 +44,64 @@ pub(super) struct Item {
     on_bus: bool,
     pub(super) body: Vec<u8>,
     pub(super) loss: Loss,
-    /// Is what was answered surely on disk?
+    /// The acknowledged data is certainly on disk.
     settled: bool,
-    /// How many of it there are if each sending is an event of its own: as many as the source showed that showed most.
+    /// For equal events that count as separate ones: the largest number that one source delivered. Otherwise 0.
     equal: usize,
-    /// How often it may be stored again, because it came later than the duplicate memory reaches.
+    /// Permitted additional copies, of retries that are outside the dedupe window.
     extra: usize,
     pub(super) attempts: Vec<Attempt>,
 }
 
-/// May an item be missing that was readable?
+/// Permission for a readable item to disappear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loss {
     No,
-    /// It was damaged, or not synced when the power went.
+    /// Damaged, or not synced before a power cut.
     Excused,
-    /// Retention has dropped it. A power cut may bring it back.
+    /// Dropped by retention. A power cut may restore it.
     Dropped,
 }
 
-/// One sending.
+/// One transmission of an item.
 #[derive(Debug, Clone)]
 pub(super) struct Attempt {
     source: Source,
-    /// Counts all attempts of all items.
+    /// Index among all attempts of all items.
     pub(super) order: u64,
-    /// The class that it went to.
+    /// Class at the time of the attempt.
     class: &'static str,
-    /// Was it answered that it is stored?
     pub(super) acknowledged: bool,
 }
 
-/// All that was sent, and where it was found.
+/// All sent items, and the sequence numbers found so far.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Model {
     pub(super) items: Vec<Item>,
     attempts: u64,
-    /// Item by sequence number, as of every look so far.
+    /// Index of the item by sequence number, from all checks so far.
     pub(super) found: BTreeMap<u64, usize>,
-    /// The numbers that were there at the last look.
+    /// Sequence numbers found by the last check.
     pub(super) readable: BTreeSet<u64>,
-    /// Everything before this was readable.
+    /// The durable position at the last check.
     pub(super) durable: SeqNo,
-    /// Jobs that are held.
     held: BTreeSet<String>,
-    /// Fingerprints in one generation of the duplicate memory.
+    /// Fingerprints in one generation of the dedupe window.
     window: usize,
-    /// Did a sync fail behind what was answered? Then nobody knows what is on disk.
+    /// A sync of acknowledged data failed, so that the content of the disk is unknown.
     pub(super) sync_failed: bool,
-    /// Has anything that was stored been damaged? What is made out of the log then knows more than the log.
+    /// Stored data was damaged. Indexes may then contain entries that the log has lost.
     pub(super) damaged: bool,
-    /// Did something go that was answered and not synced?
+    /// Acknowledged entries that were not synced were lost.
     pub(super) lost_unsynced: bool,
 }
 
-fn body(n: usize, shape: Shape, keys: &[(&str, &str)]) -> Vec<u8> {
-    // Every hundredth has a block of its own; half of each does not compress.
-    let len = if shape.size.is_multiple_of(100) { 300_000 } else { usize::from(shape.size) };
-    let mut dice = Dice::new(n as u64);
+fn body(n: usize, spec: ItemSpec, keys: &[(&str, &str)]) -> Vec<u8> {
+    // Every hundredth item fills a block; half of each body is incompressible.
+    let len = if spec.size.is_multiple_of(100) { 300_000 } else { usize::from(spec.size) };
+    let mut rng = Rng::new(n as u64);
     let blob: Vec<u8> =
-        (0..len).map(|at| if at % 64 < 32 { u8::try_from(dice.below(256)).unwrap() } else { b'x' }).collect();
+        (0..len).map(|at| if at % 64 < 32 { u8::try_from(rng.below(256)).unwrap() } else { b'x' }).collect();
     let mut w = Writer::new();
     w.map(keys.len() + 3).str("n").uint(n as u64).str("fun").str("test.echo");
     for (key, value) in keys {
@@ -117,14 +112,14 @@ fn body(n: usize, shape: Shape, keys: &[(&str, &str)]) -> Vec<u8> {
 }
 
 impl Item {
-    fn new(n: usize, shape: Shape) -> Self {
-        let job = u64::from(shape.job);
+    fn new(n: usize, spec: ItemSpec) -> Self {
+        let job = u64::from(spec.job);
         let jid = match job % 3 {
             0 => jid(job),
             1 => format!("{}_4711", jid(job)),
             _ => format!("by hand {job}"),
         };
-        let minion = format!("web{}", shape.minion);
+        let minion = format!("web{}", spec.minion);
         let answer = [("jid", jid.as_str()), ("id", &minion)];
         let fired = [("jid", jid.as_str()), ("id", &minion), ("cmd", "_return"), ("_stamp", "now")];
         let loaded = |map: Vec<u8>| {
@@ -138,13 +133,13 @@ impl Item {
             w.into_bytes()
         };
         let event = |tag: String, source, keys: &[(&str, &str)]| {
-            let body = body(n, shape, keys);
+            let body = body(n, spec, keys);
             let entry = event_entry(tag.as_bytes(), &body, source, Micros(0));
             let (kind, jid, minion) = (entry.kind, entry.jid.to_owned(), entry.minion.to_owned());
             let (tag, attempts) = (tag.into_bytes(), Vec::new());
             Self { kind, source, tag, jid, minion, on_bus: true, body, attempts, ..Self::blank() }
         };
-        let fact = |kind, tag: String, on_bus, body| Self {
+        let record = |kind, tag: String, on_bus, body| Self {
             kind,
             source: Source::Returner,
             minion: if kind == Kind::Return { minion.clone() } else { String::new() },
@@ -155,20 +150,20 @@ impl Item {
             ..Self::blank()
         };
         let ret = format!("salt/job/{jid}/ret/{minion}");
-        match shape.what {
+        match spec.variant {
             0 => event(format!("salt/beacon/{minion}/load/"), Source::Bus, &[]),
             1 => event(format!("salt/auth/{n}"), Source::EventReturn, &[("id", &minion)]),
             2 => event(format!("salt/job/{jid}/new"), Source::Bus, &answer),
             3 => event(ret, Source::Bus, &answer),
             4 => event(ret, Source::EventReturn, &fired),
             5 => event(format!("salt/job/{jid}/prog/{minion}/{n}"), Source::Bus, &[]),
-            6 => fact(Kind::Return, ret, false, body(n, shape, &answer)),
-            7 => fact(Kind::Return, ret, true, body(n, shape, &fired)),
-            8 => fact(Kind::Load, String::new(), false, loaded(body(n, shape, &answer))),
-            9 => fact(Kind::ReturnLoad, String::new(), false, loaded(body(n, shape, &answer))),
-            10 => fact(Kind::Minions, String::new(), false, loaded(words(format!("minions {n}")))),
-            11 => fact(Kind::Endtime, String::new(), false, words(format!("end {n}"))),
-            _ => fact(Kind::Register, String::new(), false, words(format!("register {n}"))),
+            6 => record(Kind::Return, ret, false, body(n, spec, &answer)),
+            7 => record(Kind::Return, ret, true, body(n, spec, &fired)),
+            8 => record(Kind::Load, String::new(), false, loaded(body(n, spec, &answer))),
+            9 => record(Kind::ReturnLoad, String::new(), false, loaded(body(n, spec, &answer))),
+            10 => record(Kind::Minions, String::new(), false, loaded(words(format!("minions {n}")))),
+            11 => record(Kind::Endtime, String::new(), false, words(format!("end {n}"))),
+            _ => record(Kind::Register, String::new(), false, words(format!("register {n}"))),
         }
     }
 
@@ -189,10 +184,10 @@ impl Item {
         }
     }
 
-    /// A return with a body that looks like frames. `blob` makes it for the place in the body where it begins.
+    /// A return with a body that looks like frames; `blob` gets the offset in the body at which it will begin.
     fn hostile(n: usize, blob: impl FnOnce(usize) -> Vec<u8>) -> Self {
-        let shape = Shape { what: 6, job: 0, minion: 0, size: 1 };
-        let mut item = Self::new(n, shape);
+        let spec = ItemSpec { variant: 6, job: 0, minion: 0, size: 1 };
+        let mut item = Self::new(n, spec);
         let body = |blob: &[u8]| {
             let mut w = Writer::new();
             w.map(4).str("n").uint(n as u64).str("fun").str("test.echo").str("jid").str(&item.jid);
@@ -204,7 +199,7 @@ impl Item {
         item
     }
 
-    /// The class that it goes to with such a configuration.
+    /// The class of the item in a configuration.
     fn class_of(&self, classes: u8) -> &'static str {
         let tag = std::str::from_utf8(&self.tag).unwrap_or_default();
         match classes {
@@ -216,7 +211,7 @@ impl Item {
         }
     }
 
-    /// What was answered of it may be gone.
+    /// Permits the loss of acknowledged copies.
     fn excuse(&mut self) {
         if self.loss == Loss::No {
             self.loss = Loss::Excused;
@@ -238,8 +233,8 @@ impl Item {
         );
     }
 
-    /// The source by which it can come again and is known to be the same; none if by no other.
-    fn next_door(&self) -> Source {
+    /// A source through which a retry is recognised as a duplicate.
+    fn resend_source(&self) -> Source {
         let used = |source| self.attempts.iter().any(|attempt| attempt.source == source);
         match self.source {
             Source::Returner => Source::SpooledReturner,
@@ -248,8 +243,8 @@ impl Item {
         }
     }
 
-    /// Every word of these is kept.
-    fn is_word(&self) -> bool {
+    /// Entries of these kinds are never deduplicated.
+    fn is_never_deduplicated(&self) -> bool {
         matches!(self.kind, Kind::Register | Kind::Endtime)
     }
 
@@ -257,12 +252,12 @@ impl Item {
         self.attempts.iter().filter(|attempt| attempt.acknowledged).count()
     }
 
-    /// How often it may be in the store, at least and at most.
+    /// Minimum and maximum number of copies in the store.
     pub(super) fn copies(&self) -> (usize, usize) {
         if self.loss == Loss::Dropped {
             return (0, self.attempts.len());
         }
-        if self.is_word() {
+        if self.is_never_deduplicated() {
             return (self.acknowledged(), self.attempts.len());
         }
         if self.equal > 0 {
@@ -280,16 +275,16 @@ impl Item {
         assert_eq!(found.at, Micros(i64::try_from(n).unwrap()), "the time of {n}");
         assert!(found.body == self.body, "the body of {n}");
         let sources: Vec<_> = self.attempts.iter().map(|attempt| attempt.source).collect();
-        assert!(sources.contains(&found.source), "{n} came by {sources:?}, not by {:?}", found.source);
+        assert!(sources.contains(&found.source), "{n} was sent through {sources:?}, not {:?}", found.source);
         let differs = found.flags.has(Flags::ON_BUS) != self.on_bus;
-        // A return that a returner call vouches for is no event if the bus showed another one before.
+        // A confirmed return is not marked as an event if the bus delivered a different one before.
         assert!(!differs || (self.on_bus && self.kind == Kind::Return), "the flags of {n}");
         let confirmed = self.kind != Kind::Return || found.source.confirms();
         assert_eq!(found.flags.has(Flags::UNCONFIRMED), !confirmed, "is {n} confirmed?");
     }
 }
 
-/// Which item this is: its number stands in its body. None for what nobody sent.
+/// The index of a stored item, from its body. `None` if the entry was never sent.
 pub(super) fn number(entry: &StoredEntry) -> Option<usize> {
     let words = msgpack::as_text(&entry.body).or_else(|| {
         let first = msgpack::elements(&entry.body).next()?;
@@ -307,18 +302,17 @@ pub(super) fn number(entry: &StoredEntry) -> Option<usize> {
 }
 
 impl Model {
-    /// Nothing is sent yet, to a store with such a duplicate memory.
     pub(super) fn new(window: usize) -> Self {
         Self { window, ..Self::default() }
     }
 
-    /// Makes new items of some shapes, and a batch of them.
-    pub(super) fn batch(&mut self, shapes: &[Shape], classes: u8) -> (Vec<usize>, Batch) {
+    /// Creates items, and a batch of them.
+    pub(super) fn batch(&mut self, specs: &[ItemSpec], classes: u8) -> (Vec<usize>, Batch) {
         let mut batch = Batch::default();
         let mut numbers = Vec::new();
-        for shape in shapes {
+        for spec in specs {
             let n = self.items.len();
-            self.items.push(Item::new(n, *shape));
+            self.items.push(Item::new(n, *spec));
             let source = self.items[n].source;
             self.send(n, source, classes, &mut batch);
             numbers.push(n);
@@ -326,7 +320,6 @@ impl Model {
         (numbers, batch)
     }
 
-    /// Makes an item with a hostile body.
     pub(super) fn hostile(
         &mut self,
         classes: u8,
@@ -338,17 +331,17 @@ impl Model {
         (vec![n], batch)
     }
 
-    /// Makes an event that each of some sources shows so many times, one after the other, and a batch of each.
+    /// Creates an event that each source sends so many times, in order, and the batch of each source.
     pub(super) fn equal_events(
         &mut self,
         sources: &[(Source, usize)],
         classes: u8,
     ) -> Vec<(Vec<usize>, Batch)> {
         let n = self.items.len();
-        self.items.push(Item::new(n, Shape { what: 0, job: 0, minion: 1, size: 5 }));
-        let of_door =
+        self.items.push(Item::new(n, ItemSpec { variant: 0, job: 0, minion: 1, size: 5 }));
+        let times_of =
             |source: &Source| sources.iter().filter(|(d, _)| d == source).map(|(_, times)| *times).sum();
-        self.items[n].equal = sources.iter().map(|(source, _)| of_door(source)).max().unwrap_or(0);
+        self.items[n].equal = sources.iter().map(|(source, _)| times_of(source)).max().unwrap_or(0);
         let one = |(source, times): &(Source, usize)| {
             let mut batch = Batch::default();
             (0..*times).for_each(|_| self.send(n, *source, classes, &mut batch));
@@ -357,7 +350,7 @@ impl Model {
         sources.iter().map(one).collect()
     }
 
-    /// What was answered is on disk from here on.
+    /// Marks all acknowledged data as durable.
     pub(super) fn settle(&mut self) {
         if !self.sync_failed {
             for item in &mut self.items {
@@ -366,19 +359,19 @@ impl Model {
         }
     }
 
-    /// The power went: what was answered and not synced may be gone.
+    /// A power cut: acknowledged data that is not synced may be lost.
     pub(super) fn lose_unsynced(&mut self) {
         for item in self.items.iter_mut().filter(|item| !item.settled) {
             self.lost_unsynced |= item.acknowledged() > 0;
             item.excuse();
         }
         self.durable = SeqNo::default();
-        // Of what was stored again, the later copies may be the unsynced ones.
+        // Of several copies the later ones may be the unsynced ones.
         let mut seen = BTreeSet::new();
         self.found.retain(|_, n| seen.insert(*n));
     }
 
-    /// The entries with these numbers were damaged.
+    /// Records damage of the entries with these sequence numbers.
     pub(super) fn damage(&mut self, seqs: &[SeqNo]) {
         self.damaged = true;
         for n in seqs.iter().filter_map(|seq| self.found.get(&seq.0)) {
@@ -386,26 +379,25 @@ impl Model {
         }
     }
 
-    /// Were all of these numbers there at the last look, as far as they ever were?
+    /// Returns whether the last check found all of these sequence numbers that were ever found.
     pub(super) fn has_read(&self, seqs: &[SeqNo]) -> bool {
         seqs.iter().all(|seq| self.readable.contains(&seq.0) || !self.found.contains_key(&seq.0))
     }
 
-    /// Has anything that was stored been damaged?
     pub(super) fn is_damaged(&self) -> bool {
         self.damaged
     }
 
-    /// The number after the last one that was found.
+    /// The sequence number after the last one found.
     pub(super) fn next_seq(&self) -> u64 {
         self.found.keys().next_back().map_or(1, |last| last + 1)
     }
 
-    /// Sends items once more, by other sources than before.
-    pub(super) fn again(&mut self, numbers: &[usize], classes: u8) -> Batch {
+    /// Sends items again, through sources that were not used before.
+    pub(super) fn resend(&mut self, numbers: &[usize], classes: u8) -> Batch {
         let mut batch = Batch::default();
         for n in numbers {
-            let source = self.items[*n].next_door();
+            let source = self.items[*n].resend_source();
             self.send(*n, source, classes, &mut batch);
         }
         batch
@@ -414,7 +406,7 @@ impl Model {
     fn send(&mut self, n: usize, source: Source, classes: u8, batch: &mut Batch) {
         let item = &mut self.items[n];
         item.push(n, source, batch);
-        // An entry has two fingerprints at most. A start remembers what is stored, as of when that was.
+        // An entry has at most two fingerprints. A start refills the window from the log, in the order of storing.
         let since = item.attempts.first().map_or(0, |last| self.attempts - last.order);
         item.extra += usize::from(since * 3 > self.window as u64);
         let class = item.class_of(classes);
@@ -422,7 +414,7 @@ impl Model {
         self.attempts += 1;
     }
 
-    /// The last sending of these was answered.
+    /// Marks the last attempt of these items as acknowledged.
     pub(super) fn acknowledge(&mut self, numbers: &[usize]) {
         for n in numbers {
             let item = &mut self.items[*n];
@@ -430,25 +422,25 @@ impl Model {
         }
     }
 
-    /// Items of which no sending was answered.
+    /// Items without an acknowledged attempt.
     pub(super) fn open(&self) -> Vec<usize> {
         let is_open = |item: &Item| item.acknowledged() == 0 && item.loss != Loss::Excused && item.equal == 0;
         (0..self.items.len()).filter(|n| is_open(&self.items[*n])).collect()
     }
 
-    /// Items that can come again by another source and be known.
-    pub(super) fn foldable(&self, n: usize) -> Option<usize> {
+    /// Returns an item that can be sent again and recognised as a duplicate.
+    pub(super) fn resendable(&self, n: usize) -> Option<usize> {
         let n = n.checked_rem(self.items.len())?;
-        (!self.items[n].is_word() && self.items[n].equal == 0).then_some(n)
+        (!self.items[n].is_never_deduplicated() && self.items[n].equal == 0).then_some(n)
     }
 
-    /// The last items that can come again and be known, at most so many.
+    /// The last items that can be sent again, at most `count`.
     pub(super) fn recent(&self, count: usize) -> Vec<usize> {
         let from = self.items.len().saturating_sub(count);
-        (from..self.items.len()).filter_map(|n| self.foldable(n)).collect()
+        (from..self.items.len()).filter_map(|n| self.resendable(n)).collect()
     }
 
-    /// A job that something was sent of is held from now on.
+    /// Places a hold on the job of an item; returns its jid.
     pub(super) fn hold(&mut self, n: usize) -> Option<String> {
         let jid = self.items.get(n.checked_rem(self.items.len())?)?.jid.clone();
         let jid = Some(jid).filter(|jid| !jid.is_empty())?;
@@ -456,16 +448,16 @@ impl Model {
         Some(jid)
     }
 
-    /// Retention has dropped a segment of a class with these numbers.
+    /// Records that retention dropped a segment with these sequence numbers.
     pub(super) fn drop_segment(&mut self, class: &str, numbers: std::ops::Range<u64>) {
         for (_, n) in self.found.range(numbers) {
             let item = &mut self.items[*n];
             let is_in = |attempt: &Attempt| attempt.class == class;
-            // Bytes that rotted belong to no job any more.
+            // Damaged entries may no longer be found by job.
             if item.attempts.iter().all(is_in) && item.loss == Loss::No {
-                assert!(!self.held.contains(&item.jid), "{n} went, and its job {} is held", item.jid);
+                assert!(!self.held.contains(&item.jid), "{n} was dropped, but its job {} is held", item.jid);
             }
-            // Which sending of it is stored only the store knows, if the classes changed meanwhile.
+            // After a change of classes only the store knows which attempt it stored.
             if item.attempts.iter().any(is_in) {
                 item.loss = Loss::Dropped;
             }

@@ -1,4 +1,4 @@
-//! What is done to a store in a run.
+//! The operations of a simulation.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use rustix::io::Errno;
 
 use super::hostile::{self, FrameAt};
-use super::model::{CLASS_NAMES, Shape, WHATS};
-use super::{Dice, Left, Simulated, retention};
+use super::model::{CLASS_NAMES, ItemSpec, VARIANTS};
+use super::{Rng, Simulated, Survives, retention};
 use crate::clock::Micros;
 use crate::model::Source;
 use crate::store::index::SealedIndex;
@@ -19,88 +19,88 @@ use crate::store::vfs::Disk;
 use crate::store::vfs::faults::{Act, Fault};
 use crate::store::{StoreError, format};
 
-/// What becomes of the log around a hostile body.
+/// The fate of the log with a hostile body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum DropOutcome {
+pub(super) enum HostileOutcome {
     Stored,
-    /// The power goes after so many acts.
+    /// The power is cut after so many operations of the disk.
     Torn(u8),
-    /// The process is killed, and a bit of the frame flips, or of the first one of its log.
+    /// The process is killed, and a bit flips in the body's frame, or in the first frame of its log.
     Damaged(bool),
 }
 
 #[derive(Debug, Clone)]
 pub(super) enum Op {
-    /// Batches that are all under way at once.
-    Put(Vec<Vec<Shape>>),
-    /// Some of what was sent, once more by another source.
-    Again(Vec<u16>),
-    /// A stop and a start, and the last items come again, as out of a spool.
+    /// Sends batches concurrently.
+    Put(Vec<Vec<ItemSpec>>),
+    /// Sends earlier items again, through another source.
+    Resend(Vec<u16>),
+    /// Restarts the store and replays the last items, as from a spool.
     ReopenAndReplay(u8),
-    /// Whatever had no answer, once more, as out of a spool.
-    HandOver,
+    /// Sends but the last all but the last items without acknowledgement again, as from a spool.
+    ResendOpen,
     Reopen,
-    /// A start with other classes.
+    /// Restarts with other classes.
     Reconfigure(u8),
-    /// The process dies after so many acts on the disk; the kernel lives.
-    Kill(Vec<Vec<Shape>>, u8),
-    /// The power goes after so many acts.
-    Cut(Vec<Vec<Shape>>, u8, u64),
-    /// The disk fails while these are sent, and is mended.
-    Fault(Vec<Vec<Shape>>, Fault),
-    /// As before, and the power goes before it is mended.
-    FaultAndCut(Vec<Vec<Shape>>, Fault, u64),
-    /// The disk fails while these are sent, and the process dies. What it did not answer comes again, and then the power goes.
-    FaultAndKill(Vec<Vec<Shape>>, Fault, u8, u64),
-    /// One of the jobs sent so far is held.
+    /// Kills the process after so many operations of the disk; the page cache survives.
+    Kill(Vec<Vec<ItemSpec>>, u8),
+    /// Cuts the power after so many operations of the disk.
+    Cut(Vec<Vec<ItemSpec>>, u8, u64),
+    /// Sends batches while the disk fails, and repairs it.
+    Fault(Vec<Vec<ItemSpec>>, Fault),
+    /// As before, but cuts the power before the repair.
+    FaultAndCut(Vec<Vec<ItemSpec>>, Fault, u64),
+    /// Kills the process while the disk fails, resends the unacknowledged items after the restart, and cuts the power.
+    FaultAndKill(Vec<Vec<ItemSpec>>, Fault, u8, u64),
+    /// Places a hold on the job of an item.
     Hold(u16),
-    /// Retention leaves so many entries in a class, perhaps on a disk that fails.
+    /// Applies an entry limit to a class, on a disk that may fail.
     Prune(u8, u8, Option<Fault>),
-    /// The disk fails during a start, which is tried again.
+    /// Fails operations of the disk during a start, which is then retried.
     FaultAtStart(Fault),
-    /// A body that looks like frames.
+    /// Stores a body that looks like frames.
     Hostile {
         kind: u8,
-        outcome: DropOutcome,
+        outcome: HostileOutcome,
         seed: u64,
     },
-    /// A bit of a log flips while no process runs.
-    Rot(u64),
-    /// Equal events: so many of one source, of another, and of the first again.
+    /// Flips a bit of a log while the store is closed.
+    BitFlip(u64),
+    /// Sends equal events: so many from one source, another, and the first again.
     Equal([u16; 3]),
-    /// The clock jumps ahead by so many days, and back.
+    /// Sets the clock ahead by so many days, and back.
     Clock(u8),
-    /// The disk has so many blocks left, while these are sent and retention is to make room.
-    FullDisk(Vec<Vec<Shape>>, u8),
-    /// A piece of a finished segment cannot be read during a start.
+    /// Sends batches to a disk with so many free blocks; retention must then free space.
+    FullDisk(Vec<Vec<ItemSpec>>, u8),
+    /// A range of a sealed log is unreadable during a start.
     BadSector(u64),
-    /// A backup while these are sent, which is restored; perhaps with time between any two renames.
+    /// Makes and restores a backup while batches are sent; with `racing`, renames are delayed.
     Backup {
-        batches: Vec<Vec<Shape>>,
+        batches: Vec<Vec<ItemSpec>>,
         delete: bool,
         racing: bool,
     },
-    /// What can be saved becomes a store.
+    /// Salvages the store and opens the result.
     Salvage,
-    /// The power goes while these are sent, and the directory is verified before the next start.
-    Verify(Vec<Vec<Shape>>, u8),
+    /// Cuts the power while batches are sent, and verifies the directory before the next start.
+    Verify(Vec<Vec<ItemSpec>>, u8),
 }
 
-fn shape() -> impl Strategy<Value = Shape> {
-    (0..WHATS, 0..6_u8, 0..4_u8, 1..700_u16).prop_map(|(what, job, minion, size)| Shape {
-        what,
+fn spec() -> impl Strategy<Value = ItemSpec> {
+    (0..VARIANTS, 0..6_u8, 0..4_u8, 1..700_u16).prop_map(|(variant, job, minion, size)| ItemSpec {
+        variant,
         job,
         minion,
         size,
     })
 }
 
-fn batches() -> impl Strategy<Value = Vec<Vec<Shape>>> {
-    prop::collection::vec(prop::collection::vec(shape(), 1..8), 1..8)
+fn batches() -> impl Strategy<Value = Vec<Vec<ItemSpec>>> {
+    prop::collection::vec(prop::collection::vec(spec(), 1..8), 1..8)
 }
 
 fn fault() -> impl Strategy<Value = Fault> {
-    // Of these all but the last: what cannot be read is no error of a writer.
+    // All operations but the last, `Read`, which does not affect writers.
     let act = (0..Act::ALL.len() - 1).prop_map(|at| Act::ALL[at].0);
     let errno = prop_oneof![Just(Errno::NOSPC), Just(Errno::IO)];
     (act, errno, 1..5_u64, any::<bool>(), 0..2000_usize).prop_map(|(act, errno, from, lasting, part)| Fault {
@@ -123,20 +123,20 @@ fn sync_fault() -> impl Strategy<Value = Fault> {
     (1..3_u64).prop_map(|from| Fault { from, ..Fault::once(Act::Sync, Errno::IO) })
 }
 
-fn outcome() -> impl Strategy<Value = DropOutcome> {
+fn outcome() -> impl Strategy<Value = HostileOutcome> {
     prop_oneof![
-        1 => Just(DropOutcome::Stored),
-        1 => (0..8_u8).prop_map(DropOutcome::Torn),
-        2 => any::<bool>().prop_map(DropOutcome::Damaged),
+        1 => Just(HostileOutcome::Stored),
+        1 => (0..8_u8).prop_map(HostileOutcome::Torn),
+        2 => any::<bool>().prop_map(HostileOutcome::Damaged),
     ]
 }
 
 pub(super) fn op() -> impl Strategy<Value = Op> {
     let acts = || any::<u8>().prop_map(|acts| acts % 30);
-    let as_ever = prop_oneof![
+    let normal = prop_oneof![
         6 => batches().prop_map(Op::Put),
-        2 => prop::collection::vec(any::<u16>(), 1..6).prop_map(Op::Again),
-        2 => Just(Op::HandOver),
+        2 => prop::collection::vec(any::<u16>(), 1..6).prop_map(Op::Resend),
+        2 => Just(Op::ResendOpen),
         1 => Just(Op::Reopen),
         1 => (0..3_u8).prop_map(Op::Reconfigure),
         1 => (1..6_u8).prop_map(Op::ReopenAndReplay),
@@ -146,13 +146,13 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         2 => (0..5_u8, any::<u8>(), prop::option::weighted(0.3, fault()))
             .prop_map(|(class, keep, fault)| Op::Prune(class, keep, fault)),
     ];
-    let broken = prop_oneof![
+    let faults = prop_oneof![
         2 => (batches(), fault()).prop_map(|(batches, fault)| Op::Fault(batches, fault)),
         1 => (batches(), fault(), any::<u64>()).prop_map(|(b, fault, seed)| Op::FaultAndCut(b, fault, seed)),
         1 => (batches(), sync_fault(), acts(), any::<u64>())
             .prop_map(|(b, fault, acts, seed)| Op::FaultAndKill(b, fault, acts, seed)),
         1 => prop_oneof![fault(), read_fault()].prop_map(Op::FaultAtStart),
-        1 => any::<u64>().prop_map(Op::Rot),
+        1 => any::<u64>().prop_map(Op::BitFlip),
         1 => any::<u64>().prop_map(Op::BadSector),
         1 => (batches(), 0..6_u8).prop_map(|(batches, blocks)| Op::FullDisk(batches, blocks)),
         2 => (0..hostile::KINDS, outcome(), any::<u64>())
@@ -166,7 +166,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Salvage),
         1 => (batches(), acts()).prop_map(|(batches, acts)| Op::Verify(batches, acts)),
     ];
-    prop_oneof![20 => as_ever, 10 => broken, 5 => rest]
+    prop_oneof![20 => normal, 10 => faults, 5 => rest]
 }
 
 impl Simulated {
@@ -174,24 +174,24 @@ impl Simulated {
         match op {
             Op::Put(batches) => {
                 let open = self.put(batches);
-                assert!(open.is_empty(), "nothing was wrong and {open:?} were not stored");
+                assert!(open.is_empty(), "{open:?} were not stored, but the disk had no fault");
                 return;
             }
-            Op::Again(numbers) => {
+            Op::Resend(numbers) => {
                 let numbers: Vec<_> =
-                    numbers.iter().filter_map(|n| self.model.foldable(usize::from(*n))).collect();
-                assert!(self.put_again(&numbers).is_empty(), "nothing was wrong");
+                    numbers.iter().filter_map(|n| self.model.resendable(usize::from(*n))).collect();
+                assert!(self.resend(&numbers).is_empty(), "an item was rejected, but the disk had no fault");
                 return;
             }
-            Op::HandOver => {
+            Op::ResendOpen => {
                 let open = self.model.open();
-                assert!(self.put_again(&open).is_empty(), "nothing was wrong");
+                assert!(self.resend(&open).is_empty(), "an item was rejected, but the disk had no fault");
                 return;
             }
             Op::ReopenAndReplay(count) => {
                 self.reopen();
                 let recent = self.model.recent(usize::from(*count));
-                assert!(self.put_again(&recent).is_empty(), "nothing was wrong");
+                assert!(self.resend(&recent).is_empty(), "an item was rejected, but the disk had no fault");
             }
             Op::Reopen => self.reopen(),
             Op::Reconfigure(classes) => {
@@ -206,26 +206,23 @@ impl Simulated {
             }
             Op::Cut(batches, acts, seed) => {
                 self.put_until(batches, *acts);
-                self.cut(Left::Some, *seed);
+                self.cut(Survives::Some, *seed);
                 self.open();
             }
             Op::Fault(batches, fault) => {
                 self.plan.add(fault.clone());
-                let refused = self.put(batches);
+                let rejected = self.put(batches);
                 self.check();
                 let metrics = &self.rig().metrics;
                 let counted = metrics.entries_failed.get() + metrics.entries_refused_disk_full.get();
-                assert!(
-                    refused.is_empty() || counted > 0,
-                    "{refused:?} were refused, and nothing was counted"
-                );
+                assert!(rejected.is_empty() || counted > 0, "{rejected:?} were rejected but not counted");
                 self.plan.heal();
             }
             Op::FaultAndCut(batches, fault, seed) => {
                 self.plan.add(fault.clone());
                 self.put(batches);
                 self.check();
-                self.cut(Left::Some, *seed);
+                self.cut(Survives::Some, *seed);
                 self.plan.heal();
                 self.open();
             }
@@ -237,8 +234,8 @@ impl Simulated {
                 self.open();
                 self.check();
                 let open = self.model.open();
-                assert!(self.put_again(&open).is_empty(), "nothing was wrong");
-                self.cut(Left::Some, *seed);
+                assert!(self.resend(&open).is_empty(), "an item was rejected, but the disk had no fault");
+                self.cut(Survives::Some, *seed);
                 self.open();
             }
             Op::Hold(n) => {
@@ -259,7 +256,7 @@ impl Simulated {
                 self.close();
                 self.plan.add(fault.clone());
                 match self.try_open() {
-                    // What cannot be read now is no loss.
+                    // A failing read is not counted as loss.
                     Ok(()) if fault.act == Act::Read => {}
                     Ok(()) => self.check(),
                     Err(StoreError::Io { .. }) => {}
@@ -269,20 +266,20 @@ impl Simulated {
                 self.plan.heal();
                 self.open();
             }
-            Op::Hostile { kind, outcome, seed } => self.be_hostile(*kind, *outcome, &mut Dice::new(*seed)),
-            Op::Rot(seed) => self.rot(&mut Dice::new(*seed)),
+            Op::Hostile { kind, outcome, seed } => self.store_hostile(*kind, *outcome, &mut Rng::new(*seed)),
+            Op::BitFlip(seed) => self.flip_bit(&mut Rng::new(*seed)),
             Op::Equal([first, second, third]) => {
                 let times = [first, second, third].map(|n| usize::from(*n));
                 self.show_equal_events(times);
             }
-            Op::Clock(days) => self.jump(i64::from(*days)),
+            Op::Clock(days) => self.set_clock_ahead(i64::from(*days)),
             Op::FullDisk(batches, blocks) => self.fill_up(batches, u64::from(*blocks)),
-            Op::BadSector(seed) => self.start_with_a_bad_sector(&mut Dice::new(*seed)),
+            Op::BadSector(seed) => self.start_with_a_bad_sector(&mut Rng::new(*seed)),
             Op::Backup { batches, delete, racing } => self.back_up(batches, *delete, *racing),
-            Op::Salvage => self.save(),
+            Op::Salvage => self.salvage(),
             Op::Verify(batches, acts) => {
                 self.put_until(batches, *acts);
-                self.cut(Left::Some, u64::from(*acts) + batches.len() as u64);
+                self.cut(Survives::Some, u64::from(*acts) + batches.len() as u64);
                 self.verify();
                 self.open();
             }
@@ -290,40 +287,42 @@ impl Simulated {
         self.check();
     }
 
-    /// Sends batches to a process that loses its disk after so many acts.
-    fn put_until(&mut self, batches: &[Vec<Shape>], acts: u8) {
-        self.disk.let_power_go_after(u64::from(acts));
+    /// Sends batches to a process that loses its disk after so many operations.
+    fn put_until(&mut self, batches: &[Vec<ItemSpec>], acts: u8) {
+        self.disk.cut_after(u64::from(acts));
         self.put(batches);
     }
 
-    fn be_hostile(&mut self, kind: u8, outcome: DropOutcome, dice: &mut Dice) {
+    fn store_hostile(&mut self, kind: u8, outcome: HostileOutcome, rng: &mut Rng) {
         self.check();
-        let (next_seq, cellar) = (self.model.next_seq(), self.cellar());
-        let blob = |begin| hostile::blob(kind, begin, next_seq, &cellar, dice);
+        let (next_seq, state_dir) = (self.model.next_seq(), self.state_dir());
+        let blob = |begin| hostile::blob(kind, begin, next_seq, &state_dir, rng);
         let (numbers, batch) = self.model.hostile(self.classes, blob);
-        if let DropOutcome::Torn(acts) = outcome {
-            self.disk.let_power_go_after(u64::from(acts));
+        if let HostileOutcome::Torn(acts) = outcome {
+            self.disk.cut_after(u64::from(acts));
         }
         let sent = self.send(numbers, batch);
         let open = self.wait(vec![sent]);
         match outcome {
-            DropOutcome::Stored => assert!(open.is_empty(), "nothing was wrong"),
-            DropOutcome::Torn(_) => {
-                self.cut(Left::Some, u64::try_from(dice.below(1 << 30)).unwrap());
+            HostileOutcome::Stored => {
+                assert!(open.is_empty(), "an item was rejected, but the disk had no fault")
+            }
+            HostileOutcome::Torn(_) => {
+                self.cut(Survives::Some, u64::try_from(rng.below(1 << 30)).unwrap());
                 self.open();
             }
-            DropOutcome::Damaged(first) => {
+            HostileOutcome::Damaged(first) => {
                 self.check();
                 self.kill();
                 let with_body = |frame: &FrameAt| frame.len > hostile::LEN as u64;
-                let mut logs = hostile::logs(&self.cellar());
+                let mut logs = hostile::logs(&self.state_dir());
                 logs.retain(|log| hostile::frames(log).iter().any(with_body));
-                if let Some(log) = logs.get(dice.below(logs.len())) {
+                if let Some(log) = logs.get(rng.below(logs.len())) {
                     let frames = hostile::frames(log);
                     let at = if first { Some(0) } else { frames.iter().rposition(with_body) };
                     let frame = at.and_then(|at| frames.get(at)).cloned().expect("a frame");
-                    // In its header, or its head.
-                    self.damage(log, &frame.seqs, frame.offset + dice.below(200) as u64, dice);
+                    // In its header or its head.
+                    self.damage(log, &frame.seqs, frame.offset + rng.below(200) as u64, rng);
                     return self.open_damaged(&frame.seqs);
                 }
                 self.open();
@@ -331,40 +330,40 @@ impl Simulated {
         }
     }
 
-    /// A start after damage: what it took is counted.
+    /// Starts after damage: lost entries must be counted.
     fn open_damaged(&mut self, seqs: &[crate::model::SeqNo]) {
         self.open();
         self.check();
         let metrics = &self.rig().metrics;
         let counted = metrics.frames_damaged.get() + metrics.tail_bytes_cut.get();
-        assert!(self.model.has_read(seqs) || counted > 0, "{seqs:?} are lost, and nothing was counted");
+        assert!(self.model.has_read(seqs) || counted > 0, "{seqs:?} are lost but not counted");
     }
 
-    fn rot(&mut self, dice: &mut Dice) {
+    fn flip_bit(&mut self, rng: &mut Rng) {
         self.check();
-        if dice.below(2) == 0 {
+        if rng.below(2) == 0 {
             self.close();
         } else {
             self.kill();
         }
-        let logs = hostile::logs(&self.cellar());
-        if let Some(log) = logs.get(dice.below(logs.len())) {
+        let logs = hostile::logs(&self.state_dir());
+        if let Some(log) = logs.get(rng.below(logs.len())) {
             let frames = hostile::frames(log);
-            match frames.get(dice.below(frames.len() + 1)) {
+            match frames.get(rng.below(frames.len() + 1)) {
                 Some(FrameAt { offset, len, seqs }) => {
-                    let at = offset + dice.below(usize::try_from(*len).unwrap()) as u64;
-                    self.damage(log, seqs, at, dice);
+                    let at = offset + rng.below(usize::try_from(*len).unwrap()) as u64;
+                    self.damage(log, seqs, at, rng);
                     return self.open_damaged(seqs);
                 }
-                None => self.damage(log, &[], dice.below(64) as u64, dice),
+                None => self.damage(log, &[], rng.below(64) as u64, rng),
             }
         }
         self.open();
     }
 
-    /// Flips a bit of a log that nobody has open. Everything else is on disk from then on.
-    fn damage(&mut self, log: &std::path::Path, seqs: &[crate::model::SeqNo], at: u64, dice: &mut Dice) {
-        hostile::flip(log, at, dice);
+    /// Flips a bit of a closed log. All other data is recorded as synced.
+    fn damage(&mut self, log: &std::path::Path, seqs: &[crate::model::SeqNo], at: u64, rng: &mut Rng) {
+        hostile::flip(log, at, rng);
         self.disk.adopt_file(log);
         self.model.damage(seqs);
     }
@@ -374,24 +373,28 @@ impl Simulated {
         for (numbers, batch) in self.model.equal_events(&sources, self.classes) {
             if !batch.is_empty() {
                 let sent = self.send(numbers, batch);
-                assert!(self.wait(vec![sent]).is_empty(), "nothing was wrong");
+                assert!(self.wait(vec![sent]).is_empty(), "an item was rejected, but the disk had no fault");
             }
         }
     }
 
-    /// A jump of the clock is no time that went by.
-    fn jump(&mut self, days: i64) {
+    /// A set_clock_ahead of the clock must not expire anything by age.
+    fn set_clock_ahead(&mut self, days: i64) {
         let by = days * 86_400_000_000;
         let now = self.clock.now();
         for by in [by, 0] {
             self.clock.set(Micros(now.0 + by));
-            let gone = self.rig().store.0.round();
-            let gone: Vec<_> = gone.iter().filter(|going| going.reason == retention::Reason::Age).collect();
-            assert!(gone.is_empty(), "the clock was set {by} microseconds ahead, and {gone:?} went");
+            let expired = self.rig().store.0.round();
+            let expired: Vec<_> =
+                expired.iter().filter(|going| going.reason == retention::Reason::Age).collect();
+            assert!(
+                expired.is_empty(),
+                "the clock was set {by} microseconds ahead, and {expired:?} were dropped"
+            );
         }
     }
 
-    fn fill_up(&mut self, batches: &[Vec<Shape>], blocks: u64) {
+    fn fill_up(&mut self, batches: &[Vec<ItemSpec>], blocks: u64) {
         self.check();
         self.disk.leave_blocks(Some(blocks));
         self.put(batches);
@@ -401,31 +404,31 @@ impl Simulated {
         for class in CLASS_NAMES {
             for outcome in self.prune(class, 0) {
                 let failed = matches!(outcome, retention::DropOutcome::Failed(_));
-                assert!(!failed, "a full disk, and nothing can go: {outcome:?}");
+                assert!(!failed, "a full disk prevents a drop: {outcome:?}");
             }
         }
-        assert!(self.disk.blocks_used() <= before, "what retention dropped took more room");
+        assert!(self.disk.blocks_used() <= before, "variant retention dropped took more room");
         self.check();
         self.disk.leave_blocks(None);
     }
 
-    fn start_with_a_bad_sector(&mut self, dice: &mut Dice) {
+    fn start_with_a_bad_sector(&mut self, rng: &mut Rng) {
         self.check();
         self.close();
-        // A power cut tears indexes, which are not on the simulated disk. A log that has none, or one that does not cover it, has to
-        // be read through.
+        // A power cut damages indexes, which are not on the simulated disk. A log without a complete index must be read
+        // in full.
         let sealed = |log: &std::path::PathBuf| {
             let bytes = std::fs::metadata(log).unwrap().len();
             SealedIndex::open(&log.with_file_name("index"))
                 .is_ok_and(|it| it.metadata().totals.log_bytes >= bytes)
         };
-        let logs: Vec<_> = hostile::logs(&self.cellar()).into_iter().filter(sealed).collect();
-        if let Some(log) = logs.get(dice.below(logs.len())) {
+        let logs: Vec<_> = hostile::logs(&self.state_dir()).into_iter().filter(sealed).collect();
+        if let Some(log) = logs.get(rng.below(logs.len())) {
             let frames = hostile::frames(log);
-            if let Some(frame) = frames.get(dice.below(frames.len())) {
-                let place = frame.offset + dice.below(usize::try_from(frame.len).unwrap()) as u64;
-                self.plan.spoil(log.to_str().unwrap(), place..place + 8);
-                self.try_open().unwrap_or_else(|error| panic!("a bad sector, and no start: {error}"));
+            if let Some(frame) = frames.get(rng.below(frames.len())) {
+                let offset = frame.offset + rng.below(usize::try_from(frame.len).unwrap()) as u64;
+                self.plan.add_bad_sector(log.to_str().unwrap(), offset..offset + 8);
+                self.try_open().unwrap_or_else(|error| panic!("a bad sector prevents the start: {error}"));
                 self.close();
                 self.plan.heal();
             }
@@ -437,12 +440,12 @@ impl Simulated {
         self.dir.path().join("backup")
     }
 
-    fn back_up(&mut self, batches: &[Vec<Shape>], delete: bool, racing: bool) {
+    fn back_up(&mut self, batches: &[Vec<ItemSpec>], delete: bool, racing: bool) {
         self.check();
         if racing {
-            // A listing is to fall between the two renames that put a sealed segment in its place.
+            // Some listing should fall between the two renames that replace a segment by its sealed form.
             self.plan.delay_renames(Duration::from_millis(2));
-            assert!(self.put(batches).is_empty(), "nothing was wrong");
+            assert!(self.put(batches).is_empty(), "an item was rejected, but the disk had no fault");
         }
         for _ in 0..if racing { 3 } else { 1 } {
             self.back_up_once(batches, delete);
@@ -450,29 +453,29 @@ impl Simulated {
         self.plan.heal();
     }
 
-    fn back_up_once(&mut self, batches: &[Vec<Shape>], delete: bool) {
-        let to_send: Vec<_> = batches.iter().map(|shapes| self.model.batch(shapes, self.classes)).collect();
-        // What is answered before the backup begins is in it.
+    fn back_up_once(&mut self, batches: &[Vec<ItemSpec>], delete: bool) {
+        let to_send: Vec<_> = batches.iter().map(|specs| self.model.batch(specs, self.classes)).collect();
+        // A backup contains but the last all but the last entries acknowledged before it began.
         let known = self.model.clone();
         let sent: Vec<_> = to_send.into_iter().map(|(numbers, batch)| self.send(numbers, batch)).collect();
         let options = backup::BackupOptions { delete, link: false };
-        backup(&self.cellar(), &self.backup(), options, Micros(1), &mut ()).unwrap();
-        assert!(self.wait(sent).is_empty(), "nothing was wrong");
+        backup(&self.state_dir(), &self.backup(), options, Micros(1), &mut ()).unwrap();
+        assert!(self.wait(sent).is_empty(), "an item was rejected, but the disk had no fault");
         let copy = self.dir.path().join("restored");
         restore(&self.backup(), &copy, &mut ()).unwrap();
         self.check_copy(&copy, &known);
     }
 
-    fn save(&mut self) {
+    fn salvage(&mut self) {
         self.check();
         self.kill();
         let copy = self.dir.path().join("saved");
-        salvage(&self.cellar(), &copy, Micros(1), &mut ()).unwrap();
+        salvage(&self.state_dir(), &copy, Micros(1), &mut ()).unwrap();
         self.check_copy(&copy, &self.model);
         self.open();
     }
 
-    /// Opens a copy of the store, compares it, and removes it.
+    /// Opens a copy of the store, checks it, and removes it.
     fn check_copy(&self, copy: &std::path::Path, model: &super::Model) {
         let fs = std::sync::Arc::new(Disk);
         let options = super::Options { fs, ..super::options(copy, self.limits) };
@@ -483,10 +486,10 @@ impl Simulated {
     }
 
     fn verify(&mut self) {
-        let report = verify(&self.cellar(), verify::VerifyOptions::default(), &mut ()).unwrap();
-        // With durability `written` a power cut may take the middle of a log.
+        let report = verify(&self.state_dir(), verify::VerifyOptions::default(), &mut ()).unwrap();
+        // With durability `written`, a power cut may lose the middle of a log.
         let may_be_damaged = self.model.is_damaged() || self.is_written();
-        // sled's files are not on the simulated disk, and a power cut tears them.
+        // sled's files are not on the simulated disk, and a power cut damages them.
         let of_logs: Vec<_> =
             report.problems.iter().filter(|problem| problem.path.ends_with("log")).collect();
         assert!(may_be_damaged || of_logs.is_empty(), "{of_logs:?}");

@@ -1,7 +1,7 @@
-//! Random operations against the model.
+//! Random operations, checked against the model.
 //!
-//! `RUNS=n` tries so many; `SIMULATION_SEED=n` is one random_run again, as its failure said. What failed is made smaller before it is
-//! shown, with `SHRINK=n` tries at most.
+//! Environment variables: `RUNS=n` is the number of runs; `SIMULATION_SEED=n` repeats a failed run, whose message contains the
+//! seed. A failed run is shrunk before it is printed, in at most `SHRINK=n` steps.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +16,14 @@ use super::{Durability, Limits, Simulated, TINY};
 use crate::limits::{DEDUPE_WINDOW, NUMBERS_AHEAD};
 use crate::store::vfs::faults::Act;
 
-/// How the store of a random_run is set up.
+/// The configuration of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setup {
-    /// Answers leave before the sync.
+    /// Entries are acknowledged before the sync.
     pub(super) written: bool,
-    /// Segments are larger than what a random_run writes.
+    /// One segment can hold all entries of a run.
     pub(super) roomy: bool,
-    /// Sequence numbers and fingerprints are used up within a random_run.
+    /// Small values exhaust reserved sequence numbers and fingerprints within a run.
     pub(super) numbers_ahead: u64,
     pub(super) dedupe_window: usize,
 }
@@ -32,7 +32,7 @@ impl Setup {
     fn limits(self) -> Limits {
         let mut limits = TINY;
         if self.written {
-            // Longer than any random_run: only a stop or a full segment syncs.
+            // Longer than any run: only a shutdown or a full segment syncs.
             limits.durability = Durability::Written { within: Duration::from_secs(3600) };
         }
         if self.roomy {
@@ -62,7 +62,7 @@ fn one_run() -> impl Strategy<Value = RandomRun> {
     (setup, prop::collection::vec(op(), 1..14)).prop_map(|(setup, ops)| RandomRun { setup, ops })
 }
 
-/// The random_run of a seed, which can be made smaller.
+/// The run of a seed, which can be shrunk.
 fn of_seed(seed: u64) -> impl ValueTree<Value = RandomRun> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -70,26 +70,26 @@ fn of_seed(seed: u64) -> impl ValueTree<Value = RandomRun> {
     one_run().new_tree(&mut TestRunner::new_with_rng(ProptestConfig::default(), rng)).unwrap()
 }
 
-fn carry_out(RandomRun { setup, ops }: RandomRun, lie: Option<Act>) {
-    let mut house = Simulated::lied_to(setup.limits(), lie);
+fn execute(RandomRun { setup, ops }: RandomRun, lie: Option<Act>) {
+    let mut simulated = Simulated::on_lying_disk(setup.limits(), lie);
     for op in &ops {
-        house.apply(op);
+        simulated.apply(op);
     }
-    house.check();
-    house.reopen();
-    house.check();
-    house.close();
+    simulated.check();
+    simulated.reopen();
+    simulated.check();
+    simulated.close();
 }
 
-/// What a random_run fails with.
-fn failure(random_run: RandomRun) -> Option<String> {
-    let panic = catch_unwind(AssertUnwindSafe(|| carry_out(random_run, None))).err()?;
-    let words = panic.downcast_ref::<String>().map(String::as_str);
-    Some(words.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned())
+/// The panic message of a run, if it fails.
+fn failure(run: RandomRun) -> Option<String> {
+    let panic = catch_unwind(AssertUnwindSafe(|| execute(run, None))).err()?;
+    let message = panic.downcast_ref::<String>().map(String::as_str);
+    Some(message.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without message").to_owned())
 }
 
-/// Looks for a smaller random_run that fails, too.
-fn smaller(seed: u64, first: String) -> (RandomRun, String) {
+/// Shrinks a failing run.
+fn shrunk(seed: u64, first: String) -> (RandomRun, String) {
     let mut tree = of_seed(seed);
     let mut found = (tree.current(), first);
     let mut moved = tree.simplify();
@@ -97,10 +97,10 @@ fn smaller(seed: u64, first: String) -> (RandomRun, String) {
         if !moved {
             break;
         }
-        let random_run = tree.current();
-        moved = match failure(random_run.clone()) {
-            Some(words) => {
-                found = (random_run, words);
+        let run = tree.current();
+        moved = match failure(run.clone()) {
+            Some(message) => {
+                found = (run, message);
                 tree.simplify()
             }
             None => tree.complicate(),
@@ -114,7 +114,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn whatever_happens_what_was_answered_is_there_once() {
+fn acknowledged_entries_are_present_exactly_once_after_random_operations() {
     let (simulation, seed) = (setting("RUNS"), setting("SIMULATION_SEED"));
     let any = crate::model::secret_seed() >> 16;
     let from = seed.unwrap_or(any);
@@ -127,25 +127,25 @@ fn whatever_happens_what_was_answered_is_there_once() {
         while let Ok(seed) = next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
             (next < from + count && failed.lock().unwrap().is_empty()).then_some(next + 1)
         }) {
-            if let Some(words) = failure(of_seed(seed).current()) {
-                failed.lock().unwrap().push((seed, words));
+            if let Some(message) = failure(of_seed(seed).current()) {
+                failed.lock().unwrap().push((seed, message));
             }
         }
     };
     std::thread::scope(|scope| {
         (0..threads).for_each(|_| drop(scope.spawn(work)));
     });
-    if let Some((seed, words)) = failed.into_inner().unwrap().pop() {
-        let (random_run, words_of_it) = smaller(seed, words.clone());
+    if let Some((seed, message)) = failed.into_inner().unwrap().pop() {
+        let (run, shrunk_message) = shrunk(seed, message.clone());
         panic!(
-            "SIMULATION_SEED={seed}: {words}\nsmaller: {words_of_it}\n{:?}\n{:#?}",
-            random_run.setup,
-            Short(&random_run.ops)
+            "SIMULATION_SEED={seed}: {message}\nsmaller: {shrunk_message}\n{:?}\n{:#?}",
+            run.setup,
+            Short(&run.ops)
         );
     }
 }
 
-/// One operation a line.
+/// Prints one operation per line.
 struct Short<'a>(&'a [Op]);
 
 impl std::fmt::Debug for Short<'_> {
@@ -154,14 +154,14 @@ impl std::fmt::Debug for Short<'_> {
     }
 }
 
-/// The same simulation, on a disk whose syncs do nothing: if they did not fail, they would show nothing.
+/// Control: the same runs must fail on a disk whose syncs do nothing.
 #[test]
-fn a_disk_that_lies_is_noticed() {
+fn a_lying_disk_is_detected() {
     for lie in [Act::Sync, Act::SyncDir] {
         let noticed = (0..200).any(|seed| {
-            let random_run = of_seed(seed).current();
-            catch_unwind(AssertUnwindSafe(|| carry_out(random_run, Some(lie)))).is_err()
+            let run = of_seed(seed).current();
+            catch_unwind(AssertUnwindSafe(|| execute(run, Some(lie)))).is_err()
         });
-        assert!(noticed, "{lie:?} may do nothing and nobody notices");
+        assert!(noticed, "no run fails although {lie:?} does nothing");
     }
 }

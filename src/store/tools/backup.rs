@@ -33,7 +33,7 @@ use crate::store::log::LogFile;
 use crate::store::walk::{self, Bounds};
 use crate::store::{StoreError, format};
 
-/// BackupOptions of a backup.
+/// Options of a backup.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BackupOptions {
     /// Remove segments that retention has dropped from the store.

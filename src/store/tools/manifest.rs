@@ -77,7 +77,7 @@ pub struct LogCopy {
     pub hash: Hash,
     /// The source file at the time of the copy.
     pub version: FileVersion,
-    /// SegmentState of the segment at that time.
+    /// State of the segment when it was copied.
     pub state: SegmentState,
 }
 

@@ -1,24 +1,24 @@
-//! A disk that fills up, fails or dawdles, as it is told: for tests.
+//! Fault injection for tests: a disk that fills up, fails operations or delays them.
 //!
-//! It is not in a release build. In a debug build the daemon, too, can be given one: [`VARIABLE`] holds a plan, or the
-//! path of a file with one, which is read again whenever it has changed.
+//! Absent from release builds. A debug build of the daemon reads the fault plan from [`VARIABLE`]: a plan, or the path of a file
+//! with one, which is reread when it changes.
 //!
 //! # The plan
 //!
-//! Words with spaces or newlines between them:
+//! A plan is a list of words, separated by spaces or newlines:
 //!
 //! ```text
-//! sync_delay_ms=5            every sync of a file takes so much longer
-//! space=4096/1000000         bytes available and in all, as far as anybody asks
-//! room=65536                 bytes that may still be written; then writing fails with ENOSPC
+//! sync_delay_ms=5            delay of every sync of a file
+//! space=4096/1000000         available and total bytes that the file system reports
+//! room=65536                 bytes that can still be written before writes fail with ENOSPC
 //! write=ENOSPC@3             the third write from now fails with ENOSPC
 //! sync=EIO@1+                every sync of a file fails with EIO
 //! write=EIO@2/512            the second write fails after 512 bytes
-//! create=EIO@1+:log/jobs     every file that is made and has `log/jobs` in its path
+//! create=EIO@1+:log/jobs     every creation of a file with `log/jobs` in its path fails
 //! read=EIO@1+:spill          every read of a file with `spill` in its path fails
 //! ```
 //!
-//! The acts are those of [`Act`]: `create`, `read`, `write`, `sync`, `set_len`, `make_dir`, `sync_dir`, `rename`, `remove`.
+//! The names of the operations: `create`, `read`, `write`, `sync`, `set_len`, `make_dir`, `sync_dir`, `rename`, `remove`.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -31,34 +31,34 @@ use rustix::io::Errno;
 
 use super::{Fs, FsFile, Space};
 
-/// The environment variable that gives the daemon of a debug build a disk with faults.
+/// Environment variable with the fault plan of a daemon's debug build.
 pub const VARIABLE: &str = "SALTCELLAR_TEST_FS";
 
-/// What is done to a fs and can fail.
+/// A file system operation that can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// Making a file.
+    /// Creation of a file.
     Create,
-    /// Writing to one.
+    /// Write to a file.
     Write,
-    /// Syncing one.
+    /// Sync of a file.
     Sync,
-    /// Cutting one off.
+    /// Change of a file's length.
     SetLen,
-    /// Making a directory.
+    /// Creation of a directory.
     MakeDir,
-    /// Syncing one.
+    /// Sync of a directory.
     SyncDir,
-    /// Renaming.
+    /// Rename or exchange of names.
     Rename,
-    /// Removing.
+    /// Removal of a file or directory.
     Remove,
-    /// Reading from one.
+    /// Read from a file.
     Read,
 }
 
 impl Act {
-    /// All of them, with their words in a plan.
+    /// All operations with their names in a plan.
     pub const ALL: [(Act, &'static str); 9] = [
         (Act::Create, "create"),
         (Act::Write, "write"),
@@ -72,35 +72,35 @@ impl Act {
     ];
 }
 
-/// An act that fails.
+/// An injected fault.
 #[derive(Debug, Clone)]
 pub struct Fault {
-    /// What fails.
+    /// The operation that fails.
     pub act: Act,
-    /// How.
+    /// The error that it fails with.
     pub errno: Errno,
-    /// The first one to fail, counted from 1.
+    /// The first matching operation that fails, counted from 1.
     pub from: u64,
-    /// All from there on?
+    /// Later matching operations fail, too.
     pub lasting: bool,
-    /// Of a write, the bytes that are written all the same.
+    /// Bytes that a failing write writes nevertheless.
     pub part: usize,
-    /// Only what has this in its path.
+    /// Only paths that contain this text match.
     pub within: String,
 }
 
 impl Fault {
-    /// The next such act fails.
+    /// The next such operation fails.
     pub fn once(act: Act, errno: Errno) -> Self {
         Self { act, errno, from: 1, lasting: false, part: 0, within: String::new() }
     }
 
-    /// All such acts fail.
+    /// All such operations fail.
     pub fn lasting(act: Act, errno: Errno) -> Self {
         Self { lasting: true, ..Self::once(act, errno) }
     }
 
-    fn read(act: Act, words: &str) -> Option<Self> {
+    fn parse(act: Act, words: &str) -> Option<Self> {
         let (words, within) = words.split_once(':').unwrap_or((words, ""));
         let (words, part) = words.split_once('/').unwrap_or((words, "0"));
         let (errno, from) = words.split_once('@').unwrap_or((words, "1"));
@@ -116,7 +116,7 @@ impl Fault {
     }
 }
 
-/// What is to go wrong. Can be changed at any time.
+/// The faults to inject. Can be changed at any time.
 #[derive(Debug, Default)]
 pub struct Plan {
     now: Mutex<Now>,
@@ -125,64 +125,64 @@ pub struct Plan {
 
 #[derive(Debug, Default)]
 struct Now {
-    /// Each with the number of acts it has seen.
+    /// Each with the number of matching operations so far.
     faults: Vec<(Fault, u64)>,
     sync_delay: Duration,
     rename_delay: Duration,
-    /// Bytes of files that cannot be read, by a part of the path.
+    /// Unreadable byte ranges, each with a part of the file's path.
     bad_sectors: Vec<(String, std::ops::Range<u64>)>,
     space: Option<Space>,
     room: Option<u64>,
     file: Option<(PathBuf, Option<Version>)>,
 }
 
-/// Inode, seconds and nanoseconds: tells one version of a file from another.
+/// Inode, seconds and nanoseconds of the modification time.
 type Version = (u64, i64, i64);
 
-/// How an act fails.
+/// The failure of an operation.
 #[derive(Debug)]
 pub struct Failure {
-    /// Why.
+    /// The error.
     pub why: io::Error,
-    /// Of a write, the bytes that are written all the same.
+    /// Bytes that a failing write writes nevertheless.
     pub part: usize,
 }
 
 impl Plan {
-    /// Reads a plan; the word that makes no sense is the error.
-    pub fn read(words: &str) -> Result<Self, String> {
+    /// Parses a plan; the error is the invalid word.
+    pub fn parse(words: &str) -> Result<Self, String> {
         let plan = Self::default();
         plan.now().put(words)?;
         Ok(plan)
     }
 
-    /// A plan in a file, which is read whenever it has changed. None as long as there is no file.
+    /// A plan in a file, which is reread when it changes. Empty while the file does not exist.
     pub fn in_file(path: &Path) -> Self {
         let now = Now { file: Some((path.to_owned(), None)), ..Now::default() };
         Self { now: Mutex::new(now), ..Self::default() }
     }
 
-    /// Lets something fail, from now on.
+    /// Adds a fault.
     pub fn add(&self, fault: Fault) {
         self.now().faults.push((fault, 0));
     }
 
-    /// Lets every sync of a file take so much longer.
+    /// Delays every sync of a file.
     pub fn delay_syncs(&self, by: Duration) {
         self.now().sync_delay = by;
     }
 
-    /// Makes every rename take so much longer: others then see what is there between two of them.
+    /// Delays every rename, so that other threads can observe the state between two renames.
     pub fn delay_renames(&self, by: Duration) {
         self.now().rename_delay = by;
     }
 
-    /// Lets every read of these bytes fail with EIO, in files that have `within` in their path.
-    pub fn spoil(&self, within: &str, bytes: std::ops::Range<u64>) {
+    /// Makes reads of these bytes fail with EIO in files with `within` in their path.
+    pub fn add_bad_sector(&self, within: &str, bytes: std::ops::Range<u64>) {
         self.now().bad_sectors.push((within.to_owned(), bytes));
     }
 
-    /// Asked before every read of `len` bytes.
+    /// Called before every read of `len` bytes.
     pub fn check_read(&self, path: &Path, offset: u64, len: usize) -> io::Result<()> {
         self.check(Act::Read, path, 0).map_err(|failure| failure.why)?;
         let path = path.to_string_lossy();
@@ -193,17 +193,17 @@ impl Plan {
         Ok(())
     }
 
-    /// LogThrottle how much may still be written; `None` is no bound.
+    /// Limits the bytes that can still be written; `None` is unlimited.
     pub fn leave_room(&self, bytes: Option<u64>) {
         self.now().room = bytes;
     }
 
-    /// LogThrottle how much room there is to whoever asks.
-    pub fn tell_space(&self, space: Space) {
+    /// Sets the sizes that the file system reports.
+    pub fn report_space(&self, space: Space) {
         self.now().space = Some(space);
     }
 
-    /// Lets everything succeed again.
+    /// Removes all faults except the delay of syncs.
     pub fn heal(&self) {
         let mut now = self.now();
         now.faults.clear();
@@ -213,12 +213,12 @@ impl Plan {
         now.rename_delay = Duration::ZERO;
     }
 
-    /// How often something was done, or tried.
+    /// Number of such operations so far, failed ones included.
     pub fn count(&self, act: Act) -> u64 {
         self.done.get(act as usize).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// Asked before every act; `bytes` are those of a write.
+    /// Called before every operation; `bytes` is the length of a write.
     pub fn check(&self, act: Act, path: &Path, bytes: usize) -> Result<(), Failure> {
         if let Some(count) = self.done.get(act as usize) {
             count.fetch_add(1, Ordering::Relaxed);
@@ -230,7 +230,7 @@ impl Plan {
                 Act::Rename => now.rename_delay,
                 _ => Duration::ZERO,
             };
-            (now.judge(act, path, bytes), delay)
+            (now.failure_of(act, path, bytes), delay)
         };
         if !delay.is_zero() {
             std::thread::sleep(delay);
@@ -238,7 +238,7 @@ impl Plan {
         failure
     }
 
-    /// The space that was told.
+    /// The reported sizes, if the plan sets them.
     pub fn space(&self) -> Option<Space> {
         let now = self.now();
         let full = now.room.map(|room| Space { available: room, total: 1 << 30 });
@@ -247,7 +247,7 @@ impl Plan {
 
     fn now(&self) -> MutexGuard<'_, Now> {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        now.follow_file();
+        now.reread_file();
         now
     }
 }
@@ -255,12 +255,12 @@ impl Plan {
 impl Now {
     fn put(&mut self, words: &str) -> Result<(), String> {
         for word in words.split_whitespace() {
-            self.put_word(word).ok_or_else(|| word.to_owned())?;
+            self.parse_word(word).ok_or_else(|| word.to_owned())?;
         }
         Ok(())
     }
 
-    fn put_word(&mut self, word: &str) -> Option<()> {
+    fn parse_word(&mut self, word: &str) -> Option<()> {
         let (name, value) = word.split_once('=')?;
         match name {
             "sync_delay_ms" => self.sync_delay = Duration::from_millis(value.parse().ok()?),
@@ -271,13 +271,13 @@ impl Now {
             }
             name => {
                 let (act, _) = Act::ALL.into_iter().find(|(_, word)| *word == name)?;
-                self.faults.push((Fault::read(act, value)?, 0));
+                self.faults.push((Fault::parse(act, value)?, 0));
             }
         }
         Some(())
     }
 
-    fn follow_file(&mut self) {
+    fn reread_file(&mut self) {
         let Some((path, read)) = &mut self.file else { return };
         let version = std::fs::metadata(&*path).ok().map(|m| (m.ino(), m.mtime(), m.mtime_nsec()));
         if version == *read {
@@ -288,11 +288,11 @@ impl Now {
         let file = self.file.take();
         *self = Self { file, ..Self::default() };
         if let Err(word) = self.put(&words) {
-            tracing::error!(word, "no plan for a fs with faults");
+            tracing::error!(word, "invalid word in the fault plan");
         }
     }
 
-    fn judge(&mut self, act: Act, path: &Path, bytes: usize) -> Result<(), Failure> {
+    fn failure_of(&mut self, act: Act, path: &Path, bytes: usize) -> Result<(), Failure> {
         let path = path.to_string_lossy();
         let failed = |errno: Errno, part: usize| Failure { why: errno.into(), part: part.min(bytes) };
         let mut failure = None;
@@ -308,7 +308,7 @@ impl Now {
         if let Some(failure) = failure {
             return Err(failure);
         }
-        // A full disk takes neither bytes nor names.
+        // A full disk has no space for bytes or names.
         let wanted = match act {
             Act::Write => bytes as u64,
             Act::Create | Act::MakeDir => 1,
@@ -325,7 +325,7 @@ impl Now {
     }
 }
 
-/// A fs over another one, with faults.
+/// A file system with injected faults over another one.
 #[derive(Debug)]
 pub struct Faults {
     plan: Arc<Plan>,
@@ -333,14 +333,14 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Puts faults before a fs.
+    /// Adds the faults of a plan to a file system.
     pub fn over(fs: Arc<dyn Fs>, plan: Arc<Plan>) -> Self {
         Self { plan, fs }
     }
 
-    /// Opens what [`VARIABLE`] says: a plan, or a file with one.
-    pub fn told_by(words: &str) -> Result<Self, String> {
-        let plan = if words.starts_with('/') { Plan::in_file(Path::new(words)) } else { Plan::read(words)? };
+    /// Parses the value of [`VARIABLE`]: a plan, or the path of a file with one.
+    pub fn parse(words: &str) -> Result<Self, String> {
+        let plan = if words.starts_with('/') { Plan::in_file(Path::new(words)) } else { Plan::parse(words)? };
         Ok(Self::over(Arc::new(super::Disk), Arc::new(plan)))
     }
 
@@ -457,12 +457,12 @@ mod tests {
     use super::*;
 
     fn fs(words: &str) -> (tempfile::TempDir, Arc<Plan>, Faults) {
-        let plan = Arc::new(Plan::read(words).unwrap());
+        let plan = Arc::new(Plan::parse(words).unwrap());
         (tempfile::tempdir().unwrap(), plan.clone(), Faults::over(Arc::new(super::super::Disk), plan))
     }
 
     #[test]
-    fn the_act_that_was_told_fails_and_no_other() {
+    fn only_the_operation_of_the_plan_fails() {
         let (dir, plan, fs) = fs("write=EIO@2/3 sync=ENOSPC@1+:log");
         let file = fs.create(&dir.path().join("log")).unwrap();
         file.write_all_at(b"first", 0).unwrap();
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_fills_up_and_is_emptied() {
+    fn writes_fail_when_the_disk_is_full_until_it_is_emptied() {
         let (dir, plan, fs) = fs("room=8");
         let file = fs.create(&dir.path().join("log")).unwrap();
         assert_eq!(fs.space(dir.path()).unwrap().available, 7);
@@ -496,10 +496,10 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_in_a_file_is_followed() {
+    fn a_plan_in_a_file_is_reread_after_a_change() {
         let dir = tempfile::tempdir().unwrap();
         let (path, place) = (dir.path().join("plan"), dir.path().join("x"));
-        let fs = Faults::told_by(path.to_str().unwrap()).unwrap();
+        let fs = Faults::parse(path.to_str().unwrap()).unwrap();
         let put = |words: &str| super::super::Disk.write_whole(&path, words.as_bytes()).unwrap();
         fs.create(&place).unwrap();
         put("create=EROFS@1+ space=1/2");
@@ -510,9 +510,9 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_makes_no_sense_is_named() {
+    fn an_invalid_word_is_the_error() {
         for word in ["write", "write=EBUSY", "write=EIO@x", "append=EIO", "sync_delay_ms=slow", "space=7"] {
-            assert_eq!(Plan::read(&format!("room=7 {word}")).unwrap_err(), word);
+            assert_eq!(Plan::parse(&format!("room=7 {word}")).unwrap_err(), word);
         }
     }
 }

@@ -1,27 +1,24 @@
-//! A disk whose power can be cut: it knows what was synced, and what may be left of the rest.
+//! A simulated disk whose power can be cut.
 //!
-//! Everything is done to a real directory at once, as by a kernel that holds it in memory. Beside that the disk keeps,
-//! per file, the bytes as of its last good sync and what was written since; and per directory the names as of
-//! its last sync and what was made, renamed and removed since. [`PowerCut::cut`] makes a directory out of what is
-//! synced and of any part of the rest: single writes, single 512-byte sectors of them, single names, sizes.
+//! Every operation is applied to a real directory at once, which has the role of the page cache. The disk also records, for each
+//! file, its bytes as of the last successful sync and the writes since; for each directory, its names as of the last sync and the
+//! changes since. [`PowerCut::cut`] creates a directory with the synced state and a random part of the rest: single writes,
+//! single 512-byte sectors of them, single names, sizes.
 //!
-//! Each directory is synced by itself, as POSIX has it: of a name that moves from one directory to another, either half may be
-//! left. Within one directory a rename is done or not.
+//! Each directory is synced separately, as in POSIX: when a name moves between two directories, either half of the move may
+//! survive. A rename within one directory is atomic.
 //!
-//! A process that dies ([`PowerCut::let_power_go_after`], then [`PowerCut::restore`]) leaves everything in the kernel's memory: the
-//! next one reads what is not on disk, and a later cut takes it.
+//! When a process is killed ([`PowerCut::cut_after`], then [`PowerCut::restore`]), the page cache survives: the next process
+//! reads unsynced data, which a later power cut may lose.
 //!
-//! Space is counted as a file system does it ([`PowerCut::leave_blocks`]): blocks of files and directories, also those of files
-//! that are removed and still open.
+//! Space is counted in blocks of files and directories ([`PowerCut::leave_blocks`]), including removed files that are still open.
 //!
-//! After a sync that failed, what it should have made durable is gone for good, as with a kernel that drops the pages:
-//! a later sync that succeeds does not bring it back.
+//! Data of a failed sync is lost, as with a kernel that drops dirty pages: a later successful sync does not make it durable.
 //!
-//! sled's directories (`state`, `index`) are not written through a fs. At a cut they are left out, kept as
-//! they are, or kept with damage: nothing may rely on them.
+//! The directories of sled (`state`, `index`) bypass the [`Fs`]. A cut omits them, keeps them, or keeps them damaged.
 
-mod left;
 mod space;
+mod torn;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -30,14 +27,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(crate) use left::{Dice, Left};
-use left::{Write, apply, content_left, copy_sled};
 use space::{BLOCK, FileSpace};
+pub(crate) use torn::{Rng, Survives};
+use torn::{Write, apply, content_after_cut, copy_sled};
 
 use super::faults::{Act, Plan};
 use super::{Disk, Fs, FsFile, Space};
 
-/// A place in [`World::nodes`].
+/// An index into [`DiskState::nodes`].
 type Id = usize;
 
 #[derive(Debug)]
@@ -45,19 +42,19 @@ enum Node {
     Dir {
         now: BTreeMap<OsString, Id>,
         synced: BTreeMap<OsString, Id>,
-        /// Is it removed?
+        /// Removed.
         gone: bool,
     },
     File {
         synced: Vec<u8>,
         unsynced: Vec<Write>,
-        /// Was in memory when a sync failed, and is there no more.
+        /// Writes that a failed sync dropped from the page cache.
         lost: Vec<Write>,
         space: FileSpace,
     },
 }
 
-/// A change of names that is not synced.
+/// An unsynced change of names.
 #[derive(Debug, Clone)]
 enum Change {
     Put {
@@ -70,13 +67,13 @@ enum Change {
         name: OsString,
         node: Id,
     },
-    /// Two names of a directory change places.
+    /// Two names of a directory are exchanged.
     Exchange {
         dir: Id,
         one: (OsString, Id),
         other: (OsString, Id),
     },
-    /// Within a directory.
+    /// A rename within a directory.
     Move {
         dir: Id,
         from: OsString,
@@ -99,29 +96,28 @@ impl Change {
 type Names = BTreeMap<OsString, Id>;
 
 #[derive(Debug)]
-struct World {
+struct DiskState {
     root: PathBuf,
     nodes: Vec<Node>,
     changes: Vec<Change>,
-    /// Acts that still succeed; then the power is gone.
+    /// Operations that still succeed before the power is cut.
     acts_left: Option<u64>,
-    /// Blocks that there are; `None` is no bound.
+    /// Total blocks; `None` is unlimited.
     blocks_max: Option<u64>,
-    /// Such syncs say that all is well and do nothing.
+    /// Syncs of this kind report success and do nothing.
     lie: Option<Act>,
 }
 
-/// The disk.
 #[derive(Debug, Clone)]
 pub(in crate::store) struct PowerCut {
-    world: Arc<Mutex<World>>,
+    state: Arc<Mutex<DiskState>>,
     plan: Arc<Plan>,
 }
 
 impl PowerCut {
-    /// A disk with what a directory holds, all of it synced.
+    /// A disk with the content of a directory, fully synced.
     pub(in crate::store) fn new(root: &Path, plan: Arc<Plan>) -> Self {
-        let mut world = World {
+        let mut state = DiskState {
             root: root.to_owned(),
             nodes: Vec::new(),
             changes: Vec::new(),
@@ -129,75 +125,69 @@ impl PowerCut {
             blocks_max: None,
             lie: None,
         };
-        world.adopt(root);
-        Self { world: Arc::new(Mutex::new(world)), plan }
+        state.adopt(root);
+        Self { state: Arc::new(Mutex::new(state)), plan }
     }
 
-    /// A disk that tells every sync of a file, or of a directory, that all is well, and does nothing.
+    /// Makes every sync of a file, or of a directory, report success and do nothing.
     pub(in crate::store) fn lying(self, about: Option<Act>) -> Self {
-        self.world().lie = about;
+        self.state().lie = about;
         self
     }
 
-    /// The power goes after so many more acts. What comes later fails and leaves no trace.
-    pub(in crate::store) fn let_power_go_after(&self, acts: u64) {
-        self.world().acts_left = Some(acts);
+    /// Cuts the power after this number of operations. Later operations fail without effect.
+    pub(in crate::store) fn cut_after(&self, acts: u64) {
+        self.state().acts_left = Some(acts);
     }
 
-    /// The process died and the machine runs on: what was not synced is still in its memory.
-    pub(in crate::store) fn let_power_stay(&self) {
-        self.world().acts_left = None;
+    pub(in crate::store) fn is_cut(&self) -> bool {
+        self.state().acts_left == Some(0)
     }
 
-    /// Has the power gone?
-    pub(in crate::store) fn is_dark(&self) -> bool {
-        self.world().acts_left == Some(0)
-    }
-
-    /// The process that the power was taken from has ended, and the next one begins: the kernel lived on.
+    /// Restores the power for the next process; the page cache is intact.
     pub(in crate::store) fn restore(&self) {
-        self.world().acts_left = None;
+        self.state().acts_left = None;
     }
 
-    /// Takes a file as it is in the real directory, as if all of it were on disk.
+    /// Records the file in the real directory as fully synced.
     pub(in crate::store) fn adopt_file(&self, path: &Path) {
-        let mut world = self.world();
-        if let Some(id) = world.find(path)
-            && let Node::File { synced, unsynced, lost, .. } = &mut world.nodes[id]
+        let mut state = self.state();
+        if let Some(id) = state.find(path)
+            && let Node::File { synced, unsynced, lost, .. } = &mut state.nodes[id]
         {
             (*synced, *unsynced, *lost) = (fs::read(path).unwrap(), Vec::new(), Vec::new());
         }
     }
 
-    /// Makes `to` what the next start finds.
-    pub(in crate::store) fn cut(&self, to: &Path, left: Left, dice: &mut Dice) {
-        let mut world = self.world();
-        world.acts_left = Some(0);
-        let names = world.names_left(left, dice);
-        world.write_dir(0, to, &names, left, dice);
+    /// Creates in `to` the state that the next start finds.
+    pub(in crate::store) fn cut(&self, to: &Path, survives: Survives, rng: &mut Rng) {
+        let mut state = self.state();
+        state.acts_left = Some(0);
+        let names = state.names_after_cut(survives, rng);
+        state.write_dir(0, to, &names, survives, rng);
     }
 
-    fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, DiskState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asked before every act.
-    fn act(&self, act: Act, path: &Path) -> io::Result<MutexGuard<'_, World>> {
-        // The plan may sleep; nobody else should wait for that.
+    /// Called before every operation.
+    fn begin(&self, act: Act, path: &Path) -> io::Result<MutexGuard<'_, DiskState>> {
+        // The plan may sleep; do not hold the lock meanwhile.
         let planned = self.plan.check(act, path, 0);
-        let world = self.world().spend()?;
-        planned.map(|()| world).map_err(|failure| failure.why)
+        let state = self.state().count_operation()?;
+        planned.map(|()| state).map_err(|failure| failure.why)
     }
 }
 
-trait Spend: Sized {
-    fn spend(self) -> io::Result<Self>;
+trait CountOperation: Sized {
+    fn count_operation(self) -> io::Result<Self>;
 }
 
-impl Spend for MutexGuard<'_, World> {
-    fn spend(mut self) -> io::Result<Self> {
+impl CountOperation for MutexGuard<'_, DiskState> {
+    fn count_operation(mut self) -> io::Result<Self> {
         match &mut self.acts_left {
-            Some(0) => Err(io::Error::other("the power is gone")),
+            Some(0) => Err(io::Error::other("the power is cut")),
             Some(left) => {
                 *left -= 1;
                 Ok(self)
@@ -207,13 +197,12 @@ impl Spend for MutexGuard<'_, World> {
     }
 }
 
-/// Is this a directory of sled's?
 fn is_sled(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| name.starts_with("state") || name.starts_with("index"))
 }
 
-impl World {
-    /// Takes a real file or directory in as it is.
+impl DiskState {
+    /// Records an existing file or directory as synced.
     fn adopt(&mut self, path: &Path) -> Id {
         let id = self.nodes.len();
         if path.is_file() {
@@ -245,20 +234,20 @@ impl World {
         Some(id)
     }
 
-    /// The directory that a path is in, and its name there.
-    fn place(&self, path: &Path) -> Option<(Id, OsString)> {
+    /// The node of a path's directory, and the path's last component.
+    fn target(&self, path: &Path) -> Option<(Id, OsString)> {
         Some((self.find(path.parent()?)?, path.file_name()?.to_owned()))
     }
 
     fn now(&mut self, dir: Id) -> &mut Names {
         match &mut self.nodes[dir] {
             Node::Dir { now, .. } => now,
-            Node::File { .. } => panic!("a file is no directory"),
+            Node::File { .. } => panic!("not a directory"),
         }
     }
 
     fn put(&mut self, path: &Path, node: Node) -> Option<Id> {
-        let (dir, name) = self.place(path)?;
+        let (dir, name) = self.target(path)?;
         let id = self.nodes.len();
         self.nodes.push(node);
         self.now(dir).insert(name.clone(), id);
@@ -268,7 +257,7 @@ impl World {
 
     fn rename(&mut self, from: &Path, to: &Path) {
         let Some(node) = self.find(from) else { return };
-        let (Some(from), Some(to)) = (self.place(from), self.place(to)) else { return };
+        let (Some(from), Some(to)) = (self.target(from), self.target(to)) else { return };
         self.now(from.0).remove(&from.1);
         if let Some(replaced) = self.now(to.0).insert(to.1.clone(), node).filter(|id| *id != node) {
             self.unlink(replaced);
@@ -281,10 +270,10 @@ impl World {
         self.changes.push(Change::Remove { dir: from.0, name: from.1, node });
     }
 
-    /// Lets two names of one directory change places.
+    /// Exchanges two names of one directory.
     fn exchange(&mut self, one: &Path, other: &Path) -> Option<()> {
-        let ((dir, one), (same, other)) = (self.place(one)?, self.place(other)?);
-        assert_eq!(dir, same, "names of one directory");
+        let ((dir, one), (same, other)) = (self.target(one)?, self.target(other)?);
+        assert_eq!(dir, same, "the names are in one directory");
         let names = self.now(dir);
         let (first, second) = (*names.get(&one)?, *names.get(&other)?);
         names.insert(one.clone(), second);
@@ -294,8 +283,8 @@ impl World {
     }
 
     fn remove(&mut self, path: &Path) {
-        let (Some(node), Some((dir, name))) = (self.find(path), self.place(path)) else { return };
-        // A directory is emptied first, name by name; of that, too, any part may be left.
+        let (Some(node), Some((dir, name))) = (self.find(path), self.target(path)) else { return };
+        // A directory is emptied first, name by name; any part of that may survive.
         if let Node::Dir { now, .. } = &self.nodes[node] {
             for child in now.keys().cloned().collect::<Vec<_>>() {
                 self.remove(&path.join(child));
@@ -331,7 +320,7 @@ impl World {
     fn synced(&mut self, dir: Id) -> &mut Names {
         match &mut self.nodes[dir] {
             Node::Dir { synced, .. } => synced,
-            Node::File { .. } => panic!("a file is no directory"),
+            Node::File { .. } => panic!("not a directory"),
         }
     }
 
@@ -358,22 +347,23 @@ impl World {
         }
     }
 
-    /// The names that each directory has after a cut.
-    fn names_left(&self, left: Left, dice: &mut Dice) -> Vec<Names> {
+    /// The names in each directory after a cut.
+    fn names_after_cut(&self, survives: Survives, rng: &mut Rng) -> Vec<Names> {
         let mut names: Vec<Names> = Vec::new();
         for node in &self.nodes {
             names.push(match node {
-                Node::Dir { now, .. } if left == Left::All => now.clone(),
+                Node::Dir { now, .. } if survives == Survives::All => now.clone(),
                 Node::Dir { synced, .. } => synced.clone(),
                 Node::File { .. } => Names::new(),
             });
         }
-        if left != Left::Some {
+        if survives != Survives::Some {
             return names;
         }
-        // A journal keeps the order, so that a part of the changes from the front is left; nobody promises that.
-        let (upto, gaps) = (dice.below(self.changes.len() + 1), dice.coin());
-        for change in self.changes.iter().take(upto).filter(|_| !gaps || dice.coin()) {
+        // A journal would preserve the order, so that a prefix of the changes survives, but POSIX does not guarantee
+        // it.
+        let (upto, gaps) = (rng.below(self.changes.len() + 1), rng.coin());
+        for change in self.changes.iter().take(upto).filter(|_| !gaps || rng.coin()) {
             match change {
                 Change::Put { dir, name, node } => drop(names[*dir].insert(name.clone(), *node)),
                 Change::Remove { dir, name, node } => {
@@ -399,30 +389,33 @@ impl World {
         names
     }
 
-    fn write_dir(&self, id: Id, to: &Path, names: &[Names], left: Left, dice: &mut Dice) {
+    fn write_dir(&self, id: Id, to: &Path, names: &[Names], survives: Survives, rng: &mut Rng) {
         for (name, node) in &names[id] {
-            let place = to.join(name);
+            let target = to.join(name);
             match &self.nodes[*node] {
                 Node::Dir { .. } => {
-                    fs::create_dir(&place).unwrap();
-                    self.write_dir(*node, &place, names, left, dice);
+                    fs::create_dir(&target).unwrap();
+                    self.write_dir(*node, &target, names, survives, rng);
                 }
                 Node::File { synced, unsynced, lost, .. } => {
-                    fs::write(&place, content_left(synced, &[&lost[..], unsynced].concat(), left, dice))
-                        .unwrap();
+                    fs::write(
+                        &target,
+                        content_after_cut(synced, &[&lost[..], unsynced].concat(), survives, rng),
+                    )
+                    .unwrap();
                 }
             }
         }
-        // What is not ours stands in the real directory, wherever that is now.
+        // sled's directories exist only in the real directory.
         let Some(real) = self.path_of(id) else { return };
         for item in fs::read_dir(real).into_iter().flatten().map(|item| item.unwrap()) {
             if item.path().is_dir() && is_sled(&item.file_name()) && id != 0 {
-                copy_sled(&item.path(), &to.join(item.file_name()), left, dice);
+                copy_sled(&item.path(), &to.join(item.file_name()), survives, rng);
             }
         }
     }
 
-    /// Where a directory is, if it was not removed.
+    /// The current path of a directory, unless it was removed.
     fn path_of(&self, wanted: Id) -> Option<PathBuf> {
         let mut open = vec![(0, self.root.clone())];
         while let Some((id, path)) = open.pop() {
@@ -439,83 +432,83 @@ impl World {
 
 impl Fs for PowerCut {
     fn create(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
-        let mut world = self.act(Act::Create, path)?;
-        let known = world.find(path);
+        let mut state = self.begin(Act::Create, path)?;
+        let known = state.find(path);
         if known.is_none() {
-            world.has_room(path, 0)?;
+            state.has_room(path, 0)?;
         }
         let file = Disk.create(path)?;
         let id = known.or_else(|| {
             let (synced, space) = (Vec::new(), FileSpace::default());
-            world.put(path, Node::File { synced, unsynced: Vec::new(), lost: Vec::new(), space })
+            state.put(path, Node::File { synced, unsynced: Vec::new(), lost: Vec::new(), space })
         });
         if known.is_some() {
-            world.write(id, Write::Size(0));
-            world.space_of(id).into_iter().for_each(|space| space.blocks.clear());
+            state.write(id, Write::Size(0));
+            state.space_of(id).into_iter().for_each(|space| space.blocks.clear());
         }
-        drop(world);
+        drop(state);
         Ok(self.file(path, id, file))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
-        let id = self.world().find(path);
+        let id = self.state().find(path);
         Ok(self.file(path, id, Disk.open(path)?))
     }
 
     fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
-        let id = self.world().find(path);
+        let id = self.state().find(path);
         Ok(self.file(path, id, Disk.open_to_write(path)?))
     }
 
     fn make_dir(&self, path: &Path) -> io::Result<()> {
-        let mut world = self.act(Act::MakeDir, path)?;
-        world.has_room(path, 1)?;
+        let mut state = self.begin(Act::MakeDir, path)?;
+        state.has_room(path, 1)?;
         Disk.make_dir(path)?;
-        world.put(path, Node::Dir { now: Names::new(), synced: Names::new(), gone: false });
+        state.put(path, Node::Dir { now: Names::new(), synced: Names::new(), gone: false });
         Ok(())
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        let mut world = self.act(Act::SyncDir, path)?;
-        if let Some(id) = world.find(path) {
-            world.sync_dir(id);
+        let mut state = self.begin(Act::SyncDir, path)?;
+        if let Some(id) = state.find(path) {
+            state.sync_dir(id);
         }
         Ok(())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut world = self.act(Act::Rename, to)?;
-        world.has_room(to, 0)?;
+        let mut state = self.begin(Act::Rename, to)?;
+        state.has_room(to, 0)?;
         Disk.rename(from, to)?;
-        world.rename(from, to);
+        state.rename(from, to);
         Ok(())
     }
 
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
-        let mut world = self.act(Act::Rename, other)?;
+        let mut state = self.begin(Act::Rename, other)?;
         Disk.exchange(one, other)?;
-        world.exchange(one, other);
+        state.exchange(one, other);
         Ok(())
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        let mut world = self.act(Act::Remove, path)?;
+        let mut state = self.begin(Act::Remove, path)?;
         Disk.remove_file(path)?;
-        world.remove(path);
+        state.remove(path);
         Ok(())
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        let mut world = self.act(Act::Remove, path)?;
+        let mut state = self.begin(Act::Remove, path)?;
         Disk.remove_dir_all(path)?;
-        world.remove(path);
+        state.remove(path);
         Ok(())
     }
 
     fn space(&self, path: &Path) -> io::Result<Space> {
-        let world = self.world();
-        match world.blocks_max {
-            Some(most) => Ok(Space { available: world.blocks_free() * BLOCK, total: most * BLOCK }),
+        let state = self.state();
+        match state.blocks_max {
+            Some(most) => Ok(Space { available: state.blocks_free() * BLOCK, total: most * BLOCK }),
             None => self.plan.space().map_or_else(|| Disk.space(path), Ok),
         }
     }
@@ -523,7 +516,7 @@ impl Fs for PowerCut {
 
 impl PowerCut {
     fn file(&self, path: &Path, id: Option<Id>, real: Box<dyn FsFile>) -> Box<dyn FsFile> {
-        self.world().space_of(id).into_iter().for_each(|space| space.open += 1);
+        self.state().space_of(id).into_iter().for_each(|space| space.open += 1);
         Box::new(CuttableFile { disk: self.clone(), path: path.to_owned(), id, real })
     }
 }
@@ -538,16 +531,16 @@ struct CuttableFile {
 
 impl Drop for CuttableFile {
     fn drop(&mut self) {
-        self.disk.world().space_of(self.id).into_iter().for_each(|space| space.open -= 1);
+        self.disk.state().space_of(self.id).into_iter().for_each(|space| space.open -= 1);
     }
 }
 
 impl CuttableFile {
     fn sync(&self) -> io::Result<()> {
         let planned = self.disk.plan.check(Act::Sync, &self.path, 0);
-        let mut world = self.disk.world().spend()?;
-        // The real file is in the kernel's memory, which is all that is needed of it.
-        world.sync_file(self.id, planned.is_ok());
+        let mut state = self.disk.state().count_operation()?;
+        // The real file is the page cache and needs no sync.
+        state.sync_file(self.id, planned.is_ok());
         planned.map_err(|failure| failure.why)
     }
 }
@@ -555,15 +548,15 @@ impl CuttableFile {
 impl FsFile for CuttableFile {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let planned = self.disk.plan.check(Act::Write, &self.path, bytes.len());
-        let mut world = self.disk.world().spend()?;
+        let mut state = self.disk.state().count_operation()?;
         let part = planned.as_ref().map_or_else(|failure| &bytes[..failure.part], |()| bytes);
-        let fits = world.allocate(self.id, offset, part.len());
+        let fits = state.allocate(self.id, offset, part.len());
         let is_full = fits < part.len();
         let part = &part[..fits];
         self.real.write_all_at(part, offset)?;
         if !part.is_empty() {
             let offset = usize::try_from(offset).unwrap();
-            world.write(self.id, Write::Bytes { offset, bytes: part.to_vec() });
+            state.write(self.id, Write::Bytes { offset, bytes: part.to_vec() });
         }
         if is_full {
             return Err(rustix::io::Errno::NOSPC.into());
@@ -585,11 +578,11 @@ impl FsFile for CuttableFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut world = self.disk.act(Act::SetLen, &self.path)?;
+        let mut state = self.disk.begin(Act::SetLen, &self.path)?;
         self.real.set_len(len)?;
-        world.write(self.id, Write::Size(usize::try_from(len).unwrap()));
+        state.write(self.id, Write::Size(usize::try_from(len).unwrap()));
         let blocks = len.div_ceil(BLOCK);
-        world.space_of(self.id).into_iter().for_each(|space| space.blocks.retain(|block| *block < blocks));
+        state.space_of(self.id).into_iter().for_each(|space| space.blocks.retain(|block| *block < blocks));
         Ok(())
     }
 
@@ -624,15 +617,15 @@ mod tests {
             self.dir.path().join("now").join(name)
         }
 
-        /// What a cut may leave of a file, over many throws of the dice. The disk goes on: as if copied.
-        fn found(&mut self, name: &str, left: Left) -> std::collections::BTreeSet<Option<Vec<u8>>> {
+        /// The possible contents of a file after a cut, over many seeds. The disk is not changed.
+        fn found(&mut self, name: &str, survives: Survives) -> std::collections::BTreeSet<Option<Vec<u8>>> {
             let mut found = std::collections::BTreeSet::new();
             for seed in 0..200 {
                 self.cuts += 1;
                 let to = self.dir.path().join(self.cuts.to_string());
                 fs::create_dir(&to).unwrap();
-                self.disk.cut(&to, left, &mut Dice::new(seed));
-                self.disk.world().acts_left = None;
+                self.disk.cut(&to, survives, &mut Rng::new(seed));
+                self.disk.state().acts_left = None;
                 found.insert(fs::read(to.join(name)).ok());
             }
             found
@@ -640,60 +633,61 @@ mod tests {
     }
 
     #[test]
-    fn what_is_synced_stays_and_of_the_rest_any_part_may() {
+    fn synced_data_survives_and_any_part_of_the_rest_may() {
         let mut bench = Bench::new();
         let file = bench.disk.create(&bench.path("log")).unwrap();
         file.write_all_at(&[1; 700], 0).unwrap();
         file.sync_data().unwrap();
-        assert_eq!(bench.found("log", Left::Nothing), [None].into(), "the name is not synced");
+        assert_eq!(bench.found("log", Survives::Nothing), [None].into(), "the name is not synced");
         bench.disk.sync_dir(&bench.path("")).unwrap();
-        assert_eq!(bench.found("log", Left::Some), [Some(vec![1; 700])].into());
+        assert_eq!(bench.found("log", Survives::Some), [Some(vec![1; 700])].into());
         file.write_all_at(&[2; 600], 700).unwrap();
-        let found = bench.found("log", Left::Some);
+        let found = bench.found("log", Survives::Some);
         let whole = [vec![1; 700], vec![2; 600]].concat();
         assert!(found.contains(&Some(vec![1; 700])) && found.contains(&Some(whole.clone())));
         assert!(found.iter().all(|one| one.as_ref().unwrap()[..700] == [1; 700]));
-        // Torn at 1,024: the first half, or the second behind a hole, or zeros.
+        // Torn at 1,024: the first half, the second half behind a hole, or zeros.
         for part in [&whole[..1024], &[&[1; 700][..], &[0; 324], &[2; 276]].concat()] {
             assert!(found.contains(&Some(part.to_vec())), "{} bytes", part.len());
         }
-        assert!(found.contains(&Some([&[1; 700][..], &[0; 600]].concat())), "room was made");
-        assert_eq!(bench.found("log", Left::All), [Some(whole.clone())].into());
+        assert!(found.contains(&Some([&[1; 700][..], &[0; 600]].concat())), "space was allocated");
+        assert_eq!(bench.found("log", Survives::All), [Some(whole.clone())].into());
         file.sync_data().unwrap();
-        assert_eq!(bench.found("log", Left::Nothing), [Some(whole)].into());
+        assert_eq!(bench.found("log", Survives::Nothing), [Some(whole)].into());
     }
 
     #[test]
-    fn a_rename_is_done_or_not_until_the_directory_is_synced() {
+    fn an_unsynced_rename_survives_or_not() {
         let mut bench = Bench::new();
         bench.disk.write_whole(&bench.path("FORMAT"), b"old").unwrap();
-        assert_eq!(bench.found("FORMAT", Left::Some), [Some(b"old".to_vec())].into());
-        let (temporary, place) = (bench.path("FORMAT.tmp"), bench.path("FORMAT"));
+        assert_eq!(bench.found("FORMAT", Survives::Some), [Some(b"old".to_vec())].into());
+        let (temporary, target) = (bench.path("FORMAT.tmp"), bench.path("FORMAT"));
         let file = bench.disk.create(&temporary).unwrap();
         file.write_all_at(b"new", 0).unwrap();
         file.sync_all().unwrap();
-        bench.disk.rename(&temporary, &place).unwrap();
+        bench.disk.rename(&temporary, &target).unwrap();
         let both = [Some(b"old".to_vec()), Some(b"new".to_vec())];
-        assert_eq!(bench.found("FORMAT", Left::Some), both.into());
+        assert_eq!(bench.found("FORMAT", Survives::Some), both.into());
         bench.disk.sync_dir(&bench.path("")).unwrap();
-        assert_eq!(bench.found("FORMAT", Left::Some), [Some(b"new".to_vec())].into());
+        assert_eq!(bench.found("FORMAT", Survives::Some), [Some(b"new".to_vec())].into());
     }
 
     #[test]
-    fn names_that_change_places_do_so_at_once() {
+    fn an_exchange_of_names_is_atomic() {
         let mut bench = Bench::new();
         bench.disk.write_whole(&bench.path("one"), b"1").unwrap();
         bench.disk.write_whole(&bench.path("other"), b"2").unwrap();
         bench.disk.exchange(&bench.path("one"), &bench.path("other")).unwrap();
-        assert_eq!(bench.found("one", Left::Some), [Some(b"1".to_vec()), Some(b"2".to_vec())].into());
+        assert_eq!(bench.found("one", Survives::Some), [Some(b"1".to_vec()), Some(b"2".to_vec())].into());
         bench.disk.sync_dir(&bench.path("")).unwrap();
-        assert_eq!(bench.found("one", Left::Some), [Some(b"2".to_vec())].into());
-        assert_eq!(bench.found("other", Left::Some), [Some(b"1".to_vec())].into());
+        assert_eq!(bench.found("one", Survives::Some), [Some(b"2".to_vec())].into());
+        assert_eq!(bench.found("other", Survives::Some), [Some(b"1".to_vec())].into());
     }
 
     #[test]
-    fn each_directory_is_synced_by_itself() {
-        for (synced, left, place) in [("from", None, None), ("to", Some(b"x".to_vec()), Some(b"x".to_vec()))]
+    fn each_directory_is_synced_separately() {
+        for (synced, survives, target) in
+            [("from", None, None), ("to", Some(b"x".to_vec()), Some(b"x".to_vec()))]
         {
             let mut bench = Bench::new();
             for dir in ["from", "to"] {
@@ -703,28 +697,28 @@ mod tests {
             bench.disk.sync_dir(&bench.path("")).unwrap();
             bench.disk.rename(&bench.path("from/a"), &bench.path("to/a")).unwrap();
             bench.disk.sync_dir(&bench.path(synced)).unwrap();
-            assert_eq!(bench.found("from/a", Left::Nothing), [left].into(), "{synced} is synced");
-            assert_eq!(bench.found("to/a", Left::Nothing), [place].into(), "{synced} is synced");
+            assert_eq!(bench.found("from/a", Survives::Nothing), [survives].into(), "{synced} is synced");
+            assert_eq!(bench.found("to/a", Survives::Nothing), [target].into(), "{synced} is synced");
         }
     }
 
     #[test]
-    fn a_process_that_dies_leaves_what_is_not_synced_to_the_next() {
+    fn unsynced_data_survives_the_death_of_the_process() {
         let mut bench = Bench::new();
         bench.disk.write_whole(&bench.path("log"), b"old").unwrap();
         let file = bench.disk.open_to_write(&bench.path("log")).unwrap();
         file.write_all_at(b"new", 0).unwrap();
-        bench.disk.let_power_go_after(0);
+        bench.disk.cut_after(0);
         file.sync_data().unwrap_err();
         bench.disk.restore();
         assert_eq!(fs::read(bench.path("log")).unwrap(), b"new");
-        assert_eq!(bench.found("log", Left::Nothing), [Some(b"old".to_vec())].into());
+        assert_eq!(bench.found("log", Survives::Nothing), [Some(b"old".to_vec())].into());
         bench.disk.open_to_write(&bench.path("log")).unwrap().sync_data().unwrap();
-        assert_eq!(bench.found("log", Left::Nothing), [Some(b"new".to_vec())].into());
+        assert_eq!(bench.found("log", Survives::Nothing), [Some(b"new".to_vec())].into());
     }
 
     #[test]
-    fn space_is_that_of_blocks_and_a_removed_file_keeps_its_own_while_it_is_open() {
+    fn space_is_counted_in_blocks_and_an_open_removed_file_keeps_its_blocks() {
         let bench = Bench::new();
         let disk = &bench.disk;
         let file = disk.create(&bench.path("log")).unwrap();
@@ -744,11 +738,11 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_sector_cannot_be_read_until_it_is_mended() {
+    fn reads_of_a_bad_sector_fail_until_it_is_repaired() {
         let bench = Bench::new();
         let file = bench.disk.create(&bench.path("log")).unwrap();
         file.write_all_at(&[1; 2000], 0).unwrap();
-        bench.plan.spoil("log", 512..1024);
+        bench.plan.add_bad_sector("log", 512..1024);
         let mut bytes = [0; 100];
         file.read_exact_at(&mut bytes, 0).unwrap();
         let why = file.read_exact_at(&mut bytes, 450).unwrap_err();
@@ -758,7 +752,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_sync_lost_stays_lost() {
+    fn data_of_a_failed_sync_stays_lost() {
         let mut bench = Bench::new();
         bench.disk.write_whole(&bench.path("log"), b"header").unwrap();
         let file = bench.disk.open_to_write(&bench.path("log")).unwrap();
@@ -769,29 +763,29 @@ mod tests {
         file.write_all_at(b"two", 9).unwrap();
         file.sync_data().unwrap();
         assert_eq!(fs::read(bench.path("log")).unwrap(), b"headeronetwo");
-        assert_eq!(bench.found("log", Left::Nothing), [Some(b"header\0\0\0two".to_vec())].into());
+        assert_eq!(bench.found("log", Survives::Nothing), [Some(b"header\0\0\0two".to_vec())].into());
     }
 
     #[test]
-    fn a_directory_goes_away_whole_in_part_or_not_at_all() {
+    fn an_unsynced_removal_of_a_directory_survives_in_any_part() {
         let mut bench = Bench::new();
         bench.disk.make_dir(&bench.path("dir")).unwrap();
         bench.disk.write_whole(&bench.path("dir/a"), b"a").unwrap();
-        assert_eq!(bench.found("dir/a", Left::Nothing), [None].into(), "dir itself is not synced");
+        assert_eq!(bench.found("dir/a", Survives::Nothing), [None].into(), "dir itself is not synced");
         bench.disk.sync_dir(&bench.path("")).unwrap();
-        assert_eq!(bench.found("dir/a", Left::Nothing), [Some(b"a".to_vec())].into());
+        assert_eq!(bench.found("dir/a", Survives::Nothing), [Some(b"a".to_vec())].into());
         bench.disk.remove_dir_all(&bench.path("dir")).unwrap();
-        assert_eq!(bench.found("dir/a", Left::Some).len(), 2);
+        assert_eq!(bench.found("dir/a", Survives::Some).len(), 2);
         bench.disk.sync_dir(&bench.path("")).unwrap();
-        assert_eq!(bench.found("dir/a", Left::Some), [None].into());
+        assert_eq!(bench.found("dir/a", Survives::Some), [None].into());
     }
 
     #[test]
-    fn without_power_nothing_is_done() {
+    fn without_power_every_operation_fails() {
         let bench = Bench::new();
-        bench.disk.let_power_go_after(1);
+        bench.disk.cut_after(1);
         let file = bench.disk.create(&bench.path("log")).unwrap();
-        assert!(bench.disk.is_dark());
+        assert!(bench.disk.is_cut());
         file.write_all_at(b"x", 0).unwrap_err();
         file.sync_data().unwrap_err();
         bench.disk.make_dir(&bench.path("dir")).unwrap_err();
@@ -799,12 +793,12 @@ mod tests {
     }
 
     #[test]
-    fn a_lying_disk_loses_what_it_said_was_synced() {
-        for (about, left) in [(Act::Sync, Some(Vec::new())), (Act::SyncDir, None)] {
+    fn a_lying_disk_loses_data_that_it_reported_as_synced() {
+        for (about, survives) in [(Act::Sync, Some(Vec::new())), (Act::SyncDir, None)] {
             let mut bench = Bench::new();
             bench.disk = bench.disk.lying(Some(about));
             bench.disk.write_whole(&bench.path("log"), b"words").unwrap();
-            assert_eq!(bench.found("log", Left::Nothing), [left].into(), "{about:?}");
+            assert_eq!(bench.found("log", Survives::Nothing), [survives].into(), "{about:?}");
         }
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
 
 fn faulty(words: &str) -> (Arc<Plan>, Arc<dyn Fs>) {
-    let plan = Arc::new(Plan::read(words).unwrap());
+    let plan = Arc::new(Plan::parse(words).unwrap());
     (plan.clone(), Arc::new(Faults::over(Arc::new(Disk), plan)))
 }
 

@@ -1,19 +1,19 @@
-//! Space on the simulated disk, counted in blocks as a file system does.
+//! Space of the simulated disk, counted in blocks.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use super::{Id, Node, PowerCut, World};
+use super::{DiskState, Id, Node, PowerCut};
 
-/// What a file takes of the disk.
+/// The blocks of a file.
 #[derive(Debug, Default)]
 pub(super) struct FileSpace {
-    /// The numbers of its blocks that are allocated.
+    /// Numbers of the allocated blocks.
     pub(super) blocks: BTreeSet<u64>,
-    /// How many have it open.
+    /// Number of open handles.
     pub(super) open: usize,
-    /// Is it removed? Its blocks are free once nobody has it open.
+    /// Removed; its blocks are freed when the last handle is closed.
     pub(super) gone: bool,
 }
 
@@ -23,24 +23,23 @@ impl FileSpace {
     }
 }
 
-/// Bytes of a block of the disk, and names of a directory that fit into one.
+/// Bytes in a block, and directory entries that fit into one.
 pub(super) const BLOCK: u64 = 4096;
 const NAMES_OF_A_BLOCK: usize = 16;
 
 impl PowerCut {
-    /// Leaves so many blocks free; `None` is no bound.
+    /// Limits the free blocks; `None` is unlimited.
     pub(in crate::store) fn leave_blocks(&self, free: Option<u64>) {
-        let mut world = self.world();
-        world.blocks_max = free.map(|free| world.blocks_used() + free);
+        let mut state = self.state();
+        state.blocks_max = free.map(|free| state.blocks_used() + free);
     }
 
-    /// Blocks that are in use.
     pub(in crate::store) fn blocks_used(&self) -> u64 {
-        self.world().blocks_used()
+        self.state().blocks_used()
     }
 }
 
-impl World {
+impl DiskState {
     /// A file or directory has lost its name.
     pub(super) fn unlink(&mut self, id: Id) {
         match &mut self.nodes[id] {
@@ -49,7 +48,7 @@ impl World {
         }
     }
 
-    /// Blocks in use, names included.
+    /// Blocks in use, those of directories included.
     pub(super) fn blocks_used(&self) -> u64 {
         let used = |node: &Node| match node {
             Node::Dir { gone: true, .. } => 0,
@@ -60,12 +59,11 @@ impl World {
         self.nodes.iter().map(used).sum()
     }
 
-    /// Blocks that are free.
     pub(super) fn blocks_free(&self) -> u64 {
         self.blocks_max.map_or(u64::MAX, |most| most.saturating_sub(self.blocks_used()))
     }
 
-    /// Is there room for one more name in the directory of a path, and for so many blocks?
+    /// Fails with ENOSPC unless there is space for another name in the path's directory, and for `blocks` blocks.
     pub(super) fn has_room(&self, path: &Path, blocks: u64) -> io::Result<()> {
         let names = match path.parent().and_then(|dir| self.find(dir)).map(|dir| &self.nodes[dir]) {
             Some(Node::Dir { now, .. }) if !now.contains_key(path.file_name().unwrap_or_default()) => {
@@ -77,7 +75,7 @@ impl World {
         if wanted > self.blocks_free() { Err(rustix::io::Errno::NOSPC.into()) } else { Ok(()) }
     }
 
-    /// Allocates blocks for a write; how many bytes of it fit.
+    /// Allocates the blocks of a write; returns the number of bytes that fit.
     pub(super) fn allocate(&mut self, id: Option<Id>, offset: u64, len: usize) -> usize {
         let mut free = self.blocks_free();
         let Some(Node::File { space, .. }) = id.map(|id| &mut self.nodes[id]) else { return len };

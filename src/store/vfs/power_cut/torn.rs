@@ -1,22 +1,21 @@
-//! What may be left of a file, and of sled's directories, when the power goes.
+//! The data that survives a power cut: contents of files and of sled's directories.
 
 use std::fs;
 use std::path::Path;
 
-/// What a disk writes whole or not at all.
+/// Bytes that a disk writes atomically.
 const SECTOR: usize = 512;
 
-/// SeqNos that follow from a seed.
+/// A random number generator with a seed (splitmix64).
 #[derive(Debug, Clone)]
-pub(crate) struct Dice(u64);
+pub(crate) struct Rng(u64);
 
-impl Dice {
-    /// The numbers of a seed.
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// One of `n` numbers from 0 on (splitmix64).
+    /// A number from 0 to `n` - 1.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -30,25 +29,24 @@ impl Dice {
     }
 }
 
-/// How much is left of what was not synced.
+/// The unsynced changes that survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Left {
-    /// All of it: the process died, the power stayed.
+pub(crate) enum Survives {
+    /// All of them, as after the death of a process.
     All,
-    /// What the dice say.
+    /// A random part of them.
     Some,
-    /// Nothing.
     Nothing,
 }
 
-/// What was done to a file.
+/// An unsynced change of a file.
 #[derive(Debug, Clone)]
 pub(super) enum Write {
     Bytes { offset: usize, bytes: Vec<u8> },
     Size(usize),
 }
 
-/// Does a write, but only those sectors of it that are `kept`.
+/// Applies a write, restricted to the sectors for which `kept` returns true.
 pub(super) fn apply(content: &mut Vec<u8>, write: &Write, mut kept: impl FnMut(usize) -> bool) {
     match write {
         Write::Size(len) => {
@@ -73,37 +71,42 @@ pub(super) fn apply(content: &mut Vec<u8>, write: &Write, mut kept: impl FnMut(u
     }
 }
 
-/// What a file holds after a cut.
-pub(super) fn content_left(synced: &[u8], unsynced: &[Write], left: Left, dice: &mut Dice) -> Vec<u8> {
+/// The content of a file after a cut.
+pub(super) fn content_after_cut(
+    synced: &[u8],
+    unsynced: &[Write],
+    survives: Survives,
+    rng: &mut Rng,
+) -> Vec<u8> {
     let mut content = synced.to_vec();
-    let upto = match left {
-        Left::All => unsynced.len(),
-        Left::Nothing => 0,
-        // Mostly the last write is the one that is cut in two.
-        Left::Some if dice.coin() => unsynced.len(),
-        Left::Some => dice.below(unsynced.len() + 1),
+    let upto = match survives {
+        Survives::All => unsynced.len(),
+        Survives::Nothing => 0,
+        // In most cases the last write is torn.
+        Survives::Some if rng.coin() => unsynced.len(),
+        Survives::Some => rng.below(unsynced.len() + 1),
     };
-    let (gaps, last) = (dice.coin(), upto.saturating_sub(1));
+    let (gaps, last) = (rng.coin(), upto.saturating_sub(1));
     for (number, write) in unsynced.iter().take(upto).enumerate() {
-        if left == Left::All || (number < last && !gaps) {
+        if survives == Survives::All || (number < last && !gaps) {
             apply(&mut content, write, |_| true);
             continue;
         }
-        // All of it, the sectors up to a place, all but one, or any of them.
+        // Keep all sectors, those up to a random one, all but one, or a random set.
         let sectors = match write {
             Write::Bytes { offset, bytes } => offset / SECTOR..(offset + bytes.len()).div_ceil(SECTOR),
             Write::Size(_) => 0..1,
         };
-        let (torn_at, how) = (sectors.start + dice.below(sectors.len() + 1), dice.below(4));
+        let (torn_at, how) = (sectors.start + rng.below(sectors.len() + 1), rng.below(4));
         apply(&mut content, write, |sector| match how {
             0 => true,
             1 => sector < torn_at,
             2 => sector != torn_at,
-            _ => dice.coin(),
+            _ => rng.coin(),
         });
-        // Room may have been made for all of it; what was not written reads as zeros.
+        // Space may have been allocated for all of it; unwritten parts then read as zeros.
         if let Write::Bytes { offset, bytes } = write
-            && dice.below(4) == 0
+            && rng.below(4) == 0
         {
             let len = content.len().max(offset + bytes.len());
             content.resize(len, 0);
@@ -112,31 +115,31 @@ pub(super) fn content_left(synced: &[u8], unsynced: &[Write], left: Left, dice: 
     content
 }
 
-/// Copies a directory that nothing relies on, or does not, or damages the copy.
-pub(super) fn copy_sled(from: &Path, to: &Path, left: Left, dice: &mut Dice) {
-    let how = if left == Left::All { 9 } else { dice.below(10) };
+/// Copies a directory of sled, omits it, or damages the copy.
+pub(super) fn copy_sled(from: &Path, to: &Path, survives: Survives, rng: &mut Rng) {
+    let how = if survives == Survives::All { 9 } else { rng.below(10) };
     if how == 0 {
         return;
     }
     fs::create_dir(to).unwrap();
     for item in fs::read_dir(from).unwrap() {
         let item = item.unwrap();
-        let place = to.join(item.file_name());
+        let target = to.join(item.file_name());
         if item.path().is_dir() {
-            copy_sled(&item.path(), &place, Left::All, dice);
+            copy_sled(&item.path(), &target, Survives::All, rng);
             continue;
         }
         // sled may remove a snapshot at any time.
         let Ok(mut bytes) = fs::read(item.path()) else { continue };
         match how {
-            1 => bytes.truncate(dice.below(bytes.len() + 1)),
+            1 => bytes.truncate(rng.below(bytes.len() + 1)),
             2 if !bytes.is_empty() => {
-                let at = dice.below(bytes.len());
+                let at = rng.below(bytes.len());
                 let end = bytes.len().min(at + SECTOR);
                 bytes[at..end].fill(0);
             }
             _ => {}
         }
-        fs::write(place, bytes).unwrap();
+        fs::write(target, bytes).unwrap();
     }
 }
