@@ -75,6 +75,7 @@ const DIALECT_ALLOWED: &[(&str, &str, &str)] = &[
     ("nobody", "`nobody`", "a value of `acts` in the answer of `reactor_list`"),
     ("nobody", "\"nobody\"", "the user, or that value"),
     ("is none", "is None", "Python"),
+    ("is none", "is_none", "`Option::is_none`"),
 ];
 
 /// Lines with dialect that are left in each entry of `src/`. A number may only shrink.
@@ -94,7 +95,6 @@ const DIALECT_LINES_MAX: &[(&str, usize)] = &[
     ("reactor", 397),
     ("shutdown.rs", 4),
     ("sls", 67),
-    ("store", 417),
     ("testing.rs", 1),
     ("unix_listener.rs", 22),
     ("wire", 24),

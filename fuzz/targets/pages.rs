@@ -9,12 +9,12 @@ use xxhash_rust::xxh3::xxh3_128;
 
 pub(crate) fn pages(bytes: &[u8]) {
     let mut decoder = Decoder::new(bytes);
-    while let Some(Some((record, places))) = decoder.next(|_| true) {
-        let _ = (record.row(), places.len());
+    while let Some(Some((record, entries))) = decoder.next(|_| true) {
+        let _ = (record.row(), entries.len());
     }
     let mut blocks = Blocks::default();
     if blocks.read(bytes).is_some() {
-        let _ = (0..blocks.entries().min(1000)).filter_map(|n| blocks.place(n)).count();
+        let _ = (0..blocks.entries().min(1000)).filter_map(|n| blocks.position(n)).count();
         let mut page = Vec::new();
         for n in 0..blocks.metas().len() {
             blocks.write(n, n.checked_sub(1), &mut page);

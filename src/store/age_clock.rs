@@ -92,7 +92,7 @@ impl AgeClock {
     }
 
     /// Compares the clocks, saves the time if due, and returns the age clock.
-    pub(super) fn look(&self, metrics: &Metrics) -> Micros {
+    pub(super) fn update(&self, metrics: &Metrics) -> Micros {
         let mut state = self.state();
         let before = state.step.is_some();
         let now = self.compare(&mut state, metrics);
@@ -108,7 +108,7 @@ impl AgeClock {
     fn compare(&self, state: &mut State, metrics: &Metrics) -> Micros {
         let (wall, monotonic) = (self.clock.now(), self.clock.monotonic());
         let before = state.step.map(|(step, _)| step);
-        let now = state.look(wall, monotonic);
+        let now = state.update(wall, monotonic);
         let after = state.step.map(|(step, _)| step);
         match (before, after) {
             (None, Some(Step { ahead, left })) => {
@@ -137,7 +137,7 @@ impl AgeClock {
         if state.step.is_some() {
             tracing::info!(wall_clock = %wall.iso(), "wall clock confirmed, trusted again for deletion by age");
         }
-        state.trust(wall, monotonic);
+        state.reset(wall, monotonic);
         self.save(&mut state);
     }
 
@@ -174,7 +174,7 @@ impl AgeClock {
 const SECOND: i64 = 1_000_000;
 
 impl State {
-    fn trust(&mut self, wall: Micros, monotonic: Duration) {
+    fn reset(&mut self, wall: Micros, monotonic: Duration) {
         (self.base, self.stopped, self.step) = ((wall, monotonic), Duration::ZERO, None);
     }
 
@@ -184,7 +184,7 @@ impl State {
         Micros(base.0.saturating_add(micros(monotonic.saturating_sub(at))))
     }
 
-    fn look(&mut self, wall: Micros, monotonic: Duration) -> Micros {
+    fn update(&mut self, wall: Micros, monotonic: Duration) -> Micros {
         let expected = self.expected(monotonic);
         let ahead = wall.0.saturating_sub(expected.0);
         let tolerance = micros(CLOCK_STEP);
@@ -199,7 +199,7 @@ impl State {
         };
         let agrees = ahead >= -tolerance && ahead <= tolerance.saturating_add(micros(self.stopped));
         if agrees || wait_is_over {
-            self.trust(wall, monotonic);
+            self.reset(wall, monotonic);
             return wall;
         }
         self.step.get_or_insert((Step { ahead, left: CLOCK_WAIT }, monotonic));
@@ -263,7 +263,7 @@ mod tests {
         /// Advances the clock and checks as retention does; returns wall clock minus age clock.
         fn behind(&self, age_clock: &AgeClock, wound: i64) -> i64 {
             self.clock.wind(wound);
-            self.clock.now().0 - age_clock.look(&self.metrics).0
+            self.clock.now().0 - age_clock.update(&self.metrics).0
         }
 
         fn set_ahead(&self, by: i64) {
@@ -356,10 +356,10 @@ mod tests {
     #[test]
     fn without_a_valid_file_the_newest_data_supplies_the_time() {
         let rig = Rig::new();
-        for words in ["", "soon\n", "7\nwait\n", "7\nwait 5\nmore\n", "\u{fffd}"] {
-            std::fs::write(rig.dir.path().join("CLOCK"), words).unwrap();
+        for text in ["", "soon\n", "7\nwait\n", "7\nwait 5\nmore\n", "\u{fffd}"] {
+            std::fs::write(rig.dir.path().join("CLOCK"), text).unwrap();
             rig.clock.set(Micros(NOW.0 + 2 * DAY));
-            assert_eq!(rig.behind(&rig.open(), 0), 2 * DAY, "{words:?}");
+            assert_eq!(rig.behind(&rig.open(), 0), 2 * DAY, "{text:?}");
         }
         std::fs::write(rig.dir.path().join("CLOCK"), [0xff]).unwrap();
         assert_eq!(rig.behind(&rig.open(), 0), 2 * DAY);

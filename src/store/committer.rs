@@ -272,7 +272,7 @@ impl SegmentWriter {
 
     /// Applies a commit and acknowledges its entries; calls `free` when the next commit may be handed over.
     pub(super) fn apply(&mut self, mut commit: Commit, free: impl FnOnce(ReturnedBuffers)) {
-        let outcome = self.carry_out(&mut commit);
+        let outcome = self.execute(&mut commit);
         let entries: usize = commit.parts.iter().flat_map(|p| &p.blocks).map(|b| b.entries.len()).sum();
         self.record_outcome(&commit, &outcome);
         if let Err(error) = &outcome {
@@ -317,7 +317,7 @@ impl SegmentWriter {
         }
     }
 
-    fn carry_out(&mut self, commit: &mut Commit) -> Result<(), StoreError> {
+    fn execute(&mut self, commit: &mut Commit) -> Result<(), StoreError> {
         let failed = {
             let commit_state = self.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
             commit.epoch != commit_state.epoch
@@ -399,7 +399,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Returns the active segment of a class; creates one named `first_seq` if there is none.
+    /// Returns the active segment of a class; creates one named `first_seq` if it has no active one.
     fn active_segment(&mut self, class: Class, first_seq: SeqNo) -> Result<&mut Active, StoreError> {
         let Some(slot) = self.active.get_mut(class.index()) else {
             return Err(StoreError::Failed(format!("class {} does not exist", class.index())));

@@ -62,9 +62,9 @@ pub struct Followed<'a> {
     pub flags: Flags,
     /// Time of arrival.
     pub at: Micros,
-    /// Job id; empty if there is none.
+    /// Job id, or empty.
     pub jid: &'a str,
-    /// Minion id; empty if there is none.
+    /// Minion id, or empty.
     pub minion: &'a str,
     /// Tag.
     pub tag: &'a [u8],

@@ -118,9 +118,9 @@ impl Lock {
             .open(&path)
             .map_err(io_at("open", &path))?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut words = String::new();
-            let _ = file.read_to_string(&mut words);
-            let holder = if words.trim().is_empty() { "another process" } else { words.trim() }.to_owned();
+            let mut text = String::new();
+            let _ = file.read_to_string(&mut text);
+            let holder = if text.trim().is_empty() { "another process" } else { text.trim() }.to_owned();
             return Err(StoreError::Locked { path: state_dir.to_owned(), holder });
         }
         // Overwriting needs no free block on a full disk. The text is informative; the lock works without it.
@@ -237,9 +237,9 @@ mod tests {
         ] {
             fs::write(dir.path().join("FORMAT"), text).unwrap();
             let error = check_version(&Disk, dir.path()).unwrap_err().to_string();
-            let words =
+            let text =
                 [found, "format 3", "saltcellar export", "saltcellar import", dir.path().to_str().unwrap()];
-            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+            assert!(text.iter().all(|word| error.contains(word)), "{error}");
         }
     }
 

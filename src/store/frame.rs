@@ -255,19 +255,19 @@ fn check_value(header: &[u8], id: LogId, offset: u64) -> u64 {
 }
 
 pub(super) fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
-    to.get_mut(at..at + bytes.len()).expect("a place in the header").copy_from_slice(bytes);
+    to.get_mut(at..at + bytes.len()).expect("an offset in the header").copy_from_slice(bytes);
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(*bytes.get(at..).and_then(|b| b.first_chunk()).expect("a place in the header"))
+    u16::from_le_bytes(*bytes.get(at..).and_then(|b| b.first_chunk()).expect("an offset in the header"))
 }
 
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(*bytes.get(at..).and_then(|b| b.first_chunk()).expect("a place in the header"))
+    u32::from_le_bytes(*bytes.get(at..).and_then(|b| b.first_chunk()).expect("an offset in the header"))
 }
 
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(*bytes.get(at..).and_then(|b| b.first_chunk()).expect("a place in the header"))
+    u64::from_le_bytes(*bytes.get(at..).and_then(|b| b.first_chunk()).expect("an offset in the header"))
 }
 
 #[cfg(test)]

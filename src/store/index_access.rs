@@ -52,7 +52,7 @@ impl Shared {
     }
 
     /// Queries a segment's index in memory or in sled. An index that proves damaged is rebuilt and queried again.
-    pub(super) fn ask<T>(
+    pub(super) fn query_index<T>(
         &self,
         segment: &Arc<Segment>,
         memory: impl Fn(&MemIndex) -> T,
@@ -180,7 +180,7 @@ impl Shared {
             Err(error @ StoreError::Index { .. }) => {
                 let mut slot = self.state.write().unwrap_or_else(PoisonError::into_inner);
                 if Arc::ptr_eq(&slot, &state) {
-                    *slot = Arc::new(put_aside(&self.dir, &error, &self.metrics)?);
+                    *slot = Arc::new(replace_damaged_state(&self.dir, &error, &self.metrics)?);
                     drop(state);
                     self.refill(&slot)?;
                 }
@@ -206,7 +206,7 @@ impl Shared {
     /// The latest jobs per function and minion in a segment.
     pub(super) fn latest_in(&self, segment: &Arc<Segment>) -> Result<Vec<LatestJob>, StoreError> {
         let in_memory = |index: &MemIndex| index.latest().iter().map(LatestJob::from).collect();
-        self.ask(segment, in_memory, SealedIndex::latest)
+        self.query_index(segment, in_memory, SealedIndex::latest)
     }
 
     /// The metadata of a sealed segment: from the state database, or from its index, which is then applied to the state
@@ -267,23 +267,23 @@ impl Shared {
 /// Opens the state database; a damaged one is renamed away and replaced by an empty one.
 pub(super) fn open_state(dir: &Path, metrics: &Metrics) -> Result<State, StoreError> {
     match State::open(&dir.join("state")) {
-        Err(error @ StoreError::Index { .. }) => put_aside(dir, &error, metrics),
+        Err(error @ StoreError::Index { .. }) => replace_damaged_state(dir, &error, metrics),
         opened => opened,
     }
 }
 
-fn put_aside(dir: &Path, error: &StoreError, metrics: &Metrics) -> Result<State, StoreError> {
-    let (place, aside) = (dir.join("state"), dir.join("state.damaged"));
+fn replace_damaged_state(dir: &Path, error: &StoreError, metrics: &Metrics) -> Result<State, StoreError> {
+    let (path, aside) = (dir.join("state"), dir.join("state.damaged"));
     tracing::error!(%error, aside = %aside.display(), "state database damaged, rebuilding it from the log");
     metrics.indexes_rebuilt.add(1);
     let _ = std::fs::remove_dir_all(&aside);
-    std::fs::rename(&place, &aside).map_err(io_at("rename", &place))?;
-    State::open(&place).or_else(|error| {
+    std::fs::rename(&path, &aside).map_err(io_at("rename", &path))?;
+    State::open(&path).or_else(|error| {
         if !error.is_no_space() {
             return Err(error);
         }
         // Free the space of the damaged one.
         std::fs::remove_dir_all(&aside).map_err(io_at("remove", &aside))?;
-        State::open(&place)
+        State::open(&path)
     })
 }

@@ -12,7 +12,7 @@ use super::Store;
 use super::block;
 use super::error::StoreError;
 use super::index::latest::BUS_ONLY;
-use super::index::{EntryPlace, Latest, LatestJob, Totals};
+use super::index::{EntryPosition, Latest, LatestJob, Totals};
 use super::job_summary::JobSummary;
 use super::scan::{Backwards, Search};
 use super::segment::{Segment, with_memory};
@@ -47,7 +47,7 @@ pub struct StoredEntry {
 }
 
 /// A segment, and the positions of a job's entries in it.
-type EntriesIn = (Arc<Segment>, Vec<EntryPlace>);
+type EntriesIn = (Arc<Segment>, Vec<EntryPosition>);
 
 /// Totals over a class.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,16 +103,16 @@ impl Store {
         // A jid derived from a time equals its key; keys of other jids may collide.
         let key_tells = key.text().as_deref() == Some(jid);
         let mut found = Vec::new();
-        for (segment, places) in self.job_places(jid)? {
-            for of_block in places.chunk_by(|a, b| a.block == b.block) {
-                let Some(place) = of_block.first() else { continue };
-                if from > SeqNo::FIRST && self.0.ends_before(&segment, place.block, from)? {
+        for (segment, positions) in self.job_places(jid)? {
+            for of_block in positions.chunk_by(|a, b| a.block == b.block) {
+                let Some(position) = of_block.first() else { continue };
+                if from > SeqNo::FIRST && self.0.ends_before(&segment, position.block, from)? {
                     continue;
                 }
-                let Some(view) = self.0.block(&segment, place.block)? else { continue };
+                let Some(view) = self.0.block(&segment, position.block)? else { continue };
                 // Once per block: this validates the archive.
                 let rows = view.rows();
-                for at in of_block.iter().map(|place| usize::from(place.at)) {
+                for at in of_block.iter().map(|position| usize::from(position.at)) {
                     let is_of_job = at < rows.len()
                         && rows.seq(at) >= from
                         && if key_tells { rows.jid_key(at) == Some(key) } else { rows.jid(at) == jid };
@@ -138,19 +138,19 @@ impl Store {
         (from, upto): (SeqNo, SeqNo),
         bytes_max: usize,
     ) -> Result<(Vec<StoredEntry>, Option<SeqNo>), StoreError> {
-        let mut places = Vec::new();
+        let mut positions = Vec::new();
         for (segment, of_segment) in self.job_places(jid)? {
-            for place in of_segment {
-                let Some(view) = self.0.head(&segment, place.block)? else { continue };
-                let (rows, at) = (view.rows(), usize::from(place.at));
+            for position in of_segment {
+                let Some(view) = self.0.head(&segment, position.block)? else { continue };
+                let (rows, at) = (view.rows(), usize::from(position.at));
                 if at < rows.len() && rows.jid(at) == jid && rows.seq(at) >= from && rows.seq(at) < upto {
-                    places.push((rows.seq(at), segment.clone(), place.block, at));
+                    positions.push((rows.seq(at), segment.clone(), position.block, at));
                 }
             }
         }
-        places.sort_by_key(|(seq, ..)| *seq);
+        positions.sort_by_key(|(seq, ..)| *seq);
         let (mut found, mut bytes) = (Vec::new(), 0);
-        for (seq, segment, block, at) in places {
+        for (seq, segment, block, at) in positions {
             if bytes >= bytes_max {
                 return Ok((found, Some(seq)));
             }
@@ -171,9 +171,10 @@ impl Store {
             if segment.metadata().is_some_and(|metadata| !metadata.may_hold(key)) {
                 continue;
             }
-            let places = self.0.ask(&segment, |index| index.places(key), |index| index.places(key))?;
-            if !places.is_empty() {
-                found.push((segment, places));
+            let positions =
+                self.0.query_index(&segment, |index| index.positions(key), |index| index.positions(key))?;
+            if !positions.is_empty() {
+                found.push((segment, positions));
             }
         }
         Ok(found)
@@ -188,8 +189,8 @@ impl Store {
         bytes_max: usize,
     ) -> Result<Vec<StoredEntry>, StoreError> {
         let mut found = Vec::new();
-        let places = self.job_places(jid)?;
-        for of_class in places.chunk_by(|(a, _), (b, _)| a.class == b.class) {
+        let positions = self.job_places(jid)?;
+        for of_class in positions.chunk_by(|(a, _), (b, _)| a.class == b.class) {
             found.extend(self.class_events_before(of_class, jid, filter, before, limit, bytes_max)?);
         }
         // Each class returned its latest entries, so their union contains the latest overall.
@@ -205,7 +206,7 @@ impl Store {
 
     fn class_events_before(
         &self,
-        places: &[EntriesIn],
+        positions: &[EntriesIn],
         jid: &str,
         filter: &EventFilter,
         before: SeqNo,
@@ -214,13 +215,13 @@ impl Store {
     ) -> Result<Vec<StoredEntry>, StoreError> {
         let mut found = Vec::new();
         let mut bytes = 0;
-        for (segment, places) in places.iter().rev() {
-            for place in places.iter().rev() {
+        for (segment, positions) in positions.iter().rev() {
+            for position in positions.iter().rev() {
                 if found.len() >= limit || bytes > bytes_max {
                     return Ok(found);
                 }
-                let Some(view) = self.0.block(segment, place.block)? else { continue };
-                let (rows, at) = (view.rows(), usize::from(place.at));
+                let Some(view) = self.0.block(segment, position.block)? else { continue };
+                let (rows, at) = (view.rows(), usize::from(position.at));
                 let passes = at < rows.len()
                     && rows.seq(at) < before
                     && filter.allows(rows.flags(at), rows.at(at), rows.minion(at))
@@ -244,7 +245,7 @@ impl Store {
             if segment.metadata().is_some_and(|metadata| !metadata.may_hold(key)) {
                 continue;
             }
-            if let Some(row) = self.0.ask(&segment, |index| index.row(key), |index| index.row(key))? {
+            if let Some(row) = self.0.query_index(&segment, |index| index.row(key), |index| index.row(key))? {
                 joined = Some(joined.take().map_or_else(|| row.clone(), |known| known.joined(row.clone())));
             }
         }
@@ -280,7 +281,7 @@ impl Store {
                 }
             } else {
                 let below = stream.below.or(before);
-                stream.rows = self.0.ask(
+                stream.rows = self.0.query_index(
                     &stream.segment,
                     |index| index.rows_below(below, at_once),
                     |index| index.rows_below(below, at_once),

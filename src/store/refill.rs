@@ -125,11 +125,11 @@ struct Walk {
 impl Walk {
     fn new(segments: Vec<Arc<Segment>>) -> Self {
         let mut walk = Self { segments, current: None, newest: None };
-        walk.look();
+        walk.update_newest();
         walk
     }
 
-    fn look(&mut self) {
+    fn update_newest(&mut self) {
         let in_block = self.current.as_ref().and_then(|(_, blocks)| Some(blocks.last()?.last_seq));
         self.newest = in_block.or_else(|| Some(self.segments.last()?.totals().last_seq));
     }
@@ -146,7 +146,7 @@ impl Walk {
                 None => Ok(None),
             },
         };
-        self.look();
+        self.update_newest();
         next
     }
 

@@ -276,7 +276,7 @@ impl Shared {
         self.sample_rates();
         let _one = lock(&self.retention.round);
         self.clear_trash(&left_in_trash(&self.dir));
-        let now = self.age_clock().look(&self.metrics);
+        let now = self.age_clock().update(&self.metrics);
         let mut all = Vec::new();
         for class in self.classes.all() {
             match self.plan(class, self.classes.keep(class), now) {
@@ -543,7 +543,7 @@ impl Shared {
         if segment.metadata().is_some_and(|metadata| !metadata.may_hold(key)) {
             return Ok(false);
         }
-        for place in self.ask(segment, |index| index.places(key), |index| index.places(key))? {
+        for place in self.query_index(segment, |index| index.positions(key), |index| index.positions(key))? {
             if let Some(view) = self.block(segment, place.block)? {
                 let (rows, at) = (view.rows(), usize::from(place.at));
                 if at < rows.len() && rows.jid(at) == jid {

@@ -106,8 +106,8 @@ pub(super) fn settle(rig: &Rig) {
     wait_for("sealed segments", || (!rig.store.0.all_segments().iter().any(unsealed)).then_some(()));
 }
 
-pub(super) fn gone(going: &[PlannedDrop]) -> Vec<(&str, Reason)> {
-    going.iter().filter(|g| g.outcome == DropOutcome::Dropped).map(|g| (&*g.class, g.reason)).collect()
+pub(super) fn dropped(planned: &[PlannedDrop]) -> Vec<(&str, Reason)> {
+    planned.iter().filter(|g| g.outcome == DropOutcome::Dropped).map(|g| (&*g.class, g.reason)).collect()
 }
 
 /// The numbers of the remaining test events.
@@ -140,7 +140,7 @@ fn a_segment_is_dropped_when_its_newest_entry_is_too_old() {
     let all_old =
         drops.iter().all(|g| g.segment_usage.at_max < Micros(100) && g.outcome == DropOutcome::Dropped);
     assert!(all_old && drops.len() > 2, "{drops:?}");
-    assert!(gone(&drops).iter().all(|g| *g == ("jobs", Reason::Age)));
+    assert!(dropped(&drops).iter().all(|g| *g == ("jobs", Reason::Age)));
     let left_now = left(&rig);
     let last = drops.iter().map(|g| g.segment_usage.at_max.0.unsigned_abs()).max().unwrap();
     let expected: Vec<u64> = (0..300_u64).filter(|n| n.is_multiple_of(3) || *n > last).collect();
@@ -260,7 +260,7 @@ fn keep_jobs_seconds_limits_the_age_of_jobs_only() {
     assert!(rig.store.0.round().is_empty(), "no keep_jobs_seconds received");
     rig.store.0.retention.set_salt_keep(86_400, options.clock.monotonic());
     let drops = rig.store.0.round();
-    assert!(drops.len() > 10 && gone(&drops).iter().all(|g| *g == ("jobs", Reason::Age)));
+    assert!(drops.len() > 10 && dropped(&drops).iter().all(|g| *g == ("jobs", Reason::Age)));
     rig.close();
 }
 
@@ -280,7 +280,7 @@ fn a_dry_run_plans_what_prune_does_and_changes_nothing() {
     let does = rig.store.prune(&PruneOptions { dry_run: false, ..options.clone() }).unwrap();
     let metadata = |all: &[PlannedDrop]| all.iter().map(|g| (g.segment, g.segment_usage)).collect::<Vec<_>>();
     assert_eq!(metadata(&would), metadata(&does));
-    assert_eq!(gone(&does).len(), would.len());
+    assert_eq!(dropped(&does).len(), would.len());
     let entries: u64 = does.iter().map(|g| g.segment_usage.entries).sum();
     assert_eq!(left(&rig).len() as u64, 300 - entries);
     assert!((1..=50).contains(&entries_of(&rig, "jobs").unwrap()));
@@ -304,13 +304,13 @@ fn a_held_job_stays_complete_until_it_is_released() {
     options.clock.wind(48 * HOUR);
     let drops = rig.store.0.round();
     let held = drops.iter().filter(|g| g.outcome == DropOutcome::Held(1)).count();
-    assert!((1..5).contains(&held) && gone(&drops).len() > 10, "{drops:?}");
+    assert!((1..5).contains(&held) && dropped(&drops).len() > 10, "{drops:?}");
     assert_eq!(rig.store.job_entries(&jid(7)).unwrap(), before);
     assert!(rig.store.job_entries(&jid(2)).unwrap().is_empty());
     assert_eq!(rig.store.stats().unwrap().classes[0].held_segments, held);
     assert_eq!(rig.store.holds().len(), 1);
     assert!(rig.store.release(&jid(7)).unwrap());
-    assert_eq!(gone(&rig.store.0.round()).len(), held);
+    assert_eq!(dropped(&rig.store.0.round()).len(), held);
     assert!(rig.store.job_entries(&jid(7)).unwrap().is_empty());
     rig.close();
 }
@@ -354,10 +354,13 @@ fn a_reader_of_a_dropped_segment_finishes() {
         PruneOptions { class: None, keep: Some(Keep { entries: Some(10), ..FOREVER }), dry_run: false };
     assert!(rig.store.prune(&options).unwrap().iter().all(|g| g.outcome == DropOutcome::Dropped));
     assert_eq!(open.log().block(&meta).unwrap().len(), meta.count as usize, "the file is still open");
-    assert!(!index.places(crate::model::JidKey::of(&jid(0))).unwrap().is_empty());
+    assert!(!index.positions(crate::model::JidKey::of(&jid(0))).unwrap().is_empty());
     // A segment whose index was closed answers as empty, and creates no directory.
-    let asked =
-        shared.ask(closed, |index| index.blocks().metas().len(), |index| Ok(index.blocks().metas().len()));
+    let asked = shared.query_index(
+        closed,
+        |index| index.blocks().metas().len(),
+        |index| Ok(index.blocks().metas().len()),
+    );
     assert_eq!(asked.unwrap(), 0);
     assert!(!closed.dir().exists() && trash_is_empty(dir.path()));
     // No other reference keeps its bytes allocated.
@@ -390,8 +393,8 @@ fn readers_and_writers_continue_while_segments_are_dropped() {
     }));
     let retainer = spawn(Box::new(move || {
         while !stopped_too.is_stopping() {
-            for going in rounds.round() {
-                assert!(matches!(going.outcome, DropOutcome::Dropped | DropOutcome::Busy), "{going:?}");
+            for planned in rounds.round() {
+                assert!(matches!(planned.outcome, DropOutcome::Dropped | DropOutcome::Busy), "{planned:?}");
             }
         }
     }));
@@ -524,11 +527,11 @@ fn low_space_drops_segments_in_the_order_of_classes_until_there_is_enough() {
     // One segment suffices.
     fs.available.store(199_999_999, Ordering::Relaxed);
     let drops = shared.round();
-    assert_eq!(gone(&drops), [("beacons", Reason::Space)]);
+    assert_eq!(dropped(&drops), [("beacons", Reason::Space)]);
     assert_eq!(shared.guard.room(), SpaceLevel::Ample);
     // Dropping everything does not suffice.
     fs.available.store(0, Ordering::Relaxed);
-    let drops = gone(&shared.round()).into_iter().map(|(class, _)| class.to_owned()).collect::<Vec<_>>();
+    let drops = dropped(&shared.round()).into_iter().map(|(class, _)| class.to_owned()).collect::<Vec<_>>();
     let mut order = drops.clone();
     order.dedup();
     assert_eq!(order, ["beacons", "half", "jobs"]);

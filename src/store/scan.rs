@@ -256,7 +256,7 @@ impl<'a> Backwards<'a> {
             return Ok(Vec::new());
         }
         let search = std::cell::RefCell::new(search);
-        self.shared.ask(
+        self.shared.query_index(
             segment,
             |index| {
                 let with = |wanted: &dyn Fn(&[u8]) -> bool| Ok(index.blocks_with(wanted));

@@ -107,8 +107,8 @@ impl SeqNos {
     }
 
     fn write_end(&mut self, end: SeqNo) -> Result<(), StoreError> {
-        let words = format!("{}\n", end.0);
-        self.fs.write_whole(&self.path, words.as_bytes()).map_err(io_at("write", &self.path))?;
+        let text = format!("{}\n", end.0);
+        self.fs.write_whole(&self.path, text.as_bytes()).map_err(io_at("write", &self.path))?;
         self.end = end;
         Ok(())
     }
@@ -151,8 +151,8 @@ mod tests {
         for last in [u64::MAX, u64::MAX - 1, u64::MAX - 100] {
             for file in [None, Some(last.to_string()), Some("many".to_owned())] {
                 let dir = tempfile::tempdir().unwrap();
-                if let Some(words) = file {
-                    std::fs::write(dir.path().join("SEQUENCE"), words).unwrap();
+                if let Some(text) = file {
+                    std::fs::write(dir.path().join("SEQUENCE"), text).unwrap();
                 }
                 let mut numbers = open(dir.path(), last);
                 let error = numbers.reserve(1).unwrap_err().to_string();

@@ -97,7 +97,7 @@ impl Store {
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
         let shared = &self.0;
         let now = shared.clock.now();
-        let age_now = shared.age_clock().look(&shared.metrics);
+        let age_now = shared.age_clock().update(&shared.metrics);
         let mut rates = shared.rates.rates(now, &shared.written()).into_iter();
         let mut classes = Vec::new();
         for class in shared.classes.all() {
@@ -120,7 +120,7 @@ impl Store {
                 age_known: keep.age != Age::Salt || shared.retention.knows_salt_keep(),
                 held_segments: plan
                     .iter()
-                    .filter(|(_, going)| matches!(going.outcome, DropOutcome::Held(_)))
+                    .filter(|(_, planned)| matches!(planned.outcome, DropOutcome::Held(_)))
                     .count(),
             });
         }

@@ -118,8 +118,8 @@ pub trait FsFile: Debug + Send + Sync {
 /// The daemon's file system: [`Disk`]. In a debug build the environment variable `SALTCELLAR_TEST_FS` can inject faults.
 pub fn from_environment() -> Result<Arc<dyn Fs>, String> {
     #[cfg(debug_assertions)]
-    if let Ok(words) = std::env::var(faults::VARIABLE) {
-        let faults = faults::Faults::parse(&words);
+    if let Ok(text) = std::env::var(faults::VARIABLE) {
+        let faults = faults::Faults::parse(&text);
         return Ok(Arc::new(
             faults.map_err(|word| format!("{}: invalid fault plan: `{word}`", faults::VARIABLE))?,
         ));
@@ -227,14 +227,14 @@ mod tests {
     fn write_whole_replaces_a_file_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("FORMAT");
-        for words in ["one", "the other"] {
-            Disk.write_whole(&path, words.as_bytes()).unwrap();
-            assert_eq!(fs::read_to_string(&path).unwrap(), words);
+        for text in ["one", "the other"] {
+            Disk.write_whole(&path, text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         // The target is a directory that is not empty: the rename fails and the temporary file is removed.
         fs::create_dir_all(dir.path().join("taken/x")).unwrap();
-        Disk.write_whole(&dir.path().join("taken"), b"words").unwrap_err();
+        Disk.write_whole(&dir.path().join("taken"), b"text").unwrap_err();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 

@@ -90,22 +90,22 @@ pub(super) fn prune(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         entries,
     });
     let class = args.text("class")?.map(str::to_owned);
-    let wish = PruneOptions { class, keep, dry_run: args.flag("dry_run")? };
-    Ok(prune_answer(&ctx.store.prune(&wish).map_err(refused)?))
+    let options = PruneOptions { class, keep, dry_run: args.flag("dry_run")? };
+    Ok(prune_answer(&ctx.store.prune(&options).map_err(refused)?))
 }
 
 /// The answer to `store_prune`, also used without a daemon.
 pub fn prune_answer(all: &[PlannedDrop]) -> Vec<u8> {
     let mut map = Map::default();
     let w = map.key("segments").array(all.len());
-    for going in all {
+    for planned in all {
         let mut row = Map::default();
-        row.key("class").str(&going.class);
-        row.key("segment").uint(going.segment.0);
-        row.key("jobs").uint(going.segment_usage.jobs);
-        usage(&mut row, &going.segment_usage);
-        row.key("reason").str(going.reason.name());
-        let outcome = match &going.outcome {
+        row.key("class").str(&planned.class);
+        row.key("segment").uint(planned.segment.0);
+        row.key("jobs").uint(planned.segment_usage.jobs);
+        usage(&mut row, &planned.segment_usage);
+        row.key("reason").str(planned.reason.name());
+        let outcome = match &planned.outcome {
             DropOutcome::Planned => "planned",
             DropOutcome::Dropped => "dropped",
             DropOutcome::Held(jobs) => {

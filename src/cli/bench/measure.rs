@@ -100,12 +100,12 @@ fn one_load(name: &str, templates: &[EventTemplate], jobs: Jobs) {
         }
         cpu().saturating_sub(started) / times
     };
-    let places = ask(10_000, &mut |key| assert!(!open.places(key).unwrap().is_empty()));
+    let positions = ask(10_000, &mut |key| assert!(!open.positions(key).unwrap().is_empty()));
     let newest = ask(200, &mut |_| assert!(open.rows_below(None, 50).unwrap().len() <= 50));
     let newest_in_memory = ask(200, &mut |_| assert!(index.rows_below(None, 50).len() <= 50));
     println!(
         "{name}: {} jobs; add {:.0} ns each; memory {:.1} B an entry; sealed: cpu {:.3} s/M, disk {:.1} B, open {opening:?}, \
-         places {places:?}, newest 50 {newest:?} (memory {newest_in_memory:?})",
+         positions {positions:?}, newest 50 {newest:?} (memory {newest_in_memory:?})",
         metadata.jobs,
         adding.as_secs_f64() * 1e9 / ENTRIES as f64,
         index.memory() as f64 / ENTRIES as f64,

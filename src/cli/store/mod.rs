@@ -97,7 +97,7 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// Formats the age of a time; a dash if there is none.
+/// Formats the age of a time; a dash if the time is absent.
 fn ago(row: &Json, name: &str, now: i64) -> String {
     match row.get(name).and_then(Json::as_i64) {
         Some(at) => span(u64::try_from(now.saturating_sub(at) / 1_000_000).unwrap_or(0)),

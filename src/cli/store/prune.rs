@@ -111,8 +111,8 @@ fn offline(global: &Global, args: &Args) -> anyhow::Result<Json> {
         bytes: args.bytes,
         entries: args.entries,
     });
-    let wish = PruneOptions { class: args.class.clone(), keep, dry_run: args.dry_run };
-    let all = opened.store.prune(&wish).context("prune the store")?;
+    let options = PruneOptions { class: args.class.clone(), keep, dry_run: args.dry_run };
+    let all = opened.store.prune(&options).context("prune the store")?;
     let value = rmpv::decode::read_value(&mut prune_answer(&all).as_slice()).context("read the answer")?;
     Ok(wire::json::to_json(&value))
 }

@@ -87,7 +87,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let dir = &config.state_dir;
     let collector = Collector::default();
     let mut bar = Bar::new("search for keys", Unit::Segments);
-    redact::look(dir, &collector, &mut bar).context("search the store for keys")?;
+    redact::dry_run(dir, &collector, &mut bar).context("search the store for keys")?;
     drop(bar);
     let mut keys = collector.0.into_inner();
     let reactor = config.reactor.of_whom().map(|(role, path, _)| (role, path));
@@ -102,7 +102,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         .context("redact keys in the spill")?;
     let mut bar = Bar::new("redact keys", Unit::Segments);
     let report = if args.dry_run {
-        redact::look(dir, &keys, &mut bar).context("search the store for keys")?
+        redact::dry_run(dir, &keys, &mut bar).context("search the store for keys")?
     } else {
         let holder = format!("pid {}, redacting keys", std::process::id());
         redact::redact(dir, &holder, &[&ExceptRequests(&keys), &keys], &mut bar).context("redact keys")?
@@ -112,7 +112,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let holder = format!("pid {}, rebuilding indexes", std::process::id());
         let options = crate::daemon::store_options(&config, holder, Clock::real());
         drop(Store::open(&options).context("rebuild the indexes")?);
-        crate::store::tools::files::belong(dir)?;
+        crate::store::tools::files::inherit_owner(dir)?;
     }
     let mut out = Output::new(global.output);
     let found = report.entries + spilled;

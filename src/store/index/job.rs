@@ -147,12 +147,12 @@ impl Encoder {
         put(out, u64::from(record.count));
         put_signed(out, i64::from(record.first) - i64::from(self.before.first));
         let (mut last, mut count) = (record.first, 1_u32);
-        for place in rest {
-            let gap = place.checked_sub(last).and_then(|step| step.checked_sub(1));
+        for number in rest {
+            let gap = number.checked_sub(last).and_then(|step| step.checked_sub(1));
             let gap =
                 gap.ok_or_else(|| io::Error::other("internal error: the entries of a job do not ascend"))?;
             put(out, u64::from(gap));
-            (last, count) = (place, count + 1);
+            (last, count) = (number, count + 1);
         }
         if count != record.count {
             return Err(io::Error::other("internal error: the number of entries of a job is wrong"));
@@ -207,23 +207,23 @@ impl<'a> Decoder<'a> {
         }
         let count = r.small()?;
         let first = u32::try_from(i64::from(self.before.first).checked_add(r.signed()?)?).ok()?;
-        let mut places = Vec::new();
+        let mut numbers = Vec::new();
         let collect = wanted(key);
         if collect {
-            places.push(first);
+            numbers.push(first);
         }
         let mut last = first;
         for _ in 1..count {
             last = last.checked_add(r.small()?)?.checked_add(1)?;
             if collect {
-                places.push(last);
+                numbers.push(last);
             }
         }
         let nocache = flags & NO_CACHE != 0;
         let record =
             Record { key, text, rank, load, load_seq, first_at, nocache, endtime_seq, endtime, count, first };
         self.before = Before::after(&record, self.before);
-        Some(Some((record, places)))
+        Some(Some((record, numbers)))
     }
 }
 
@@ -246,19 +246,19 @@ mod tests {
                 let key = if n % 5 == 0 { JidKey::of("free") } else {
                     JidKey::from_time(Micros((n >> 2).cast_signed()), (n % 2 == 0).then_some(u32::MAX))
                 };
-                let mut places: Vec<u32> = Vec::new();
+                let mut numbers: Vec<u32> = Vec::new();
                 for gap in gaps {
-                    places.push(places.last().map_or(*gap, |last| last + 1 + gap));
+                    numbers.push(numbers.last().map_or(*gap, |last| last + 1 + gap));
                 }
                 let ranked = *rank > 0;
                 let record = Record {
                     key, text: if key.time().is_none() { b"free" } else { b"" }, rank: *rank,
                     load: if ranked { loads[*load as usize] } else { b"" }, load_seq: if ranked { *n } else { 0 },
                     first_at: *first_at, nocache: *nocache, endtime_seq: end.len() as u64, endtime: end.as_bytes(),
-                    count: u32::try_from(places.len()).unwrap(), first: places[0],
+                    count: u32::try_from(numbers.len()).unwrap(), first: numbers[0],
                 };
-                encoder.push(&mut page, &record, *load, places[1..].iter().copied()).unwrap();
-                expected.push((record, places));
+                encoder.push(&mut page, &record, *load, numbers[1..].iter().copied()).unwrap();
+                expected.push((record, numbers));
             }
             let mut decoder = Decoder::new(&page);
             for one in expected {

@@ -14,7 +14,7 @@ use super::latest::BUS_ONLY;
 use super::names::{Names, Table, hash};
 use super::segment_metadata::SegmentMetadata;
 use super::summary::{Blocks, TagTemplates};
-use super::{EntryPlace, Totals, newness};
+use super::{EntryPosition, Totals, newness};
 use crate::limits::JOBS_SORTED_AT_ONCE;
 use crate::model::{Entry, FastMap, Flags, JidKey, Kind, SeqNo};
 
@@ -376,10 +376,10 @@ impl MemIndex {
     }
 
     /// The positions of a job's entries, ascending.
-    pub fn places(&self, key: JidKey) -> Vec<EntryPlace> {
+    pub fn positions(&self, key: JidKey) -> Vec<EntryPosition> {
         let job = self.find(key).and_then(|at| self.jobs.get(at as usize));
         let Some(job) = job else { return Vec::new() };
-        self.entries(job).filter_map(|entry| self.blocks.place(entry)).collect()
+        self.entries(job).filter_map(|entry| self.blocks.position(entry)).collect()
     }
 
     /// The numbers of a job's entries.

@@ -27,7 +27,7 @@ use crate::model::{JidKey, SeqNo};
 
 /// The position of an entry in its segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct EntryPlace {
+pub struct EntryPosition {
     /// Index of the block.
     pub block: u32,
     /// Index of the entry in the block.

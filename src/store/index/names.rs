@@ -50,15 +50,15 @@ impl Table {
         }
         self.used += 1;
         assert!(self.used < self.slots.len(), "a search ends at a free slot");
-        self.place((hash & HASH_BITS) | (u64::from(number) + 1));
+        self.insert_slot((hash & HASH_BITS) | (u64::from(number) + 1));
     }
 
-    fn place(&mut self, slot: u64) {
+    fn insert_slot(&mut self, slot: u64) {
         let mask = self.slots.len().wrapping_sub(1);
         let mut at = home(slot, mask);
-        while let Some(place) = self.slots.get_mut(at) {
-            if *place == 0 {
-                *place = slot;
+        while let Some(free) = self.slots.get_mut(at) {
+            if *free == 0 {
+                *free = slot;
                 return;
             }
             at = (at + 1) & mask;
@@ -68,7 +68,7 @@ impl Table {
     fn grow(&mut self) {
         let size = (self.slots.len() * 2).max(16);
         let old = std::mem::replace(&mut self.slots, vec![0; size]);
-        old.into_iter().filter(|&slot| slot != 0).for_each(|slot| self.place(slot));
+        old.into_iter().filter(|&slot| slot != 0).for_each(|slot| self.insert_slot(slot));
     }
 }
 

@@ -18,7 +18,7 @@ use super::super::checked::CheckedTree;
 use super::super::error::{StoreError, io_at};
 use super::super::job_summary::JobSummary;
 use super::super::sled_guard::{flush_and_sync, open_or_copy, open_sled};
-use super::EntryPlace;
+use super::EntryPosition;
 use super::job::{Decoder, Encoder};
 use super::latest::{self, LatestJob};
 use super::mem::MemIndex;
@@ -167,15 +167,16 @@ impl SealedIndex {
     }
 
     /// The positions of a job's entries, ascending.
-    pub fn places(&self, key: JidKey) -> Result<Vec<EntryPlace>, StoreError> {
-        let found = self.find(key, |_, places| self.places_of(&places))?;
+    pub fn positions(&self, key: JidKey) -> Result<Vec<EntryPosition>, StoreError> {
+        let found = self.find(key, |_, positions| self.positions_of(&positions))?;
         found.unwrap_or_else(|| Ok(Vec::new()))
     }
 
     /// The positions of entries, by their numbers in the segment.
-    fn places_of(&self, numbers: &[u32]) -> Result<Vec<EntryPlace>, StoreError> {
-        let places: Option<Vec<EntryPlace>> = numbers.iter().map(|&n| self.blocks.place(n)).collect();
-        places.ok_or_else(|| self.job.broken())
+    fn positions_of(&self, numbers: &[u32]) -> Result<Vec<EntryPosition>, StoreError> {
+        let positions: Option<Vec<EntryPosition>> =
+            numbers.iter().map(|&n| self.blocks.position(n)).collect();
+        positions.ok_or_else(|| self.job.broken())
     }
 
     /// The summary of a job.
@@ -192,7 +193,7 @@ impl SealedIndex {
         let mut decoder = Decoder::new(&page);
         loop {
             match decoder.next(|found| found == key).ok_or_else(|| self.job.broken())? {
-                Some((record, places)) if record.key == key => return Ok(Some(take(record, places))),
+                Some((record, positions)) if record.key == key => return Ok(Some(take(record, positions))),
                 Some((record, _)) if record.key < key => {}
                 _ => return Ok(None),
             }
@@ -229,13 +230,13 @@ impl SealedIndex {
     /// Calls `each` for all jobs, ascending by key, with summary and positions of the entries.
     pub fn each_job(
         &self,
-        mut each: impl FnMut(JidKey, JobSummary, Vec<EntryPlace>),
+        mut each: impl FnMut(JidKey, JobSummary, Vec<EntryPosition>),
     ) -> Result<(), StoreError> {
         for page in self.job.all()? {
             let mut decoder = Decoder::new(&page);
-            while let Some((record, places)) = decoder.next(|_| true).ok_or_else(|| self.job.broken())? {
-                let places = self.places_of(&places)?;
-                each(record.key, record.row().ok_or_else(|| self.job.broken())?, places);
+            while let Some((record, positions)) = decoder.next(|_| true).ok_or_else(|| self.job.broken())? {
+                let positions = self.positions_of(&positions)?;
+                each(record.key, record.row().ok_or_else(|| self.job.broken())?, positions);
             }
         }
         Ok(())

@@ -69,7 +69,7 @@ impl SegmentMetadata {
         !self.jids.filter.is_empty() || self.jids.newest_below(Some(than)).is_some()
     }
 
-    /// Upper bound of the job keys below `before`; `None` if there is none.
+    /// Upper bound of the job keys below `before`; `None` if no job key is lower.
     pub fn newest_below(&self, before: Option<JidKey>) -> Option<JidKey> {
         self.jids.newest_below(before)
     }

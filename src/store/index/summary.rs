@@ -17,7 +17,7 @@
 //! derived from a time.
 
 use super::super::log::{BlockMeta, FILE_HEADER_LEN};
-use super::EntryPlace;
+use super::EntryPosition;
 use super::code::{Reader, put, put_bytes, put_signed};
 use super::names::Names;
 use crate::clock::Micros;
@@ -119,10 +119,10 @@ impl Blocks {
     }
 
     /// The position of an entry, by its number in the segment.
-    pub fn place(&self, entry: u32) -> Option<EntryPlace> {
+    pub fn position(&self, entry: u32) -> Option<EntryPosition> {
         let block = self.starts.partition_point(|&start| start <= entry).checked_sub(1)?;
         let at = u16::try_from(entry - self.starts.get(block)?).ok()?;
-        Some(EntryPlace { block: u32::try_from(block).ok()?, at })
+        Some(EntryPosition { block: u32::try_from(block).ok()?, at })
     }
 
     /// Number of the first entry of the newest block.
@@ -238,8 +238,8 @@ mod tests {
         let mut read = Blocks::default();
         read.read(&page).unwrap();
         assert_eq!((read.metas(), read.entries(), read.templates(7)), (blocks.metas(), 5_000, 7));
-        assert_eq!(read.place(0), Some(EntryPlace { block: 0, at: 0 }));
-        assert_eq!(read.place(4_321), Some(EntryPlace { block: 43, at: 21 }));
+        assert_eq!(read.position(0), Some(EntryPosition { block: 0, at: 0 }));
+        assert_eq!(read.position(4_321), Some(EntryPosition { block: 43, at: 21 }));
         assert_eq!(
             (read.block_of(SeqNo(220)), read.block_of(SeqNo(218)), read.block_of(SeqNo(9_999))),
             (Some(2), None, None)

@@ -38,8 +38,8 @@ fn body(kind: Kind, fun: &str, n: usize) -> Vec<u8> {
 }
 
 /// Adds blocks of entries as the committer does; returns the expected jobs.
-fn feed(index: &mut MemIndex, blocks: &[Vec<Drawn>]) -> BTreeMap<JidKey, (JobSummary, Vec<EntryPlace>)> {
-    let mut model: BTreeMap<JidKey, (JobSummary, Vec<EntryPlace>)> = BTreeMap::new();
+fn feed(index: &mut MemIndex, blocks: &[Vec<Drawn>]) -> BTreeMap<JidKey, (JobSummary, Vec<EntryPosition>)> {
+    let mut model: BTreeMap<JidKey, (JobSummary, Vec<EntryPosition>)> = BTreeMap::new();
     let mut seq = 10;
     for (number, block) in (0_u32..).zip(blocks) {
         let first_seq = SeqNo(seq + 1);
@@ -69,11 +69,11 @@ fn feed(index: &mut MemIndex, blocks: &[Vec<Drawn>]) -> BTreeMap<JidKey, (JobSum
                 body: &body,
             };
             index.add(at, SeqNo(seq), &entry, 7, || &body).unwrap();
-            let (row, places) = model.entry(JidKey::of(&jid)).or_insert_with(|| {
+            let (row, positions) = model.entry(JidKey::of(&jid)).or_insert_with(|| {
                 (JobSummary { jid: jid.clone(), first_at: arrived.0, ..JobSummary::default() }, Vec::new())
             });
             row.update(SeqNo(seq), &entry);
-            places.push(EntryPlace { block: number, at: u16::try_from(at).unwrap() });
+            positions.push(EntryPosition { block: number, at: u16::try_from(at).unwrap() });
         }
     }
     model
@@ -93,10 +93,10 @@ proptest! {
         prop_assert_eq!(open.metadata(), &metadata);
         prop_assert_eq!(metadata.jobs, model.len() as u64);
         prop_assert_eq!(open.blocks().metas(), index.blocks().metas());
-        for (&key, (row, places)) in &model {
+        for (&key, (row, positions)) in &model {
             prop_assert!(metadata.may_hold(key));
-            prop_assert_eq!(&index.places(key), places);
-            prop_assert_eq!(&open.places(key).unwrap(), places);
+            prop_assert_eq!(&index.positions(key), positions);
+            prop_assert_eq!(&open.positions(key).unwrap(), positions);
             prop_assert_eq!(index.row(key), Some(row.clone()));
             prop_assert_eq!(open.row(key).unwrap(), Some(row.clone()));
         }
@@ -175,7 +175,7 @@ fn sled_stores_no_index_data_in_unsynced_files() {
     let dir = tempfile::tempdir().unwrap();
     sealed::write(&index, None, dir.path()).unwrap();
     let open = SealedIndex::open(dir.path()).unwrap();
-    assert_eq!(open.places(JidKey::of("20261121030955000000")).unwrap().len(), 300 * 50);
+    assert_eq!(open.positions(JidKey::of("20261121030955000000")).unwrap().len(), 300 * 50);
     let blobs = std::fs::read_dir(dir.path().join("blobs")).map_or(0, std::iter::Iterator::count);
     assert_eq!(blobs, 0, "sled does not sync files in blobs/");
 }

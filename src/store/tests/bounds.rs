@@ -22,18 +22,18 @@ fn limits_are_exact_to_the_microsecond_the_byte_and_the_entry() {
         usages.iter().map(|segment_usage| segment_usage.entries).sum::<u64>(),
     );
     let now = Micros(24 * HOUR);
-    let go = |keep: Keep| -> Vec<Reason> {
+    let reasons = |keep: Keep| -> Vec<Reason> {
         let plan = shared.plan(Class::JOBS, keep, now).unwrap();
-        plan.iter().map(|(_, going)| going.reason).collect()
+        plan.iter().map(|(_, planned)| planned.reason).collect()
     };
     let micros = u64::try_from(now.0 - oldest.0).unwrap();
     let age = |micros| Keep { age: Age::For(Duration::from_micros(micros)), ..FOREVER };
-    assert_eq!(go(age(micros)), [], "exactly at the age limit");
-    assert_eq!(go(age(micros - 1)), [Reason::Age]);
-    assert_eq!(go(Keep { bytes: Some(bytes), ..FOREVER }), []);
-    assert_eq!(go(Keep { bytes: Some(bytes - 1), ..FOREVER }), [Reason::Bytes]);
-    assert_eq!(go(Keep { entries: Some(entries), ..FOREVER }), []);
-    assert_eq!(go(Keep { entries: Some(entries - 1), ..FOREVER }), [Reason::Entries]);
+    assert_eq!(reasons(age(micros)), [], "exactly at the age limit");
+    assert_eq!(reasons(age(micros - 1)), [Reason::Age]);
+    assert_eq!(reasons(Keep { bytes: Some(bytes), ..FOREVER }), []);
+    assert_eq!(reasons(Keep { bytes: Some(bytes - 1), ..FOREVER }), [Reason::Bytes]);
+    assert_eq!(reasons(Keep { entries: Some(entries), ..FOREVER }), []);
+    assert_eq!(reasons(Keep { entries: Some(entries - 1), ..FOREVER }), [Reason::Entries]);
     rig.close();
 }
 

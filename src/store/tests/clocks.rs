@@ -1,7 +1,7 @@
 //! Retention by age with steps of the wall clock, and with wrong arrival times.
 
 use super::super::retention::{DropOutcome, PruneOptions, Reason};
-use super::super::retention_tests::{DAY, FOREVER, HOUR, events, gone, jobs, settle, with};
+use super::super::retention_tests::{DAY, FOREVER, HOUR, dropped, events, jobs, settle, with};
 use super::*;
 use crate::model::{Age, Keep};
 
@@ -26,10 +26,10 @@ fn finished(rig: &Rig) -> usize {
 }
 
 /// Checks that every finished segment is dropped, by this round or by a periodic one.
-fn all_go(rig: &Rig) {
+fn wait_until_all_dropped(rig: &Rig) {
     crate::testing::wait_for("every finished segment to be dropped", || {
-        let going = rig.store.0.round();
-        assert!(going.iter().all(|g| g.reason == Reason::Age), "{going:?}");
+        let planned = rig.store.0.round();
+        assert!(planned.iter().all(|g| g.reason == Reason::Age), "{planned:?}");
         (finished(rig) == 0).then_some(())
     });
 }
@@ -73,7 +73,7 @@ fn a_clock_40_days_ahead_deletes_no_segment() {
         all.len() > 2 && all.iter().all(|g| (g.reason, &g.outcome) == (Reason::Age, &DropOutcome::Planned))
     );
     assert_eq!((rig.store.0.round(), finished(&rig)), (vec![], left), "a dry run confirms nothing");
-    assert_eq!(gone(&rig.store.prune(&PruneOptions::default()).unwrap()).len(), all.len());
+    assert_eq!(dropped(&rig.store.prune(&PruneOptions::default()).unwrap()).len(), all.len());
     assert_eq!(rig.store.stats().unwrap().clock_step, None);
     rig.close();
 }
@@ -91,7 +91,7 @@ fn the_wait_after_a_clock_step_ends() {
     clock.wind(24 * HOUR - 1);
     assert_eq!((rig.store.0.round(), finished(&rig) > 5), (vec![], true));
     clock.wind(1);
-    all_go(&rig);
+    wait_until_all_dropped(&rig);
     rig.close();
 }
 
@@ -114,7 +114,7 @@ fn an_entry_of_the_far_future_does_not_keep_its_segment_forever() {
     clock.wind(29 * 24 * HOUR);
     assert_eq!(rig.store.0.round(), []);
     clock.wind(2 * 24 * HOUR);
-    all_go(&rig);
+    wait_until_all_dropped(&rig);
     rig.close();
 }
 
@@ -135,7 +135,7 @@ fn entries_stored_while_the_clock_was_set_back_are_not_deleted_early() {
     clock.wind(29 * 24 * HOUR);
     assert_eq!(rig.store.0.round(), []);
     clock.wind(2 * 24 * HOUR);
-    all_go(&rig);
+    wait_until_all_dropped(&rig);
     rig.close();
 }
 

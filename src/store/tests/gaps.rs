@@ -2,7 +2,7 @@
 
 use super::super::class::Class;
 use super::super::retention::{DropOutcome, PlannedDrop};
-use super::super::retention_tests::{FOREVER, events, fill, gone, jobs, settle, with};
+use super::super::retention_tests::{FOREVER, dropped, events, fill, jobs, settle, with};
 use super::*;
 use crate::model::{EventFilter, Keep, Source};
 use crate::wire::salt_event::event_entry;
@@ -30,7 +30,7 @@ fn latest_jobs_are_correct_when_segments_newer_than_a_held_one_are_dropped() {
     rig.store.hold(&jid(0), "for the test").unwrap();
     let drops = rig.store.0.round();
     assert!(
-        drops.iter().any(|g| matches!(g.outcome, DropOutcome::Held(_))) && gone(&drops).len() > 5,
+        drops.iter().any(|g| matches!(g.outcome, DropOutcome::Held(_))) && dropped(&drops).len() > 5,
         "{drops:?}"
     );
     let check = |rig: &Rig| {
@@ -63,10 +63,10 @@ fn while_a_segment_cannot_be_dropped_newer_ones_of_its_class_wait() {
     let segments = shared.segments(Class::JOBS);
     let busy = segments.get(1).unwrap().work.lock().unwrap();
     let drops = shared.round();
-    let fates: Vec<_> = drops.iter().map(|g| g.outcome.clone()).collect();
-    assert_eq!(fates, [DropOutcome::Dropped, DropOutcome::Busy]);
+    let outcomes: Vec<_> = drops.iter().map(|g| g.outcome.clone()).collect();
+    assert_eq!(outcomes, [DropOutcome::Dropped, DropOutcome::Busy]);
     drop(busy);
-    assert!(gone(&shared.round()).len() > 5);
+    assert!(dropped(&shared.round()).len() > 5);
     rig.close();
 }
 
@@ -78,8 +78,8 @@ fn the_segment_with_the_last_register_is_kept() {
     let rig = Rig::open_with(&with(dir.path(), &rules));
     let save = |rig: &Rig, text: &str| rig.put(register(text)).unwrap();
     let saved = |rig: &Rig| rig.store.register().unwrap().map(|body| body.get(1..).unwrap().to_vec());
-    let kept = |going: &[PlannedDrop]| -> Vec<SeqNo> {
-        going.iter().filter(|g| g.outcome == DropOutcome::Register).map(|g| g.segment).collect()
+    let kept = |planned: &[PlannedDrop]| -> Vec<SeqNo> {
+        planned.iter().filter(|g| g.outcome == DropOutcome::Register).map(|g| g.segment).collect()
     };
     save(&rig, "first");
     fill(&rig, 0..150);

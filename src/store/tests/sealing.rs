@@ -28,7 +28,7 @@ fn every_pattern_finds_its_matches_in_memory_and_sealed() {
         "*load/",
         "salt/beacon/web[13]/*",
         "nothing",
-        "*/ret/nobody*",
+        "*/ret/absent*",
         "salt/job/2026*",
         "salt/job/*00001?/ret/*",
         "salt/job/*7/ret/*7",

@@ -12,7 +12,7 @@ fn a_log_with_a_reader_or_a_second_link_is_not_truncated() {
     let whole = vec![7; 3 * 1024 * 1024 + 5];
     let trash = |name: &str| {
         // Outside of the trash, which the retainer empties at its start.
-        let path = dir.path().join("gone").join(name);
+        let path = dir.path().join("dropped").join(name);
         fs::create_dir_all(&path).unwrap();
         fs::write(path.join("log"), &whole).unwrap();
         path

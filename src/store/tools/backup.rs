@@ -63,7 +63,7 @@ pub struct BackupReport {
 
 /// A log of the store.
 struct SourceLog {
-    place: SegmentFiles,
+    segment: SegmentFiles,
     /// Open if the log is active: the daemon may replace the file.
     file: Option<File>,
     version: FileVersion,
@@ -80,13 +80,13 @@ pub fn backup(
     let to = &std::path::absolute(to).map_err(io_at("find", to))?;
     let store_id = layout::check_store(from)?;
     let store_format = format::FORMAT_VERSION;
-    files::check_apart(from, to)?;
+    files::check_disjoint(from, to)?;
     if to.exists() && !to.is_dir() {
         let why = "it is a file".to_owned();
         return Err(ToolError::NotOne { path: to.to_owned(), wanted: "directory for a backup", why });
     }
     let before = Manifest::read(to)?;
-    if before.is_none() && !is_only_leftovers(to)? {
+    if before.is_none() && !is_empty_or_unfinished(to)? {
         return Err(ToolError::NotEmpty { path: to.to_owned() });
     }
     let before = before.unwrap_or(Manifest {
@@ -101,10 +101,10 @@ pub fn backup(
     let sequence =
         files::text(&from.join("SEQUENCE"))?.and_then(|text| text.trim_end().parse().ok()).unwrap_or(0);
     let known = |source: &SourceLog| {
-        before.logs.iter().find(|log| is_of(log, &source.place) && is_unchanged(log, source)).cloned()
+        before.logs.iter().find(|log| is_of(log, &source.segment) && is_unchanged(log, source)).cloned()
     };
     let new: u64 = sources.iter().filter(|s| known(s).is_none()).map(|s| s.version.size).sum();
-    files::check_room(to, new)?;
+    files::check_free_space(to, new)?;
     let tree = Tree::root(to)?;
     // Check for symbolic links before anything is copied.
     dirs(&tree)?;
@@ -116,7 +116,7 @@ pub fn backup(
             manifest.logs.push(log);
             continue;
         }
-        let name = source.place.name();
+        let name = source.segment.name();
         watch.step(done, new, &name);
         let size = source.version.size;
         let mut each = |bytes: u64| watch.step(done + bytes, new, &name);
@@ -153,16 +153,16 @@ pub fn backup(
     Ok(report)
 }
 
-fn is_of(log: &LogCopy, place: &SegmentFiles) -> bool {
-    log.class_name == place.class_name && log.first_seq == place.first_seq
+fn is_of(log: &LogCopy, segment: &SegmentFiles) -> bool {
+    log.class_name == segment.class_name && log.first_seq == segment.first_seq
 }
 
 fn is_unchanged(log: &LogCopy, source: &SourceLog) -> bool {
-    log.version == source.version && (log.state == SegmentState::Sealed) == source.place.is_sealed
+    log.version == source.version && (log.state == SegmentState::Sealed) == source.segment.is_sealed
 }
 
 /// Whether a directory is empty or has only files of an interrupted first backup.
-fn is_only_leftovers(to: &Path) -> Result<bool, StoreError> {
+fn is_empty_or_unfinished(to: &Path) -> Result<bool, StoreError> {
     let is_leftover = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name == "MANIFEST.tmp" || name == UNFINISHED
@@ -177,17 +177,17 @@ const UNFINISHED: &str = "UNFINISHED";
 /// Opens active logs and measures all logs before any copy.
 fn measure(from: &Path, store_id: u64) -> Result<Vec<SourceLog>, ToolError> {
     let mut sources = Vec::new();
-    for mut place in layout::segments(from)? {
+    for mut segment in layout::segments(from)? {
         // `None`: retention has dropped it.
-        let Some(file) = place.open_log()? else { continue };
-        let path = place.log();
+        let Some(file) = segment.open_log()? else { continue };
+        let path = segment.log();
         let mut version = file_version(&file, &path)?;
-        if !place.is_sealed {
+        if !segment.is_sealed {
             let same = Box::new(file.try_clone().map_err(io_at("open", &path))?);
-            version.size = walk::end(&LogFile::of(&path, same, place.id(store_id)))?;
+            version.size = walk::end(&LogFile::of(&path, same, segment.id(store_id)))?;
         }
-        let file = (!place.is_sealed).then_some(file);
-        sources.push(SourceLog { place, file, version });
+        let file = (!segment.is_sealed).then_some(file);
+        sources.push(SourceLog { segment, file, version });
     }
     Ok(sources)
 }
@@ -207,37 +207,37 @@ fn take(
     each: &mut dyn FnMut(u64),
     report: &mut BackupReport,
 ) -> Result<Option<LogCopy>, ToolError> {
-    let SourceLog { mut place, file, mut version } = source;
-    let Some(mut file) = file.map_or_else(|| place.open_log(), |file| Ok(Some(file)))? else {
+    let SourceLog { mut segment, file, mut version } = source;
+    let Some(mut file) = file.map_or_else(|| segment.open_log(), |file| Ok(Some(file)))? else {
         return Ok(None);
     };
-    let path = place.log();
-    if place.is_sealed {
+    let path = segment.log();
+    if segment.is_sealed {
         // Reopened: it may be the rewritten file, with the same entries.
         version = self::file_version(&file, &path)?;
     }
     let same = Box::new(file.try_clone().map_err(io_at("open", &path))?);
-    let log = LogFile::of(&path, same, place.id(store_id));
+    let log = LogFile::of(&path, same, segment.id(store_id));
     let mut scanned = walk::walk(&log, Bounds::of_log(version.size), true, |_, _| None)?;
-    if !place.grows() {
+    if !segment.grows() {
         scanned = scanned.finished();
     }
     report.damaged.extend(scanned.damaged.iter().map(|bad| (path.clone(), bad.offset, bad.bytes)));
     let mut bytes = version.size;
-    if place.is_sealed {
+    if segment.is_sealed {
         report.damaged.extend(scanned.tail.iter().map(|bad| (path.clone(), bad.offset, bad.bytes)));
     } else {
         // Bytes after the last complete frame are being written, or were never completed.
         bytes = scanned.end.min(version.size);
     }
     let root = tree.path(Path::new(""));
-    let base = format!("log/{}/{}", place.class_name, format::segment_name(place.first_seq));
+    let base = format!("log/{}/{}", segment.class_name, format::segment_name(segment.first_seq));
     let name = new_name(&root, &base, before);
     let target = root.join(&name);
     if before.made == 0 {
         mark_unfinished(&root)?;
     }
-    let linked = options.link && place.is_sealed && tree.link(&path, &name).is_ok();
+    let linked = options.link && segment.is_sealed && tree.link(&path, &name).is_ok();
     let mut copied = 0;
     let hash = if linked {
         let mut file = tree.open_file(&name).map_err(io_at("open", &target))?;
@@ -252,8 +252,8 @@ fn take(
         })?
     };
     report.bytes_copied += copied;
-    let state = if place.is_sealed { SegmentState::Sealed } else { SegmentState::Growing };
-    let SegmentFiles { class_name, first_seq, .. } = place;
+    let state = if segment.is_sealed { SegmentState::Sealed } else { SegmentState::Growing };
+    let SegmentFiles { class_name, first_seq, .. } = segment;
     Ok(Some(LogCopy { class_name, first_seq, file: name, bytes, hash, version, state }))
 }
 

@@ -51,16 +51,16 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
     }
     let mut n = 0;
     let mut first = None;
-    sealed.each_job(|key, row, places| {
+    sealed.each_job(|key, row, positions| {
         if first.is_none() && jobs.key(n) != Some(key) {
             first = Some(format!("the index has job {} where the log has another one", row.jid));
         }
         if first.is_none() && log.row(key).as_ref() != Some(&row) {
             first = Some(format!("the summaries of job {} differ between index and log", row.jid));
         }
-        let in_log = if first.is_none() { log.places(key) } else { Vec::new() };
-        if first.is_none() && in_log != places {
-            let (found, expected) = (places.len(), in_log.len());
+        let in_log = if first.is_none() { log.positions(key) } else { Vec::new() };
+        if first.is_none() && in_log != positions {
+            let (found, expected) = (positions.len(), in_log.len());
             first =
                 Some(format!("job {} has {found} entries in the index and {expected} in the log", row.jid));
         }
@@ -105,8 +105,8 @@ pub fn catalogue(
 ) -> Result<Vec<(String, SeqNo, Difference)>, StoreError> {
     let mut found = Vec::new();
     for (class_name, first_seq, metadata) in State::open(state)?.segments()? {
-        let place = segments.iter().find(|(class, seq, _)| *class == class_name && *seq == first_seq);
-        let difference = match place {
+        let segment = segments.iter().find(|(class, seq, _)| *class == class_name && *seq == first_seq);
+        let difference = match segment {
             None => {
                 Difference::Missing { entries: metadata.totals.entries, last_seq: metadata.totals.last_seq }
             }

@@ -75,7 +75,7 @@ pub fn hashed(
 }
 
 /// Fails if the file system of `to` lacks space for `bytes`.
-pub fn check_room(to: &Path, bytes: u64) -> Result<(), ToolError> {
+pub fn check_free_space(to: &Path, bytes: u64) -> Result<(), ToolError> {
     let absolute = std::path::absolute(to).map_err(io_at("find", to))?;
     let there = absolute.ancestors().find(|path| path.exists()).unwrap_or(to);
     let space = Disk.space(there).map_err(io_at("query the free space of", there))?;
@@ -87,7 +87,7 @@ pub fn check_room(to: &Path, bytes: u64) -> Result<(), ToolError> {
 }
 
 /// Fails if one directory is inside the other, or both are the same.
-pub fn check_apart(a: &Path, b: &Path) -> Result<(), ToolError> {
+pub fn check_disjoint(a: &Path, b: &Path) -> Result<(), ToolError> {
     let (a_real, b_real) = (real(a)?, real(b)?);
     for ((inner, real_inner), (outer, real_outer)) in
         [((a, &a_real), (b, &b_real)), ((b, &b_real), (a, &a_real))]
@@ -145,7 +145,7 @@ pub fn write_small(path: &Path, text: &str) -> Result<(), StoreError> {
 }
 
 /// Gives all files in a directory the owner and group of the directory, for tools that run as root.
-pub fn belong(dir: &Path) -> Result<(), StoreError> {
+pub fn inherit_owner(dir: &Path) -> Result<(), StoreError> {
     use std::os::unix::fs::{MetadataExt as _, lchown};
     let owner = fs::metadata(dir).map_err(io_at("read the metadata of", dir))?;
     let mut waiting = vec![dir.to_owned()];

@@ -40,9 +40,9 @@ impl SegmentFiles {
     /// form meanwhile (`rewrite`); for a moment only a directory with the suffix `.sealed` exists. Afterwards `dir` is where
     /// the log was found.
     pub fn open_log(&mut self) -> Result<Option<File>, StoreError> {
-        let place = self.dir.with_extension("");
+        let segment = self.dir.with_extension("");
         // If the plain name is missing, `.sealed` exists or has just been renamed to it: this order misses nothing.
-        for dir in [place.clone(), place.with_extension(SEALED), place] {
+        for dir in [segment.clone(), segment.with_extension(SEALED), segment] {
             let path = dir.join("log");
             match open_to_read(&path) {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
@@ -131,7 +131,7 @@ pub fn segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
 }
 
 fn list_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
-    let mut places = Vec::new();
+    let mut segments = Vec::new();
     for class_name in format::class_names(dir)? {
         let mut of_class: Vec<SegmentFiles> = Vec::new();
         for path in files::list(&format::class_dir(dir, &class_name))? {
@@ -141,7 +141,7 @@ fn list_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
             let Some(first_seq) = format::segment_seq(name) else {
                 continue;
             };
-            if of_class.last().is_some_and(|place| place.first_seq == first_seq)
+            if of_class.last().is_some_and(|segment| segment.first_seq == first_seq)
                 || !path.join("log").is_file()
             {
                 continue;
@@ -158,9 +158,9 @@ fn list_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
         if let Some(newest) = of_class.last_mut() {
             newest.is_newest = true;
         }
-        places.append(&mut of_class);
+        segments.append(&mut of_class);
     }
-    Ok(places)
+    Ok(segments)
 }
 
 /// Directories of segments without a log.
@@ -174,10 +174,10 @@ pub fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
             };
             let is_sealed = path.join("index").is_dir();
             let class_name = class_name.clone();
-            let mut place = SegmentFiles { class_name, first_seq, dir: path, is_sealed, is_newest: false };
+            let mut segment = SegmentFiles { class_name, first_seq, dir: path, is_sealed, is_newest: false };
             // It may have been renamed or dropped meanwhile.
-            if place.open_log()?.is_none() && place.dir.is_dir() {
-                found.push(place);
+            if segment.open_log()?.is_none() && segment.dir.is_dir() {
+                found.push(segment);
             }
         }
     }

@@ -187,9 +187,9 @@ fn parse(text: &str) -> Result<Manifest, String> {
 }
 
 fn read_line(line: &str, manifest: &mut Manifest) -> Option<()> {
-    let words: Vec<&str> = line.split(' ').collect();
+    let fields: Vec<&str> = line.split(' ').collect();
     let hash = |hex: &str| Hash::from_str_radix(hex, 16).ok();
-    match words.as_slice() {
+    match fields.as_slice() {
         ["store", "format", version] => manifest.store_format = version.parse().ok()?,
         ["made", at, "by", ..] => manifest.made = at.parse().ok()?,
         ["sequence", number] => manifest.sequence = number.parse().ok()?,
@@ -257,14 +257,14 @@ mod tests {
     #[test]
     fn a_changed_or_foreign_manifest_is_rejected() {
         let text = manifest().text();
-        for (from, to, words) in [
+        for (from, to, fields) in [
             ("sequence 12", "sequence 13", "checksum"),
             ("\nend", "\nlog\nend", "checksum"),
             ("backup, format 1", "backup, format 2", "format 2"),
             ("saltcellar", "pepper", "not a manifest"),
         ] {
             let error = parse(&text.replacen(from, to, 1)).unwrap_err();
-            assert!(error.contains(words), "{error}");
+            assert!(error.contains(fields), "{error}");
         }
         assert!(parse("").is_err() && parse("\n\n").is_err());
         let mut astray = manifest();

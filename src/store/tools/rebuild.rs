@@ -16,11 +16,11 @@ pub struct SegmentSelector {
 }
 
 impl SegmentSelector {
-    fn is(&self, place: &SegmentFiles) -> bool {
+    fn is(&self, segment: &SegmentFiles) -> bool {
         let name = self.name.trim_end_matches('/');
         let (class, number) = name.rsplit_once('/').unwrap_or(("", name));
         let number = format::segment_seq(number).map(|seq| seq.0).or_else(|| number.parse().ok());
-        number == Some(place.first_seq.0) && (class.is_empty() || class == place.class_name)
+        number == Some(segment.first_seq.0) && (class.is_empty() || class == segment.class_name)
     }
 }
 
@@ -44,22 +44,23 @@ pub fn rebuild(
     let dir = &options.dir;
     layout::check_store(dir)?;
     let lock = format::Lock::take(dir, &options.holder)?;
-    let places: Vec<_> = layout::segments(dir)?
+    let segments: Vec<_> = layout::segments(dir)?
         .into_iter()
-        .filter(|place| which.is_none_or(|which| which.is(place)))
+        .filter(|segment| which.is_none_or(|which| which.is(segment)))
         .collect();
-    if let Some(which) = which.filter(|_| places.is_empty()) {
+    if let Some(which) = which.filter(|_| segments.is_empty()) {
         return Err(ToolError::NoSegment { name: which.name.clone(), path: dir.clone() });
     }
     if which.is_none() {
         remove(&dir.join("state"))?;
     }
-    let sealed: Vec<_> = places.iter().filter(|place| place.is_sealed).collect();
-    for place in &sealed {
-        remove(&place.dir.join("index"))?;
+    let sealed: Vec<_> = segments.iter().filter(|segment| segment.is_sealed).collect();
+    for segment in &sealed {
+        remove(&segment.dir.join("index"))?;
     }
     drop(lock);
-    let indexes = sealed.iter().map(|place| (place.name(), place.dir.join("index"))).collect::<Vec<_>>();
+    let indexes =
+        sealed.iter().map(|segment| (segment.name(), segment.dir.join("index"))).collect::<Vec<_>>();
     let opened = open_watched(options, &indexes, watch)?;
     let mut report = RebuildReport { segments: sealed.len() as u64, entries: 0, classes: Vec::new() };
     for class in opened.store.classes()? {
@@ -91,7 +92,7 @@ pub fn open_watched(
         let opened = opening
             .join()
             .unwrap_or_else(|_| Err(StoreError::Failed("opening the store panicked".to_owned())));
-        super::files::belong(&options.dir)?;
+        super::files::inherit_owner(&options.dir)?;
         opened
     })
 }

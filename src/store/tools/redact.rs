@@ -49,12 +49,12 @@ pub struct RedactReport {
 }
 
 /// Searches without changes, also beside a running daemon.
-pub fn look(dir: &Path, clean: &dyn Redact, watch: &mut dyn Watch) -> Result<RedactReport, ToolError> {
+pub fn dry_run(dir: &Path, clean: &dyn Redact, watch: &mut dyn Watch) -> Result<RedactReport, ToolError> {
     let store_id = layout::check_store(dir)?;
     let mut report = RedactReport::default();
-    each_segment(dir, watch, |place| {
-        let found = search(place, store_id, clean)?;
-        report.add(place, &found);
+    each_segment(dir, watch, |segment| {
+        let found = search(segment, store_id, clean)?;
+        report.add(segment, &found);
         Ok(())
     })?;
     report.unsearchable.extend(others(dir)?);
@@ -84,7 +84,7 @@ pub fn redact(
     report.segments_affected = affected.len() as u64;
     remove(&dir.join("trash"))?;
     report.unsearchable.extend(others(dir)?);
-    files::belong(dir)?;
+    files::inherit_owner(dir)?;
     Ok(report)
 }
 
@@ -96,30 +96,31 @@ fn redact_once(
     report: &mut RedactReport,
     affected: &mut BTreeSet<PathBuf>,
 ) -> Result<(), ToolError> {
-    each_segment(dir, watch, |place| {
-        let found = search(place, store_id, clean)?;
-        report.add(place, &found);
+    each_segment(dir, watch, |segment| {
+        let found = search(segment, store_id, clean)?;
+        report.add(segment, &found);
         if found.entries > 0 || found.texts {
-            let size = fs::metadata(place.log()).map_err(io_at("read the metadata of", &place.log()))?.len();
-            files::check_room(dir, size)?;
+            let size =
+                fs::metadata(segment.log()).map_err(io_at("read the metadata of", &segment.log()))?.len();
+            files::check_free_space(dir, size)?;
             // Derived data contains parts of entries, so it is removed before the log changes.
-            for derived in [dir.join("state"), place.dir.join("index")] {
+            for derived in [dir.join("state"), segment.dir.join("index")] {
                 remove(&derived)?;
             }
-            rewrite_segment(place, place.id(store_id), clean)?;
-            affected.insert(place.log());
+            rewrite_segment(segment, segment.id(store_id), clean)?;
+            affected.insert(segment.log());
         }
         Ok(())
     })
 }
 
 impl RedactReport {
-    fn add(&mut self, place: &SegmentFiles, found: &SearchResult) {
+    fn add(&mut self, segment: &SegmentFiles, found: &SearchResult) {
         self.segments += 1;
         self.segments_affected += u64::from(found.entries > 0 || found.texts);
         self.entries += found.entries;
         if found.damaged {
-            self.unsearchable.push(place.log());
+            self.unsearchable.push(segment.log());
         }
     }
 }
@@ -129,14 +130,14 @@ fn each_segment(
     watch: &mut dyn Watch,
     mut each: impl FnMut(&SegmentFiles) -> Result<(), ToolError>,
 ) -> Result<(), ToolError> {
-    let places = layout::segments(dir)?;
-    let total = places.len() as u64;
-    for (done, place) in (0..).zip(&places) {
-        watch.step(done, total, &place.name());
-        match each(place) {
+    let segments = layout::segments(dir)?;
+    let total = segments.len() as u64;
+    for (done, segment) in (0..).zip(&segments) {
+        watch.step(done, total, &segment.name());
+        match each(segment) {
             // Retention has dropped it.
             Err(ToolError::Store(StoreError::Io { why, .. }))
-                if why.kind() == std::io::ErrorKind::NotFound && !place.log().exists() => {}
+                if why.kind() == std::io::ErrorKind::NotFound && !segment.log().exists() => {}
             outcome => outcome?,
         }
     }
@@ -155,9 +156,9 @@ struct SearchResult {
     damaged: bool,
 }
 
-fn search(place: &SegmentFiles, store_id: u64, clean: &dyn Redact) -> Result<SearchResult, StoreError> {
+fn search(segment: &SegmentFiles, store_id: u64, clean: &dyn Redact) -> Result<SearchResult, StoreError> {
     let mut found = SearchResult::default();
-    let damaged = pieces(&place.log(), place.id(store_id), |piece| {
+    let damaged = pieces(&segment.log(), segment.id(store_id), |piece| {
         match piece {
             Piece::Frame(view, _) => found.entries += changes(view, clean)?.iter().flatten().count() as u64,
             Piece::Other(mut bytes) => found.texts |= clean.bytes(&mut bytes) > 0,
@@ -165,7 +166,7 @@ fn search(place: &SegmentFiles, store_id: u64, clean: &dyn Redact) -> Result<Sea
         Ok(())
     })?;
     found.damaged = damaged;
-    for path in cut_off(&place.dir)? {
+    for path in cut_off(&segment.dir)? {
         let mut bytes = fs::read(&path).map_err(io_at("read", &path))?;
         found.texts |= clean.bytes(&mut bytes) > 0;
     }
@@ -253,9 +254,9 @@ fn changes(view: &BlockView, clean: &dyn Redact) -> Result<Vec<Option<Vec<u8>>>,
 }
 
 /// Writes a redacted copy of a segment, verifies it, and swaps it in.
-fn rewrite_segment(place: &SegmentFiles, id: LogId, clean: &dyn Redact) -> Result<(), StoreError> {
+fn rewrite_segment(segment: &SegmentFiles, id: LogId, clean: &dyn Redact) -> Result<(), StoreError> {
     use std::io::Write as _;
-    let new = place.dir.with_extension(rewrite::SEALING);
+    let new = segment.dir.with_extension(rewrite::SEALING);
     remove(&new)?;
     files::make_dir(&new)?;
     let path = new.join("log");
@@ -267,7 +268,7 @@ fn rewrite_segment(place: &SegmentFiles, id: LogId, clean: &dyn Redact) -> Resul
     let (mut builder, mut frame, mut entries) = (BlockBuilder::default(), Vec::new(), 0_u64);
     // Offset of the piece in the old log and in the new one.
     let (mut old_at, mut at) = (0_u64, 0_u64);
-    pieces(&place.log(), id, |piece| {
+    pieces(&segment.log(), id, |piece| {
         let (view, mut bytes) = match piece {
             Piece::Other(mut bytes) => {
                 // Filler frames, and frames with a damaged payload, need a header for the new offset.
@@ -307,7 +308,7 @@ fn rewrite_segment(place: &SegmentFiles, id: LogId, clean: &dyn Redact) -> Resul
     })?;
     let file = out.into_inner().map_err(|error| io_at("write", &path)(error.into_error()))?;
     file.sync_all().map_err(io_at("sync", &path))?;
-    for old in cut_off(&place.dir)? {
+    for old in cut_off(&segment.dir)? {
         let mut bytes = fs::read(&old).map_err(io_at("read", &old))?;
         clean.bytes(&mut bytes);
         let copy = new.join(old.file_name().unwrap_or_default());
@@ -316,7 +317,7 @@ fn rewrite_segment(place: &SegmentFiles, id: LogId, clean: &dyn Redact) -> Resul
     }
     files::sync_dir(&new)?;
     check(&path, id, entries, clean)?;
-    rewrite::swap(&Disk, &place.dir)
+    rewrite::swap(&Disk, &segment.dir)
 }
 
 /// Verifies that the new log has all entries and nothing to replace.
@@ -345,8 +346,8 @@ fn cut_off(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
 /// Files that may contain parts of entries and cannot be searched.
 fn others(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let mut found = Vec::new();
-    for place in layout::segments(dir)? {
-        found.extend(cut_off(&place.dir)?);
+    for segment in layout::segments(dir)? {
+        found.extend(cut_off(&segment.dir)?);
     }
     found.extend(Some(dir.join("state.damaged")).filter(|path| path.exists()));
     Ok(found)

@@ -38,7 +38,7 @@ pub fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<RestoreR
         let (found, expected) = (manifest.store_format.to_string(), format::FORMAT_VERSION);
         return Err(StoreError::Version { path: from.to_owned(), found, expected }.into());
     }
-    files::check_apart(from, to)?;
+    files::check_disjoint(from, to)?;
     // Check that all files exist before writing any.
     for (file, bytes) in named(&manifest) {
         let path = from.join(file);
@@ -49,7 +49,7 @@ pub fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<RestoreR
         }
     }
     let total = manifest.logs.iter().map(|log| log.bytes).sum();
-    files::check_room(to, total)?;
+    files::check_free_space(to, total)?;
     files::make_empty(to)?;
     let mut done = 0;
     for log in &manifest.logs {
@@ -75,7 +75,7 @@ pub fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<RestoreR
         check(&source, xxhash_rust::xxh3::xxh3_128(text.as_bytes()), small.hash)?;
         files::write_small(&to.join(&small.name), &text)?;
     }
-    files::belong(to)?;
+    files::inherit_owner(to)?;
     Ok(RestoreReport { segments: manifest.logs.len() as u64, bytes: total, made: manifest.made })
 }
 

@@ -94,7 +94,7 @@ pub fn salvage(
             why: why.to_owned(),
         });
     }
-    files::check_apart(from, to)?;
+    files::check_disjoint(from, to)?;
     if let Some(holder) = layout::holder(from)? {
         return Err(StoreError::Locked { path: from.to_owned(), holder }.into());
     }
@@ -109,7 +109,7 @@ pub fn salvage(
         );
     }
     let total = sizes.iter().sum::<u64>();
-    files::check_room(to, total)?;
+    files::check_free_space(to, total)?;
     let store_id = match small(from, "FORMAT")?.map(|text| format::read_format(&text)) {
         Some(Ok(store_id)) => store_id,
         Some(Err(found)) if !found.contains("damaged") => {
@@ -145,7 +145,7 @@ pub fn salvage(
         work.report.classes.push((class_name, entries));
     }
     finish(from, to, work.seqs.last().unwrap_or_default(), store_id)?;
-    files::belong(to)?;
+    files::inherit_owner(to)?;
     watch.step(total * 2, total * 2, "");
     Ok(work.report)
 }
@@ -358,14 +358,14 @@ impl Salvager {
         for found in group {
             views.push(self.log(found)?.block(&found.meta)?);
         }
-        let mut places: Vec<(SeqNo, usize, usize)> = Vec::new();
+        let mut positions: Vec<(SeqNo, usize, usize)> = Vec::new();
         for (n, (view, found)) in views.iter().zip(group).enumerate() {
             let rows = view.rows();
             let all = (0..rows.len()).map(|at| (rows.seq(at), n, at));
-            places.extend(all.filter(|(seq, ..)| found.known.binary_search(seq).is_err()));
+            positions.extend(all.filter(|(seq, ..)| found.known.binary_search(seq).is_err()));
         }
-        places.sort_unstable();
-        for (seq, n, at) in places {
+        positions.sort_unstable();
+        for (seq, n, at) in positions {
             if let Some(view) = views.get(n) {
                 writer.entry(seq, view, at)?;
             }

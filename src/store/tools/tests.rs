@@ -109,8 +109,8 @@ fn assert_clean(dir: &Path) {
 }
 
 fn logs(dir: &Path, class: &str) -> Vec<PathBuf> {
-    let of_class = layout::segments(dir).unwrap().into_iter().filter(|place| place.class_name == class);
-    of_class.map(|place| place.log()).collect()
+    let of_class = layout::segments(dir).unwrap().into_iter().filter(|segment| segment.class_name == class);
+    of_class.map(|segment| segment.log()).collect()
 }
 
 fn flip(path: &Path, at: usize) {
@@ -140,7 +140,7 @@ fn an_intact_store_verifies() {
     let report = check(&state);
     assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:#?}");
     assert_eq!((report.entries, report.frames, &report.holder), (199, 199, &None));
-    let sealed = layout::segments(&state).unwrap().iter().filter(|place| place.is_sealed).count() as u64;
+    let sealed = layout::segments(&state).unwrap().iter().filter(|segment| segment.is_sealed).count() as u64;
     assert!(sealed >= 4, "{sealed}");
     assert_eq!(report.indexes, IndexCheck::Compared(sealed));
     let quick = verify(&state, verify::VerifyOptions { quick: true }, &mut ()).unwrap();
@@ -223,12 +223,15 @@ fn an_unfinished_write_and_a_copied_frame_are_not_damage_but_a_duplicate_number_
     fs::write(&growing, &bytes).unwrap();
     // Valid at its offset, with the sequence number of an entry of another class.
     let text = fs::read_to_string(state.join("FORMAT")).unwrap();
-    let place =
-        layout::segments(&state).unwrap().into_iter().rfind(|place| place.class_name == "events").unwrap();
-    let id = place.id(format::read_format(&text).unwrap());
-    let growing = fs::read(place.log()).unwrap();
+    let segment = layout::segments(&state)
+        .unwrap()
+        .into_iter()
+        .rfind(|segment| segment.class_name == "events")
+        .unwrap();
+    let id = segment.id(format::read_format(&text).unwrap());
+    let growing = fs::read(segment.log()).unwrap();
     let frame = crate::store::tests::forged::frame_at(id, growing.len() as u64, 199, "twice");
-    fs::write(place.log(), [growing, frame].concat()).unwrap();
+    fs::write(segment.log(), [growing, frame].concat()).unwrap();
     let report = check(&state);
     assert!(report.problems[0].what.contains("duplicate sequence number 199"), "{report:#?}");
 }
@@ -236,9 +239,9 @@ fn an_unfinished_write_and_a_copied_frame_are_not_damage_but_a_duplicate_number_
 #[test]
 fn an_index_that_differs_from_its_log_is_found_and_rebuilt() {
     let (_dir, state) = a_store();
-    let places: Vec<_> =
-        layout::segments(&state).unwrap().into_iter().filter(|place| place.is_sealed).collect();
-    let (one, two) = (&places[0], &places[1]);
+    let segments: Vec<_> =
+        layout::segments(&state).unwrap().into_iter().filter(|segment| segment.is_sealed).collect();
+    let (one, two) = (&segments[0], &segments[1]);
     assert_eq!(one.class_name, two.class_name);
     // An intact index of another segment.
     fs::remove_dir_all(one.dir.join("index")).unwrap();
@@ -252,7 +255,7 @@ fn an_index_that_differs_from_its_log_is_found_and_rebuilt() {
     assert_eq!(rebuild(&options(&state), Some(&which), &mut ()).unwrap().segments, 1);
     assert_clean(&state);
     let report = rebuild(&options(&state), None, &mut ()).unwrap();
-    assert_eq!((report.segments, report.entries), (places.len() as u64, before));
+    assert_eq!((report.segments, report.entries), (segments.len() as u64, before));
     assert_clean(&state);
     assert_eq!(content(&state).len(), 199);
     let error =
@@ -263,15 +266,15 @@ fn an_index_that_differs_from_its_log_is_found_and_rebuilt() {
 #[test]
 fn a_missing_segment_is_detected() {
     let (_dir, state) = a_store();
-    let places: Vec<_> =
-        layout::segments(&state).unwrap().into_iter().filter(|place| place.is_sealed).collect();
-    fs::remove_file(places[1].log()).unwrap();
+    let segments: Vec<_> =
+        layout::segments(&state).unwrap().into_iter().filter(|segment| segment.is_sealed).collect();
+    fs::remove_file(segments[1].log()).unwrap();
     let before = check(&state);
     assert_eq!(before.problems.len(), 1, "{before:#?}");
-    fs::remove_dir_all(&places[1].dir).unwrap();
+    fs::remove_dir_all(&segments[1].dir).unwrap();
     let report = check(&state);
     assert_eq!(report.problems, before.problems);
-    assert_eq!(report.problems[0].path, places[1].log());
+    assert_eq!(report.problems[0].path, segments[1].log());
     assert_eq!(report.entries_lost(), 199 - report.entries);
 }
 
@@ -367,8 +370,8 @@ fn salvage_copies_readable_entries_and_reports_the_rest() {
         (jobs[1].clone(), at_of(&jobs[1], 1)),
         (jobs[1].clone(), frames_of_jobs[1] as u64),
     ];
-    for place in &expected {
-        assert!(lost.contains(place), "{place:?} in {lost:#?}");
+    for segment in &expected {
+        assert!(lost.contains(segment), "{segment:?} in {lost:#?}");
     }
     assert_eq!(report.foreign, [state.join("log/jobs/notes.txt")]);
     assert!(report.doubles > 0);
@@ -454,7 +457,7 @@ fn a_backup_omits_preallocated_bytes() {
     let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let backed_up = || back_up(dir.path(), to.path(), false).unwrap();
     let on_disk = || -> u64 {
-        let logs = layout::segments(dir.path()).unwrap().into_iter().map(|place| place.log());
+        let logs = layout::segments(dir.path()).unwrap().into_iter().map(|segment| segment.log());
         logs.map(|log| fs::metadata(log).unwrap().len()).sum()
     };
     let options = Options { limits: Limits::default(), ..options(dir.path()) };
@@ -466,7 +469,7 @@ fn a_backup_omits_preallocated_bytes() {
         let files: Vec<_> = layout::segments(dir.path())
             .unwrap()
             .iter()
-            .map(|place| fs::File::open(place.log()).unwrap())
+            .map(|segment| fs::File::open(segment.log()).unwrap())
             .collect();
         let times: Vec<_> = files.iter().map(|file| file.metadata().unwrap().modified().unwrap()).collect();
         let before = on_disk();

@@ -83,7 +83,7 @@ impl Tree {
     }
 
     /// The directory that contains a name, and its last component.
-    fn place(&self, name: &Path, create: bool) -> io::Result<(Self, OsString)> {
+    fn resolve(&self, name: &Path, create: bool) -> io::Result<(Self, OsString)> {
         let Some(last) = name.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
         Ok((self.walk(name.parent().unwrap_or(Path::new("")), create)?, last.to_owned()))
     }
@@ -99,7 +99,7 @@ impl Tree {
     }
 
     fn open(&self, name: &Path, flags: OFlags) -> io::Result<File> {
-        let (dir, name) = self.place(name, flags.contains(OFlags::CREATE))?;
+        let (dir, name) = self.resolve(name, flags.contains(OFlags::CREATE))?;
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&dir.directory, &name, flags, Mode::from_raw_mode(0o666));
         Ok(opened.map_err(|error| dir.refusal(&name, error))?.into())
@@ -107,7 +107,7 @@ impl Tree {
 
     /// The type of a file, symbolic links included; `None` if it does not exist.
     pub fn file_type(&self, name: impl AsRef<Path>) -> io::Result<Option<FileType>> {
-        let found = self.place(name.as_ref(), false).and_then(|(dir, name)| {
+        let found = self.resolve(name.as_ref(), false).and_then(|(dir, name)| {
             Ok(rustix::fs::statat(&dir.directory, &name, AtFlags::SYMLINK_NOFOLLOW)?)
         });
         match found {
@@ -133,22 +133,23 @@ impl Tree {
 
     /// Renames a file or directory; creates the target's parent if missing.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
-        let ((old, from), (new, to)) = (self.place(from.as_ref(), false)?, self.place(to.as_ref(), true)?);
+        let ((old, from), (new, to)) =
+            (self.resolve(from.as_ref(), false)?, self.resolve(to.as_ref(), true)?);
         Ok(rustix::fs::renameat(&old.directory, &from, &new.directory, &to)?)
     }
 
     /// Creates a hard link to a file elsewhere on the same file system.
     pub fn link(&self, from: &Path, name: impl AsRef<Path>) -> io::Result<()> {
-        let (dir, name) = self.place(name.as_ref(), true)?;
+        let (dir, name) = self.resolve(name.as_ref(), true)?;
         Ok(rustix::fs::linkat(CWD, from, &dir.directory, &name, AtFlags::empty())?)
     }
 
     /// Removes a file, a symbolic link, or a directory with its content. Succeeds if it does not exist.
     pub fn remove(&self, name: impl AsRef<Path>) -> io::Result<()> {
         use rustix::io::Errno;
-        let (dir, name) = match self.place(name.as_ref(), false) {
+        let (dir, name) = match self.resolve(name.as_ref(), false) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            place => place?,
+            resolved => resolved?,
         };
         match rustix::fs::unlinkat(&dir.directory, &name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -165,7 +166,7 @@ impl Tree {
 
     /// Removes an empty directory.
     pub fn remove_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
-        let (dir, name) = self.place(name.as_ref(), false)?;
+        let (dir, name) = self.resolve(name.as_ref(), false)?;
         Ok(rustix::fs::unlinkat(&dir.directory, &name, AtFlags::REMOVEDIR)?)
     }
 

@@ -107,18 +107,18 @@ pub struct VerifyOptions {
 pub fn verify(dir: &Path, options: VerifyOptions, watch: &mut dyn Watch) -> Result<VerifyReport, ToolError> {
     let store_id = layout::check_store(dir)?;
     let holder = layout::holder(dir)?;
-    let places = layout::segments(dir)?;
+    let segments = layout::segments(dir)?;
     let mut total = 0;
     let mut opened = Vec::new();
-    for mut place in places {
+    for mut segment in segments {
         // Opened and measured before any log is read: retention and sealing may continue meanwhile.
-        let Some(file) = place.open_log()? else { continue };
-        let log = LogFile::of(&place.log(), Box::new(file), place.id(store_id));
-        let size = if place.is_sealed { log.size()? } else { walk::end(&log)? };
+        let Some(file) = segment.open_log()? else { continue };
+        let log = LogFile::of(&segment.log(), Box::new(file), segment.id(store_id));
+        let size = if segment.is_sealed { log.size()? } else { walk::end(&log)? };
         total += size;
         // Keep only active logs open, to limit open files; finished ones can be reopened.
-        let log = (!place.is_sealed).then_some(log);
-        opened.push((place, log, size));
+        let log = (!segment.is_sealed).then_some(log);
+        opened.push((segment, log, size));
     }
     let mut report = VerifyReport {
         format: FORMAT_VERSION,
@@ -135,28 +135,28 @@ pub fn verify(dir: &Path, options: VerifyOptions, watch: &mut dyn Watch) -> Resu
     for path in layout::foreign(dir)? {
         report.notes.push(about(&path, "unknown file", "saltcellar ignores it"));
     }
-    for place in layout::without_log(dir)? {
+    for segment in layout::without_log(dir)? {
         let means = "all its entries are lost: restore it from a backup";
-        report.damage(about(&place.log(), "log of a segment missing", means));
+        report.damage(about(&segment.log(), "log of a segment missing", means));
     }
     let mut check =
         Verifier { options, store_id, seqs: SeqSet::default(), last_seq: SeqNo::default(), done: 0, total };
     let mut class_name = String::new();
     let mut scans = Vec::new();
     let mut names: Vec<_> =
-        opened.iter().map(|(place, ..)| (place.class_name.clone(), place.first_seq)).collect();
+        opened.iter().map(|(segment, ..)| (segment.class_name.clone(), segment.first_seq)).collect();
     names.reverse();
-    for (mut place, log, size) in opened {
+    for (mut segment, log, size) in opened {
         names.pop();
         let next =
-            names.last().filter(|(class_name, _)| *class_name == place.class_name).map(|(_, seq)| *seq);
-        if class_name != place.class_name {
-            class_name.clone_from(&place.class_name);
+            names.last().filter(|(class_name, _)| *class_name == segment.class_name).map(|(_, seq)| *seq);
+        if class_name != segment.class_name {
+            class_name.clone_from(&segment.class_name);
             check.last_seq = SeqNo::default();
         }
-        let Some((log, size)) = reopened(&mut place, store_id, log, size)? else { continue };
-        let scanned = check.segment((&place, next), &log, size, &mut report, watch)?;
-        scans.push((place, scanned));
+        let Some((log, size)) = reopened(&mut segment, store_id, log, size)? else { continue };
+        let scanned = check.segment((&segment, next), &log, size, &mut report, watch)?;
+        scans.push((segment, scanned));
     }
     count_gaps(&mut report.problems, &check.seqs);
     sequence(dir, check.seqs.last(), &mut report)?;
@@ -166,7 +166,7 @@ pub fn verify(dir: &Path, options: VerifyOptions, watch: &mut dyn Watch) -> Resu
 
 /// Reopens a log that was not kept open; `None` if retention has dropped the segment.
 fn reopened(
-    place: &mut SegmentFiles,
+    segment: &mut SegmentFiles,
     store_id: u64,
     log: Option<LogFile>,
     size: u64,
@@ -174,8 +174,8 @@ fn reopened(
     if let Some(log) = log {
         return Ok(Some((log, size)));
     }
-    let Some(file) = place.open_log()? else { return Ok(None) };
-    let log = LogFile::of(&place.log(), Box::new(file), place.id(store_id));
+    let Some(file) = segment.open_log()? else { return Ok(None) };
+    let log = LogFile::of(&segment.log(), Box::new(file), segment.id(store_id));
     let size = log.size()?;
     Ok(Some((log, size)))
 }
@@ -193,37 +193,37 @@ struct Verifier {
 impl Verifier {
     fn segment(
         &mut self,
-        (place, next): (&SegmentFiles, Option<SeqNo>),
+        (segment, next): (&SegmentFiles, Option<SeqNo>),
         log: &LogFile,
         size: u64,
         report: &mut VerifyReport,
         watch: &mut dyn Watch,
     ) -> Result<Walked, ToolError> {
-        let name = place.name();
-        header(place, log, place.id(self.store_id), report)?;
+        let name = segment.name();
+        header(segment, log, segment.id(self.store_id), report)?;
         let (mut last_seq, before) = (self.last_seq, self.done);
         let (seqs, total, quick) = (&mut self.seqs, self.total, self.options.quick);
         let mut scanned = walk::walk(log, Bounds::of_log(size), !quick, |meta, view| {
             watch.step(before + meta.end(), total, &name);
-            let fault = block(meta, view, quick, &mut last_seq, place.first_seq, seqs);
+            let fault = block(meta, view, quick, &mut last_seq, segment.first_seq, seqs);
             last_seq = last_seq.max(meta.last_seq);
             fault
         })?;
         self.last_seq = last_seq;
         self.done += size;
         watch.step(self.done, self.total, &name);
-        if !place.grows() {
+        if !segment.grows() {
             scanned = scanned.finished();
         }
         for unfinished in std::mem::take(&mut scanned.unfinished) {
-            Self::tail(place, log.path(), &unfinished, report);
+            Self::tail(segment, log.path(), &unfinished, report);
         }
         for range in std::mem::take(&mut scanned.damaged) {
             report.damage(lost(log.path(), &range));
         }
         if let Some(mut tail) = scanned.tail.take() {
             tail.before = next;
-            Self::tail(place, log.path(), &tail, report);
+            Self::tail(segment, log.path(), &tail, report);
         }
         report.segments += 1;
         report.frames += scanned.frames;
@@ -232,8 +232,8 @@ impl Verifier {
         Ok(scanned)
     }
 
-    fn tail(place: &SegmentFiles, path: &Path, tail: &DamagedRange, report: &mut VerifyReport) {
-        if !place.grows() {
+    fn tail(segment: &SegmentFiles, path: &Path, tail: &DamagedRange, report: &mut VerifyReport) {
+        if !segment.grows() {
             return report.damage(lost(path, tail));
         }
         if report.holder.is_none() {
@@ -250,7 +250,7 @@ impl Verifier {
 
 /// Checks the header of a log.
 fn header(
-    place: &SegmentFiles,
+    segment: &SegmentFiles,
     log: &LogFile,
     id: LogId,
     report: &mut VerifyReport,
@@ -262,7 +262,7 @@ fn header(
         report.damage(at_0("log header damaged", means));
         return Ok(());
     };
-    if let Some(what) = header.mismatch(&place.class_name, id) {
+    if let Some(what) = header.mismatch(&segment.class_name, id) {
         let means =
             "a directory was renamed or copied; the daemon refuses to start. Restore the original name";
         report.damage(at_0(&what, means));
@@ -377,22 +377,22 @@ fn indexes(
             "{holder} has them open and checks each on opening; stop it to compare them with the logs"
         )));
     }
-    let total = scans.iter().filter(|(place, _)| place.is_sealed).map(|(_, scanned)| scanned.end).sum();
+    let total = scans.iter().filter(|(segment, _)| segment.is_sealed).map(|(_, scanned)| scanned.end).sum();
     let (mut done, mut compared) = (0, 0);
     let mut metadata = Vec::new();
-    for (place, scanned) in scans {
-        let name = (place.class_name.clone(), place.first_seq);
-        if !place.is_sealed {
+    for (segment, scanned) in scans {
+        let name = (segment.class_name.clone(), segment.first_seq);
+        if !segment.is_sealed {
             metadata.push((name.0, name.1, None));
             continue;
         }
-        watch.step(done, total, &format!("index of {}", place.name()));
+        watch.step(done, total, &format!("index of {}", segment.name()));
         done += scanned.end;
         compared += 1;
         let means = "no entry is lost: the daemon rebuilds it from the log on the next use; \
                      `saltcellar store rebuild` does so now";
-        let path = place.dir.join("index");
-        let known = match compare(dir, store_id, place) {
+        let path = segment.dir.join("index");
+        let known = match compare(dir, store_id, segment) {
             Ok((known, None)) => Some(known),
             Ok((_, Some(what))) | Err(StoreError::Index { what, .. }) => {
                 report.damage(about(&path, what, means));
@@ -462,14 +462,14 @@ fn catalogue(
 fn compare(
     dir: &Path,
     store_id: u64,
-    place: &SegmentFiles,
+    segment: &SegmentFiles,
 ) -> Result<(SegmentMetadata, Option<String>), StoreError> {
     let scratch = Scratch::new()?;
     let copy = scratch.0.join("index");
-    copy_dir(&place.dir.join("index"), &copy)?;
-    let name: Arc<str> = place.class_name.as_str().into();
+    copy_dir(&segment.dir.join("index"), &copy)?;
+    let name: Arc<str> = segment.class_name.as_str().into();
     let fs: Arc<dyn Fs> = Arc::new(Disk);
-    let segment = Segment::open(&fs, dir, (Class::JOBS, name), place.id(store_id), Index::Closed)?;
+    let segment = Segment::open(&fs, dir, (Class::JOBS, name), segment.id(store_id), Index::Closed)?;
     let (expected, _) = segment.walk()?;
     compare::difference(&copy, &expected)
 }

@@ -100,10 +100,10 @@ impl Fault {
         Self { lasting: true, ..Self::once(act, errno) }
     }
 
-    fn parse(act: Act, words: &str) -> Option<Self> {
-        let (words, within) = words.split_once(':').unwrap_or((words, ""));
-        let (words, part) = words.split_once('/').unwrap_or((words, "0"));
-        let (errno, from) = words.split_once('@').unwrap_or((words, "1"));
+    fn parse(act: Act, text: &str) -> Option<Self> {
+        let (text, within) = text.split_once(':').unwrap_or((text, ""));
+        let (text, part) = text.split_once('/').unwrap_or((text, "0"));
+        let (errno, from) = text.split_once('@').unwrap_or((text, "1"));
         let errno = match errno {
             "ENOSPC" => Errno::NOSPC,
             "EIO" => Errno::IO,
@@ -150,9 +150,9 @@ pub struct Failure {
 
 impl Plan {
     /// Parses a plan; the error is the invalid word.
-    pub fn parse(words: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let plan = Self::default();
-        plan.now().put(words)?;
+        plan.now().apply(text)?;
         Ok(plan)
     }
 
@@ -253,8 +253,8 @@ impl Plan {
 }
 
 impl Now {
-    fn put(&mut self, words: &str) -> Result<(), String> {
-        for word in words.split_whitespace() {
+    fn apply(&mut self, text: &str) -> Result<(), String> {
+        for word in text.split_whitespace() {
             self.parse_word(word).ok_or_else(|| word.to_owned())?;
         }
         Ok(())
@@ -284,10 +284,10 @@ impl Now {
             return;
         }
         *read = version;
-        let words = std::fs::read_to_string(&*path).unwrap_or_default();
+        let text = std::fs::read_to_string(&*path).unwrap_or_default();
         let file = self.file.take();
         *self = Self { file, ..Self::default() };
-        if let Err(word) = self.put(&words) {
+        if let Err(word) = self.apply(&text) {
             tracing::error!(word, "invalid word in the fault plan");
         }
     }
@@ -339,8 +339,8 @@ impl Faults {
     }
 
     /// Parses the value of [`VARIABLE`]: a plan, or the path of a file with one.
-    pub fn parse(words: &str) -> Result<Self, String> {
-        let plan = if words.starts_with('/') { Plan::in_file(Path::new(words)) } else { Plan::parse(words)? };
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let plan = if text.starts_with('/') { Plan::in_file(Path::new(text)) } else { Plan::parse(text)? };
         Ok(Self::over(Arc::new(super::Disk), Arc::new(plan)))
     }
 
@@ -456,8 +456,8 @@ impl FsFile for FaultyFile {
 mod tests {
     use super::*;
 
-    fn fs(words: &str) -> (tempfile::TempDir, Arc<Plan>, Faults) {
-        let plan = Arc::new(Plan::parse(words).unwrap());
+    fn fs(text: &str) -> (tempfile::TempDir, Arc<Plan>, Faults) {
+        let plan = Arc::new(Plan::parse(text).unwrap());
         (tempfile::tempdir().unwrap(), plan.clone(), Faults::over(Arc::new(super::super::Disk), plan))
     }
 
@@ -498,15 +498,15 @@ mod tests {
     #[test]
     fn a_plan_in_a_file_is_reread_after_a_change() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, place) = (dir.path().join("plan"), dir.path().join("x"));
+        let (path, target) = (dir.path().join("plan"), dir.path().join("x"));
         let fs = Faults::parse(path.to_str().unwrap()).unwrap();
-        let put = |words: &str| super::super::Disk.write_whole(&path, words.as_bytes()).unwrap();
-        fs.create(&place).unwrap();
-        put("create=EROFS@1+ space=1/2");
-        assert!(fs.create(&place).is_err());
-        assert_eq!(fs.space(&place).unwrap(), Space { available: 1, total: 2 });
-        put("");
-        fs.create(&place).unwrap();
+        let apply = |text: &str| super::super::Disk.write_whole(&path, text.as_bytes()).unwrap();
+        fs.create(&target).unwrap();
+        apply("create=EROFS@1+ space=1/2");
+        assert!(fs.create(&target).is_err());
+        assert_eq!(fs.space(&target).unwrap(), Space { available: 1, total: 2 });
+        apply("");
+        fs.create(&target).unwrap();
     }
 
     #[test]

@@ -17,12 +17,12 @@ impl<F: FnOnce()> Watch for Once<F> {
 /// A store with a segment between the two renames of its replacement; and a function that completes it.
 fn in_the_middle_of_a_swap() -> (tempfile::TempDir, PathBuf, impl FnOnce()) {
     let (dir, state) = a_store();
-    let place = layout::segments(&state).unwrap().into_iter().rfind(|place| place.is_sealed).unwrap();
-    let (sealed, old) = (place.dir.with_extension("sealed"), place.dir.with_extension("old"));
-    copy(&place.dir, &sealed);
-    fs::rename(&place.dir, &old).unwrap();
+    let segment = layout::segments(&state).unwrap().into_iter().rfind(|segment| segment.is_sealed).unwrap();
+    let (sealed, old) = (segment.dir.with_extension("sealed"), segment.dir.with_extension("old"));
+    copy(&segment.dir, &sealed);
+    fs::rename(&segment.dir, &old).unwrap();
     let rest = move || {
-        fs::rename(&sealed, &place.dir).unwrap();
+        fs::rename(&sealed, &segment.dir).unwrap();
         fs::remove_dir_all(&old).unwrap();
     };
     (dir, state, rest)
@@ -52,18 +52,18 @@ fn verify_includes_a_segment_that_is_being_replaced() {
 #[test]
 fn a_log_is_found_at_every_step_of_a_replacement() {
     let (_dir, state) = a_store();
-    let listed = layout::segments(&state).unwrap().into_iter().find(|place| place.is_sealed).unwrap();
+    let listed = layout::segments(&state).unwrap().into_iter().find(|segment| segment.is_sealed).unwrap();
     let (dir, sealed, old) =
         (listed.dir.clone(), listed.dir.with_extension("sealed"), listed.dir.with_extension("old"));
     copy(&dir, &sealed);
-    let found = |place: &layout::SegmentFiles| {
-        let mut place = place.clone();
-        place.open_log().unwrap().map(|_| place.dir)
+    let found = |segment: &layout::SegmentFiles| {
+        let mut segment = segment.clone();
+        segment.open_log().unwrap().map(|_| segment.dir)
     };
     let in_between = layout::SegmentFiles { dir: sealed.clone(), ..listed.clone() };
     let check = |expected: Option<&PathBuf>| {
-        for place in [&listed, &in_between] {
-            assert_eq!(found(place).as_ref(), expected);
+        for segment in [&listed, &in_between] {
+            assert_eq!(found(segment).as_ref(), expected);
         }
     };
     check(Some(&dir));
