@@ -1,7 +1,7 @@
 //! The appender: the one thread that orders entries and packs them into blocks.
 //!
 //! ```text
-//! intake -> appender: deduplicate, commit_number, pack into blocks per class -> committer: write, fdatasync, index, acknowledge
+//! intake -> appender: deduplicate, number, pack into blocks per class -> committer: write, fdatasync, index, acknowledge
 //! ```
 //!
 //! This is group commit with a pipeline of two: the appender packs the next commit while the committer syncs the current
@@ -10,9 +10,9 @@
 //!
 //! # Invariant
 //!
-//! A batch is acknowledged only when every entry up to its last sequence commit_number is in a synced commit. Acknowledged
+//! A batch is acknowledged only when every entry up to its last sequence number is in a synced commit. Acknowledged
 //! entries are therefore readable, and a duplicate is never acknowledged before its original is on disk. When a commit
-//! fails, everything behind it fails with the same reason, is removed from the duplicate memory, and its sequence seqnos
+//! fails, everything behind it fails with the same reason, is removed from the duplicate memory, and its sequence numbers
 //! are never assigned again.
 
 use std::collections::VecDeque;
@@ -99,7 +99,7 @@ impl Intake {
     }
 }
 
-/// An entry of a block: its sequence commit_number and where its bytes are.
+/// An entry of a block: its sequence number and where its bytes are.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EntryRef {
     pub(super) seq: SeqNo,
@@ -135,7 +135,7 @@ struct ClassQueue {
     open_since: u64,
     frames: Vec<u8>,
     blocks: Vec<PackedBlock>,
-    /// Sequence commit_number of its last entry.
+    /// Sequence number of its last entry.
     last_seq: SeqNo,
 }
 
@@ -184,7 +184,7 @@ impl ClassQueue {
         Ok(())
     }
 
-    /// Drops everything that is not handed over yet; returns the commit_number of entries.
+    /// Drops everything that is not handed over yet; returns the number of entries.
     fn clear(&mut self) -> usize {
         let packed: usize = self.blocks.iter().map(|block| block.entries.len()).sum();
         let lost = packed + self.entries.len();
@@ -231,9 +231,9 @@ pub struct Appender {
     seqnos: SeqNos,
     classifier: Classifier,
     stats: EntryStats,
-    /// The commit_number of the next commit.
+    /// The number of the next commit.
     commit_number: u64,
-    /// The commit_number of failed commits so far.
+    /// The number of failed commits so far.
     epoch: u64,
 }
 
@@ -363,7 +363,7 @@ impl Appender {
         }
     }
 
-    /// Checks, seqnos and packs the entries of a batch.
+    /// Checks, numbers and packs the entries of a batch.
     fn take(&mut self, work: Submission) {
         let Submission { batch, done } = work;
         let bytes = batch.bytes();

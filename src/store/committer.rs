@@ -351,7 +351,7 @@ impl SegmentWriter {
         for part in &commit.parts {
             let entries = part.blocks.iter().map(|block| block.entries.len() as u64).sum();
             self.shared.count_written(part.class, entries);
-            // Not from the stats: these include entries of blocks that are still open.
+            // Not from `stats`, which include entries of blocks that are still open.
             metrics.entries_stored.add(entries);
         }
         self.shared.check_free_space();

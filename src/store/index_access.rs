@@ -2,7 +2,7 @@
 //!
 //! # Invariant
 //!
-//! Damage to sled data costs time, never an answer: whatever is damaged is rebuilt from the log. Rebuilt indexes stay in
+//! Damaged sled data is rebuilt from the log: damage costs time, never an answer. Rebuilt indexes stay in
 //! memory until the sealer has written them.
 
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! The state database: data across segments.
 //!
 //! Its content is derived from sealed segments and can be rebuilt from them. A segment is applied when it is sealed;
-//! applying is idempotent and independent of order. There are no rows per job or entry: segment metadata tells which
+//! applying is idempotent and independent of order. There are no rows per job or entry: segment metadata states which
 //! segments may contain a job.
 //!
 //! # On disk

@@ -378,7 +378,7 @@ impl Simulated {
         }
     }
 
-    /// A set_clock_ahead of the clock must not expire anything by age.
+    /// A step of the clock must not expire anything by age.
     fn set_clock_ahead(&mut self, days: i64) {
         let by = days * 86_400_000_000;
         let now = self.clock.now();
