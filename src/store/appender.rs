@@ -147,7 +147,7 @@ impl ClassQueue {
         batch: &Arc<Batch>,
         at: usize,
     ) -> Result<(), StoreError> {
-        assert!(seq > self.last_seq, "sequence seqnos ascend within a class");
+        assert!(seq > self.last_seq, "sequence numbers ascend within a class");
         if !self.batches.last().is_some_and(|last| Arc::ptr_eq(last, batch)) {
             self.batches.push(batch.clone());
         }
@@ -371,7 +371,7 @@ impl Appender {
             Some(reason) => Some((reason, &self.shared.metrics.entries_refused_disk_full)),
             // Reserve before deduplication: a failure then leaves nothing to undo and concerns this batch alone.
             None => self.seqnos.reserve(batch.len()).err().map(|error| {
-                tracing::error!(%error, "cannot reserve sequence seqnos, batch rejected");
+                tracing::error!(%error, "cannot reserve sequence numbers, batch rejected");
                 (error.to_string(), &self.shared.metrics.entries_failed)
             }),
         };
@@ -462,7 +462,7 @@ impl Appender {
                 parts.push(Part { class, frames, blocks: std::mem::take(&mut queue.blocks) });
             }
         }
-        assert!(covered <= self.seqnos.next(), "a commit covers only assigned sequence seqnos");
+        assert!(covered <= self.seqnos.next(), "a commit covers only assigned sequence numbers");
         let mut dones = Vec::new();
         while self.waiting.front().is_some_and(|first| first.upto <= covered) {
             dones.extend(self.waiting.pop_front().map(|first| first.done));

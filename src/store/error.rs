@@ -17,7 +17,7 @@ pub enum StoreError {
         why: io::Error,
     },
     /// Another daemon holds the lock of this state directory.
-    #[error("the state directory {} is in use by {holder}: stop that one first, or give another --state-dir", path.display())]
+    #[error("the state directory {} is in use by {holder}: stop it, or use another --state-dir", path.display())]
     Locked {
         /// The directory.
         path: PathBuf,
@@ -84,7 +84,7 @@ pub enum StoreError {
     #[error("internal error, nothing was written: {0}")]
     Broken(&'static str),
     /// An earlier commit failed and this handle cannot recover from it.
-    #[error("could not store: {0}")]
+    #[error("cannot store entries: {0}")]
     Failed(String),
 }
 
