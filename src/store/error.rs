@@ -84,7 +84,7 @@ pub enum StoreError {
     #[error("internal error, nothing was written: {0}")]
     Broken(&'static str),
     /// An earlier commit failed and this handle cannot recover from it.
-    #[error("cannot store entries: {0}")]
+    #[error("store operation failed: {0}")]
     Failed(String),
 }
 
