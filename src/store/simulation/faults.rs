@@ -47,10 +47,7 @@ impl Simulated {
     /// Repairs the disk and checks that rejected and new entries are accepted and survive a restart and a power cut.
     fn recovers(&mut self, rejected: &[usize]) {
         self.plan.heal();
-        assert!(
-            self.resend(rejected).is_empty(),
-            "the disk is mended, and what was rejected is rejected again"
-        );
+        assert!(self.resend(rejected).is_empty(), "an entry is rejected again on the repaired disk");
         assert!(self.put(&mixture(3, 10)).is_empty(), "an entry is rejected on the repaired disk");
         self.check();
         self.reopen();

@@ -407,7 +407,7 @@ impl Simulated {
                 assert!(!failed, "a full disk prevents a drop: {outcome:?}");
             }
         }
-        assert!(self.disk.blocks_used() <= before, "variant retention dropped took more room");
+        assert!(self.disk.blocks_used() <= before, "drops needed additional space");
         self.check();
         self.disk.leave_blocks(None);
     }

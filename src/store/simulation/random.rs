@@ -110,7 +110,9 @@ fn shrunk(seed: u64, first: String) -> (RandomRun, String) {
 }
 
 fn setting(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number: {text}")))
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }
 
 #[test]
@@ -138,7 +140,7 @@ fn acknowledged_entries_are_present_exactly_once_after_random_operations() {
     if let Some((seed, message)) = failed.into_inner().unwrap().pop() {
         let (run, shrunk_message) = shrunk(seed, message.clone());
         panic!(
-            "SIMULATION_SEED={seed}: {message}\nsmaller: {shrunk_message}\n{:?}\n{:#?}",
+            "SIMULATION_SEED={seed}: {message}\nshrunk: {shrunk_message}\n{:?}\n{:#?}",
             run.setup,
             Short(&run.ops)
         );
