@@ -6,8 +6,8 @@
 use rkyv::util::AlignedVec;
 use saltcellar::clock::Micros;
 use saltcellar::model::{Entry, Flags, Kind, SeqNo, Source};
-use saltcellar::store::block::BlockView;
-use saltcellar::store::builder::{BlockBuilder, Packer};
+use saltcellar::store::log::block::BlockView;
+use saltcellar::store::log::builder::{BlockBuilder, Packer};
 
 /// Entries that are read of a block; damaged columns may tell of 65,535.
 const ENTRIES_READ: usize = 64;

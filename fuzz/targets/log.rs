@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use saltcellar::clock::{Clock, Micros};
 use saltcellar::model::{Entry, EventFilter, Flags, Kind, SeqNo, Source};
-use saltcellar::store::builder::{BlockBuilder, Packer};
-use saltcellar::store::frame::{FRAME_HEADER_LEN, LogId, Position, place_frame, write_frame, write_frame_at};
-use saltcellar::store::log::{LogFile, file_header};
+use saltcellar::store::log::builder::{BlockBuilder, Packer};
+use saltcellar::store::log::frame::{FRAME_HEADER_LEN, LogId, Position, place_frame, write_frame, write_frame_at};
+use saltcellar::store::log::file::{LogFile, file_header};
 use saltcellar::store::vfs::Disk;
-use saltcellar::store::walk::{Bounds, walk};
+use saltcellar::store::log::walk::{Bounds, walk};
 use saltcellar::store::{Classes, FreeSpace, Limits, Options, Store, format};
 
 const ID: LogId = LogId { store_id: 0x5a17_ce11_a25a_17ce, first_seq: SeqNo(1) };

@@ -1,10 +1,10 @@
 //! Pages of an index and a backup's manifest that say anything: refused, or read without a panic and without end; what was read
 //! and is written again reads the same.
 
-use saltcellar::store::index::code::Reader;
+use saltcellar::store::index::page::code::Reader;
 use saltcellar::store::index::job::Decoder;
 use saltcellar::store::index::{Blocks, SegmentMetadata, TagTemplates, latest, minion};
-use saltcellar::store::tools::manifest::Manifest;
+use saltcellar::store::tools::backup::manifest::Manifest;
 use xxhash_rust::xxh3::xxh3_128;
 
 pub(crate) fn pages(bytes: &[u8]) {

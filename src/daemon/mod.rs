@@ -40,7 +40,7 @@ use crate::limits::{BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, JOBS_READ_AT
 use crate::metrics::Metrics;
 use crate::model::{JidKey, Kind};
 use crate::shutdown::Drain;
-use crate::store::job_summary::rank;
+use crate::store::read::job_summary::rank;
 use crate::store::vfs::{self, Disk};
 use crate::store::{Classes, FreeSpace, Limits, Options, Store};
 use crate::unix_listener::{Listener, ListenerSpec};

@@ -24,7 +24,7 @@ use super::links;
 use crate::clock::Micros;
 use crate::limits::ANSWERS_DIFFERING_SHOWN;
 use crate::model::{JidKey, Kind, SeqNo};
-pub use crate::store::job_summary::{is_of_cached_job, load_of, rank};
+pub use crate::store::read::job_summary::{is_of_cached_job, load_of, rank};
 use crate::store::{Store, StoreError, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text, is_nil};

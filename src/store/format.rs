@@ -25,10 +25,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 use super::error::{StoreError, io_at};
-use super::frame::LogId;
-use super::log::LogFile;
 use super::vfs::{Disk, Fs};
 use crate::model::{SeqNo, is_class_name};
+use crate::store::log::file::LogFile;
+use crate::store::log::frame::LogId;
 
 /// Format version of the state directory.
 pub const FORMAT_VERSION: u32 = 3;
@@ -268,7 +268,7 @@ mod tests {
             fs::create_dir_all(&segment).unwrap();
             fs::write(
                 segment.join("log"),
-                super::super::log::file_header(class, id, crate::clock::Micros(1)),
+                crate::store::log::file::file_header(class, id, crate::clock::Micros(1)),
             )
             .unwrap();
         }

@@ -11,92 +11,60 @@
 //! # Modules, in reading order
 //!
 //! ```text
-//! log format       format            state directory: format version, lock file, names
-//!                  log, frame        log file: header, frames with checksums
+//! format           state directory: format version, lock file, names
+//! log              file, frame       log file: header, frames with checksums
 //!                  block, column     columnar blocks of entries;  builder: their construction
 //!                  walk, recovery    scan of a log, tolerant of damage;  recovery at start
-//! write path       appender          ordering and packing: group commit
+//! write            appender          ordering and packing: group commit
 //!                  dedupe, refill    deduplication across sources;  its state after a start
 //!                  seqno             allocation of sequence numbers
 //!                  class             retention classes and the assignment of entries
 //!                  committer         write, fdatasync, index, acknowledge
-//! segments         segment           a log and its index: the unit of retention
-//!                  seal, rewrite     sealing of finished segments;  compaction of small blocks
-//!                  index             segment indexes: in memory, then in sled
-//!                  state             state database: data across segments
-//!                  checked           sled trees with checksums;  sled_guard: sled's errors and panics
-//!                  index_access      open indexes and blocks on demand;  cache: the block cache
-//! read path        read              jobs and events;  job_summary: the data for job lists
-//!                  scan, pattern     backward scans;  evaluation of tag patterns
-//!                  follow            forward reads, as a subscription
-//! retention        retention         limits on age, bytes, entries and disk space
-//!                  segment_drop      removal of segments;  segment_usage: their size and age
-//!                  age_clock         clock that ignores steps of the wall clock
-//!                  hold, free_space  jobs exempt from retention;  free space guard
-//! other            stats, error      statistics;  errors
 //!                  reactor_file      checkpoint file of the reactor
-//!                  vfs               file system abstraction, for fault injection
-//!                  tools             verify, rebuild, redact, salvage, backup, restore
+//! segment          seal, rewrite     sealing of finished segments;  compaction of small blocks
+//!                  removal, usage    removal of segments;  their size and age
+//!                  index_access      open indexes and blocks on demand
+//! index            memory, sealed    segment indexes: in memory, then in sled, in pages (page, job, minion, latest, summary)
+//!                  state             state database: data across segments
+//!                  tree              sled trees with checksums;  sled_guard: sled's errors and panics
+//! read             scan, pattern     backward scans;  evaluation of tag patterns
+//!                  follow            forward reads, as a subscription
+//!                  job_summary       the data for job lists;  cache: the block cache;  stats: statistics
+//! retain           age_clock         clock that ignores steps of the wall clock
+//!                  hold, free_space  jobs exempt from retention;  free space guard
+//! vfs              file system abstraction, for fault injection
+//! tools            verify, rebuild, redact, salvage, backup, restore
 //! ```
 
-mod age_clock;
-pub mod appender;
-pub mod block;
-pub mod builder;
-pub mod cache;
-pub mod checked;
-pub mod class;
-pub mod column;
-pub mod committer;
-pub mod dedupe;
 pub mod error;
-mod follow;
 pub mod format;
-pub mod frame;
-pub mod free_space;
-pub mod hold;
 pub mod index;
-mod index_access;
-pub mod job_summary;
 pub mod log;
-pub mod pattern;
-mod reactor_file;
 pub mod read;
-mod recovery;
-mod refill;
-pub mod retention;
-mod rewrite;
-mod scan;
-pub mod seal;
+pub mod retain;
 pub mod segment;
-mod segment_drop;
-pub mod segment_usage;
-pub mod seqno;
-pub mod sled_guard;
-pub mod state;
-pub mod stats;
 pub mod tools;
 pub mod vfs;
-pub mod walk;
+pub mod write;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-pub use age_clock::Step;
-pub use appender::{Appender, Done, Intake};
-pub use class::{Class, Classes};
-pub use committer::Committer;
 pub use error::StoreError;
-pub use follow::Followed;
 pub use format::FORMAT_VERSION;
-pub use free_space::FreeSpace;
-pub use hold::Hold;
-pub use job_summary::JobSummary;
+pub use read::follow::Followed;
+pub use read::job_summary::JobSummary;
 pub use read::{ClassTotals, StoredEntry};
-pub use retention::Retainer;
-pub use seal::Sealer;
+pub use retain::Retainer;
+pub use retain::age_clock::Step;
+pub use retain::free_space::FreeSpace;
+pub use retain::hold::Hold;
+pub use segment::seal::Sealer;
+pub use write::appender::{Appender, Done, Intake};
+pub use write::class::{Class, Classes};
+pub use write::committer::Committer;
 
 use vfs::Fs;
 
@@ -206,31 +174,31 @@ struct Shared {
     dir: PathBuf,
     clock: Clock,
     /// Set once all segments are known.
-    age_clock: OnceLock<age_clock::AgeClock>,
+    age_clock: OnceLock<retain::age_clock::AgeClock>,
     metrics: Arc<Metrics>,
-    state: RwLock<Arc<state::State>>,
+    state: RwLock<Arc<index::state::State>>,
     classes: Classes,
     /// A random number, part of every frame's checksum.
     store_id: u64,
     /// One chain per class, oldest first.
     segments: Vec<RwLock<Vec<Arc<segment::Segment>>>>,
     durable: AtomicU64,
-    durable_notify: follow::DurableNotify,
+    durable_notify: read::follow::DurableNotify,
     /// Whether a reactor needs entries of kind [`crate::model::Kind::SeenOnBus`].
     has_reactor: AtomicBool,
     /// Time of the appender's last iteration, microseconds of the monotonic clock.
     heartbeat: AtomicU64,
-    cache: cache::BlockCache,
+    cache: read::cache::BlockCache,
     /// Segments with an open sealed index.
     open: Mutex<VecDeque<Arc<segment::Segment>>>,
     /// Logical clock for the least recently used index.
     index_uses: AtomicU64,
     /// Segments with a damaged index, rebuilt in memory and to be written.
     damaged: Mutex<Vec<Arc<segment::Segment>>>,
-    holds: hold::Holds,
-    guard: free_space::FreeSpaceGuard,
-    retention: retention::Retention,
-    rates: stats::Rates,
+    holds: retain::hold::Holds,
+    guard: retain::free_space::FreeSpaceGuard,
+    retention: retain::Retention,
+    rates: read::stats::Rates,
     /// Entries written since the start, by class.
     written: Vec<AtomicU64>,
     _lock: format::Lock,
@@ -294,7 +262,7 @@ impl Store {
         let lock = format::Lock::take(dir, &options.holder)?;
         let store_id = format::check_version(&**fs, dir)?;
         format::make_dir(&**fs, &dir.join("log"))?;
-        match format::make_dir(&**fs, &segment_drop::trash_dir(dir)) {
+        match format::make_dir(&**fs, &segment::removal::trash_dir(dir)) {
             // The next drop of a segment creates it in the space of that segment.
             Err(error) if error.is_no_space() => tracing::warn!(%error, "no space for the trash"),
             made => made?,
@@ -307,28 +275,33 @@ impl Store {
             clock: options.clock.clone(),
             age_clock: OnceLock::new(),
             metrics: options.metrics.clone(),
-            state: RwLock::new(Arc::new(index_access::open_state(dir, &options.metrics)?)),
+            state: RwLock::new(Arc::new(segment::index_access::open_state(dir, &options.metrics)?)),
             segments: classes.all().map(|_| RwLock::default()).collect(),
             classes,
             store_id,
             durable: AtomicU64::new(SeqNo::FIRST.0),
-            durable_notify: follow::DurableNotify::default(),
+            durable_notify: read::follow::DurableNotify::default(),
             has_reactor: AtomicBool::new(false),
             heartbeat: AtomicU64::new(heartbeat_of(&options.clock)),
-            cache: cache::BlockCache::default(),
+            cache: read::cache::BlockCache::default(),
             open: Mutex::default(),
             index_uses: AtomicU64::new(1),
             damaged: Mutex::default(),
-            holds: hold::Holds::open(dir, fs.clone())?,
-            guard: free_space::FreeSpaceGuard::new(dir, fs.clone(), options.clock.clone(), options.free),
-            retention: retention::Retention::default(),
-            rates: stats::Rates::default(),
+            holds: retain::hold::Holds::open(dir, fs.clone())?,
+            guard: retain::free_space::FreeSpaceGuard::new(
+                dir,
+                fs.clone(),
+                options.clock.clone(),
+                options.free,
+            ),
+            retention: retain::Retention::default(),
+            rates: read::stats::Rates::default(),
             written,
             _lock: lock,
         });
         let mut known: HashMap<(String, SeqNo), SegmentMetadata> = HashMap::new();
         let state = shared.state();
-        for (name, first_seq, metadata) in shared.with_state(state::State::segments)? {
+        for (name, first_seq, metadata) in shared.with_state(index::state::State::segments)? {
             known.insert((name, first_seq), metadata);
         }
         let mut backlog = Vec::new();
@@ -351,7 +324,7 @@ impl Store {
             for first_seq in found {
                 next_seq = next_seq.max(first_seq);
                 let index = segment::Index::Closed;
-                let id = frame::LogId { store_id, first_seq };
+                let id = log::frame::LogId { store_id, first_seq };
                 let segment = Arc::new(segment::Segment::open(fs, dir, (class, name.clone()), id, index)?);
                 // The active segment has no index. In a class that was removed from the configuration for a while,
                 // the newest segment is sealed, too.
@@ -374,7 +347,7 @@ impl Store {
                 if Some(first_seq) != newest {
                     walked = walked.finished();
                 }
-                recovery::report_damage(&segment, &walked, Some(first_seq) == newest, &options.metrics);
+                log::recovery::report_damage(&segment, &walked, Some(first_seq) == newest, &options.metrics);
                 next_seq =
                     index.blocks().metas().iter().fold(next_seq, |next, b| next.max(b.last_seq.next()));
                 *segment.index_mut() = segment::Index::Memory(Box::new(index));
@@ -383,7 +356,7 @@ impl Store {
                     tails.push((class, segment, walked));
                     continue;
                 }
-                recovery::make_durable(&segment, &walked, Some(first_seq) == newest, &options.metrics)?;
+                log::recovery::make_durable(&segment, &walked, Some(first_seq) == newest, &options.metrics)?;
                 let is_empty =
                     segment::memory_totals(&segment.index()).is_none_or(|totals| totals.entries == 0);
                 if Some(first_seq) == newest && is_empty {
@@ -391,7 +364,7 @@ impl Store {
                     continue;
                 }
                 // Not all segments are known yet, so keep every row about latest jobs.
-                if let Err(error) = seal::seal(&shared, &segment, |_| true) {
+                if let Err(error) = segment::seal::seal(&shared, &segment, |_| true) {
                     // Sealed one at a time to bound the memory: an archive may lack all its indexes.
                     tracing::error!(dir = %segment.dir().display(), %error, "seal failed, retrying");
                     options.metrics.seals_failed.add(1);
@@ -403,7 +376,7 @@ impl Store {
             next_seq = next_seq.max(metadata.totals.last_seq.next());
         }
         // Segments in the trash were dropped, not lost; the retainer resumes.
-        let dropped = segment_drop::left_in_trash(dir);
+        let dropped = segment::removal::left_in_trash(dir);
         known.retain(|(name, first_seq), _| {
             !dropped.iter().any(|dropped| dropped.segment() == Some((name, *first_seq)))
         });
@@ -421,26 +394,27 @@ impl Store {
         for class in shared.classes.configured() {
             let tail = tails.iter().position(|(c, ..)| *c == class).map(|at| tails.swap_remove(at));
             let opened = tail.map(|(_, segment, walked)| {
-                recovery::make_durable(&segment, &walked, true, &options.metrics)?;
-                committer::Active::open(segment, walked.end, &options.limits)
+                log::recovery::make_durable(&segment, &walked, true, &options.metrics)?;
+                write::committer::Active::open(segment, walked.end, &options.limits)
             });
             active.push(opened.transpose()?);
         }
-        let seqnos = seqno::SeqNos::open(fs, dir, next_seq, options.limits.numbers_ahead)?;
+        let seqnos = write::seqno::SeqNos::open(fs, dir, next_seq, options.limits.numbers_ahead)?;
         shared.set_durable(seqnos.next());
-        let mut dedupe = dedupe::Dedupe::new(options.limits.dedupe_window);
-        let mut classifier = class::Classifier::new(&shared.classes);
-        refill::refill(&shared, options.limits.dedupe_window, &mut dedupe, &mut classifier);
-        let packer = builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
+        let mut dedupe = write::dedupe::Dedupe::new(options.limits.dedupe_window);
+        let mut classifier = write::class::Classifier::new(&shared.classes);
+        write::refill::refill(&shared, options.limits.dedupe_window, &mut dedupe, &mut classifier);
+        let packer = log::builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
         let (submissions_tx, submissions) = bounded("intake", INTAKE_BATCHES);
         let (seals_tx, seals) = bounded("seals", SEALS_WAITING);
         let (commits_tx, commits) = bounded("commits", 1);
         let (idles_tx, idles) = bounded("idles", 2);
         let intake = Intake { submissions: submissions_tx, bytes: Arc::default() };
         let on_disk = shared.classes.configured().map(|_| SeqNo::default()).collect();
-        let commit_state = committer::CommitState { on_disk, ..committer::CommitState::default() };
+        let commit_state =
+            write::committer::CommitState { on_disk, ..write::committer::CommitState::default() };
         let commit_state = Arc::new(Mutex::new(commit_state));
-        let writer = committer::SegmentWriter {
+        let writer = write::committer::SegmentWriter {
             shared: shared.clone(),
             commit_state: commit_state.clone(),
             seals: seals_tx,
@@ -450,7 +424,7 @@ impl Store {
             unsynced_since: None,
         };
         let writer = Arc::new(Mutex::new(writer));
-        let ends = appender::Ends {
+        let ends = write::appender::Ends {
             intake: submissions,
             intake_bytes: intake.bytes.clone(),
             commits: commits_tx,
@@ -501,7 +475,7 @@ fn segments_on_disk(
 ) -> Result<Vec<SeqNo>, StoreError> {
     let class_dir = format::class_dir(dir, class_name);
     format::make_dir(fs, &class_dir)?;
-    rewrite::recover(fs, &class_dir)?;
+    segment::rewrite::recover(fs, &class_dir)?;
     let mut found = Vec::new();
     for item in std::fs::read_dir(&class_dir).map_err(error::io_at("list", &class_dir))? {
         let item = item.map_err(error::io_at("list", &class_dir))?;
@@ -522,9 +496,5 @@ fn segments_on_disk(
     Ok(found)
 }
 
-#[cfg(test)]
-mod retention_tests;
-#[cfg(test)]
-pub(crate) mod simulation;
 #[cfg(test)]
 mod tests;

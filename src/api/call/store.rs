@@ -3,9 +3,9 @@
 use super::lists::Map;
 use super::{Ctx, failed};
 use crate::model::{Age, Keep};
-use crate::store::retention::{DropOutcome, PlannedDrop, PruneOptions};
-use crate::store::segment_usage::SegmentUsage;
-use crate::store::stats::ClassStats;
+use crate::store::read::stats::ClassStats;
+use crate::store::retain::{DropOutcome, PlannedDrop, PruneOptions};
+use crate::store::segment::usage::SegmentUsage;
 use crate::store::{Hold, StoreError};
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::Writer;

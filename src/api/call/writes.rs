@@ -10,7 +10,7 @@ use super::Ctx;
 use crate::clock::Micros;
 use crate::limits::{CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES};
 use crate::model::{Entry, Flags, FrameBatch, JidKey, Kind, Source, stamped_jid};
-use crate::store::job_summary::rank;
+use crate::store::read::job_summary::rank;
 use crate::wire::call::{Args, CallError, id_text};
 use crate::wire::msgpack::{self, Writer};
 use crate::wire::salt_codec::{Unreadable, check_whole};

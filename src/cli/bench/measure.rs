@@ -9,9 +9,9 @@ use super::load;
 use super::template::{Encoding, EventGenerator, EventTemplate, Jobs, Random};
 use crate::clock::{Clock, Micros};
 use crate::model::{Batch, JidKey, SeqNo, Source};
-use crate::store::builder::{BlockBuilder, Packer};
 use crate::store::index::{MemIndex, SealedIndex, sealed};
-use crate::store::log::BlockMeta;
+use crate::store::log::builder::{BlockBuilder, Packer};
+use crate::store::log::file::BlockMeta;
 use crate::wire::msgpack;
 use crate::wire::salt_event::fingerprinted_entry;
 

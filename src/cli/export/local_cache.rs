@@ -25,7 +25,7 @@ use crate::limits::{CLI_PAGE_ROWS, IMPORT_BAD_NAMED};
 use crate::model::{JidKey, Kind};
 use crate::query::{Precedence, is_of_cached_job, load_of, rank};
 use crate::store::tools::Watch as _;
-use crate::store::tools::tree::Tree;
+use crate::store::tools::files::tree::Tree;
 use crate::wire::msgpack::{self, Writer, as_text, is_nil};
 use crate::wire::salt_codec::repaired_for_salt;
 

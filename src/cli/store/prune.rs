@@ -17,7 +17,7 @@ use crate::config::{Config, Environment, parse_duration, parse_size};
 use crate::daemon::store_options;
 use crate::model::{Age, Keep};
 use crate::store::Store;
-use crate::store::retention::PruneOptions;
+use crate::store::retain::PruneOptions;
 use crate::wire;
 
 /// Flags of `store prune`.

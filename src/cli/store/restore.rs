@@ -10,7 +10,8 @@ use super::super::output::{Format, Output};
 use super::super::progress::{Bar, Unit, bytes};
 use super::tool::{config, count, field};
 use crate::clock::{Clock, Micros};
-use crate::store::tools::{layout, rebuild, restore};
+use crate::store::tools::backup::restore;
+use crate::store::tools::{layout, rebuild};
 
 /// Arguments of `store restore`.
 #[derive(clap::Args)]

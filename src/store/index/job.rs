@@ -20,9 +20,9 @@
 
 use std::io;
 
-use super::super::job_summary::JobSummary;
-use super::code::{Reader, put, put_bytes, put_signed};
 use crate::model::{FastMap, JidKey};
+use crate::store::index::page::code::{Reader, put, put_bytes, put_signed};
+use crate::store::read::job_summary::JobSummary;
 
 const RANK: u8 = 7;
 const NO_CACHE: u8 = 8;

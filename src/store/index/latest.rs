@@ -18,12 +18,12 @@
 //! ```
 
 use super::super::error::StoreError;
-use super::code::{Reader, put, put_bytes, put_signed};
-use super::mem::LatestRow;
 use super::page::{PageWriter, Pages};
 use super::{Latest, newness};
 use crate::clock::Micros;
 use crate::model::{JidKey, SeqNo};
+use crate::store::index::memory::LatestRow;
+use crate::store::index::page::code::{Reader, put, put_bytes, put_signed};
 
 /// Prefix of a function whose return is known only from a bus.
 pub const BUS_ONLY: char = '\0';
@@ -207,9 +207,9 @@ fn first_page_of(pages: &Pages, fun: &[u8]) -> Result<u32, StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::checked::CheckedTree;
-    use super::super::super::sled_guard::open_sled;
     use super::*;
+    use crate::store::index::tree::CheckedTree;
+    use crate::store::index::tree::sled_guard::open_sled;
 
     #[test]
     fn every_function_finds_its_own_minions() {

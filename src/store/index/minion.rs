@@ -15,8 +15,8 @@
 use std::io;
 
 use super::super::error::StoreError;
-use super::code::{Reader, put, put_bytes};
 use super::page::{PageWriter, Pages};
+use crate::store::index::page::code::{Reader, put, put_bytes};
 
 const LISTED: u8 = 0;
 const BITS: u8 = 1;
@@ -132,9 +132,9 @@ pub fn blocks_with(
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::checked::CheckedTree;
-    use super::super::super::sled_guard::open_sled;
     use super::*;
+    use crate::store::index::tree::CheckedTree;
+    use crate::store::index::tree::sled_guard::open_sled;
     use proptest::prelude::*;
 
     proptest! {

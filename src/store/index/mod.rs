@@ -4,20 +4,19 @@
 //! sealed, the index is written to sled in one batch of pages ([`sealed`]): no event costs a sled write, and the commit path
 //! never waits for sled. Both forms support the same queries.
 
-pub mod arena;
-pub mod code;
 pub mod job;
 pub mod latest;
-pub mod mem;
+pub mod memory;
 pub mod minion;
-pub mod names;
 pub mod page;
 pub mod sealed;
 pub mod segment_metadata;
+pub mod state;
 pub mod summary;
+pub mod tree;
 
 pub use latest::LatestJob;
-pub use mem::{LatestRow, MemIndex};
+pub use memory::{LatestRow, MemIndex};
 pub use sealed::{Layout, SealedIndex};
 pub use segment_metadata::SegmentMetadata;
 pub use summary::{Blocks, TagTemplates};

@@ -14,20 +14,20 @@
 
 use std::path::Path;
 
-use super::super::checked::CheckedTree;
 use super::super::error::{StoreError, io_at};
-use super::super::job_summary::JobSummary;
-use super::super::sled_guard::{flush_and_sync, open_or_copy, open_sled};
 use super::EntryPosition;
 use super::job::{Decoder, Encoder};
 use super::latest::{self, LatestJob};
-use super::mem::MemIndex;
 use super::minion;
 use super::page::{PageWriter, Pages};
 use super::segment_metadata::SegmentMetadata;
 use super::summary::{Blocks, TagTemplates};
 use crate::limits::{INDEX_CACHE_BYTES, INDEX_WRITE_CACHE_BYTES};
 use crate::model::JidKey;
+use crate::store::index::memory::MemIndex;
+use crate::store::index::tree::CheckedTree;
+use crate::store::index::tree::sled_guard::{flush_and_sync, open_or_copy, open_sled};
+use crate::store::read::job_summary::JobSummary;
 
 /// The key of the only page in a tree.
 const ONLY: [u8; 4] = [0; 4];
@@ -62,7 +62,7 @@ pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Se
     let mut metadata = index.metadata(&jobs);
     let blocks = layout.map_or(index.blocks(), |layout| &layout.blocks);
     metadata.totals.log_bytes =
-        blocks.metas().last().map_or(metadata.totals.log_bytes, super::super::log::BlockMeta::end);
+        blocks.metas().last().map_or(metadata.totals.log_bytes, crate::store::log::file::BlockMeta::end);
     let mut fill = || -> std::io::Result<()> {
         let mut writer = PageWriter::new()?;
         let key_of_block =

@@ -16,10 +16,10 @@
 //! runs are left (limits::JID_RUNS_MAX). A jid contains its time, so a job is searched for only if a run contains it.
 
 use super::Totals;
-use super::code::{Reader, put, put_bytes, put_signed};
 use crate::clock::Micros;
 use crate::limits::{JID_FILTER_BITS, JID_RUNS_MAX};
 use crate::model::{JidKey, SeqNo};
+use crate::store::index::page::code::{Reader, put, put_bytes, put_signed};
 
 /// Metadata of a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

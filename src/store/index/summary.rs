@@ -16,13 +16,13 @@
 //! templates that did not fit the list. A template that is only the placeholder of a jid marks blocks with a jid that is not
 //! derived from a time.
 
-use super::super::log::{BlockMeta, FILE_HEADER_LEN};
 use super::EntryPosition;
-use super::code::{Reader, put, put_bytes, put_signed};
-use super::names::Names;
 use crate::clock::Micros;
 use crate::limits::{TAG_TEMPLATE_BYTES_MAX, TAG_TEMPLATES_MAX};
 use crate::model::SeqNo;
+use crate::store::index::memory::names::Names;
+use crate::store::index::page::code::{Reader, put, put_bytes, put_signed};
+use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN};
 
 /// The bit of templates that are not listed.
 pub const UNLISTED: u64 = 1 << 63;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::job_summary::JobSummary;
-use super::super::log::BlockMeta;
 use super::*;
 use crate::model::{Entry, Flags, JidKey, Kind, Source};
+use crate::store::log::file::BlockMeta;
+use crate::store::read::job_summary::JobSummary;
 use crate::wire::msgpack::Writer;
 
 /// The random part of an entry: kind, job, minion, function.

@@ -30,7 +30,7 @@ fn a_commit_queued_behind_a_failed_one_fails_with_its_duplicates() {
     };
     // The test acts as the committer, and applies a commit after the next one is packed.
     let next_commit = || {
-        committer.idles.send(committer::ReturnedBuffers::default()).unwrap();
+        committer.idles.send(crate::store::write::committer::ReturnedBuffers::default()).unwrap();
         match committer.commits.next(crate::testing::DEADLINE) {
             Next::Message(commit) => commit,
             other => panic!("no commit: {}", if matches!(other, Next::Closed) { "closed" } else { "idle" }),
@@ -48,7 +48,7 @@ fn a_commit_queued_behind_a_failed_one_fails_with_its_duplicates() {
     assert_eq!((failing.epoch, queued.epoch, queued.dones.len()), (0, 0, 2), "packed before the failure");
     plan.add(Fault::once(Act::Sync, Errno::IO));
     for commit in [failing, queued] {
-        committer::lock_writer(&committer.writer).apply(commit, drop);
+        crate::store::write::committer::lock_writer(&committer.writer).apply(commit, drop);
     }
     for (outcome, whose) in [(first, "original"), (duplicate, "duplicate"), (behind, "later event")] {
         assert!(receive(&outcome).is_err(), "the {whose} was confirmed");

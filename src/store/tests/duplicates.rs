@@ -79,7 +79,7 @@ fn a_failed_reservation_of_sequence_numbers_does_not_affect_the_commit_in_flight
     let limits = Limits { durability, numbers_ahead: 100, ..Limits::default() };
     let options = Options { fs, ..options(dir.path(), limits) };
     let Opened { store, intake, appender, committer, sealer, retainer } = Store::open(&options).unwrap();
-    committer.idles.send(committer::ReturnedBuffers::default()).unwrap();
+    committer.idles.send(crate::store::write::committer::ReturnedBuffers::default()).unwrap();
     let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
     let mut threads = vec![thread(Box::new(|| appender.run()))];
     let submit = |batch| {
@@ -119,7 +119,7 @@ fn a_bad_sector_in_a_sealed_segment_does_not_prevent_the_start() {
     for n in 0..300 {
         rig.put(batch_of([n])).unwrap();
     }
-    super::super::retention_tests::settle(&rig);
+    crate::store::tests::retention::settle(&rig);
     let sealed = rig.store.0.segments(Class::JOBS);
     let bad = sealed.iter().rfind(|segment| segment.is_finished()).unwrap();
     let blocks = rig.store.0.ready(bad).unwrap().blocks().unwrap().metas().len() as u64;

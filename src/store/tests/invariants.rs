@@ -1,6 +1,8 @@
 //! Internal invariants: an inconsistent write fails with an error, and the store continues.
 
 use super::*;
+use crate::store::log::builder::{BlockBuilder, Packed, Packer};
+use crate::store::log::frame;
 
 #[test]
 fn exhausted_sequence_numbers_are_rejected_and_none_is_assigned_twice() {
@@ -61,7 +63,7 @@ fn a_segment_ends_before_its_sequence_numbers_exceed_32_bits() {
 fn an_inconsistent_block_is_not_written() {
     let data = data(1);
     let entry = event_entry(b"salt/job/20261121030955000000/ret/web1", &data, Source::Bus, Micros(0));
-    let mut builder = builder::BlockBuilder::default();
+    let mut builder = BlockBuilder::default();
     builder.push(SeqNo(7), &entry).unwrap();
     for seq in [7, 6, 0] {
         assert!(matches!(builder.push(SeqNo(seq), &entry), Err(StoreError::Broken(_))), "{seq} behind 7");
@@ -71,12 +73,12 @@ fn an_inconsistent_block_is_not_written() {
         builder.push(SeqNo(seq), &entry).unwrap();
     }
     assert!(matches!(builder.push(SeqNo(1 << 40), &entry), Err(StoreError::Broken(_))), "one entry too many");
-    let mut packer = builder::Packer::new().unwrap();
+    let mut packer = Packer::new().unwrap();
     assert!(builder.finish(&mut packer).is_ok());
     builder.clear();
     assert!(matches!(builder.finish(&mut packer), Err(StoreError::Broken(_))), "no entry at all");
     let bodies = vec![0; frame::PAYLOAD_BYTES_MAX + 1];
-    let long = builder::Packed { head: rkyv::util::AlignedVec::new(), bodies: &bodies };
+    let long = Packed { head: rkyv::util::AlignedVec::new(), bodies: &bodies };
     let mut frames = Vec::new();
     assert!(matches!(
         frame::write_frame(&mut frames, &long, (SeqNo(7), SeqNo(7)), 1),

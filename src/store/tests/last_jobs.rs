@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::retention_tests::{FOREVER, events, jobs, settle};
 use super::*;
+use crate::store::tests::retention::{FOREVER, events, jobs, settle};
 
 /// A return by a returner call.
 fn answer(minion: &str, jid: &str) -> Batch {

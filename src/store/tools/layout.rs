@@ -7,8 +7,8 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::{ToolError, files};
 use crate::model::{SeqNo, is_class_name};
-use crate::store::frame::LogId;
-use crate::store::rewrite::SEALED;
+use crate::store::log::frame::LogId;
+use crate::store::segment::rewrite::SEALED;
 use crate::store::vfs::open_to_read;
 use crate::store::{StoreError, format};
 

@@ -9,17 +9,12 @@
 //! the file that makes it valid (`FORMAT`, `MANIFEST`) is written last.
 
 pub mod backup;
-pub mod compare;
 pub mod error;
 pub mod files;
 pub mod layout;
-pub mod manifest;
 pub mod rebuild;
 pub mod redact;
-pub mod restore;
 pub mod salvage;
-pub mod seqs;
-pub mod tree;
 pub mod verify;
 
 pub use error::ToolError;

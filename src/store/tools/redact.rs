@@ -17,14 +17,15 @@ use super::layout::{self, SegmentFiles};
 use super::rebuild::remove;
 use super::{ToolError, Watch, files};
 use crate::model::Entry;
-use crate::store::block::BlockView;
-use crate::store::builder::{BlockBuilder, Packer};
 use crate::store::error::io_at;
-use crate::store::frame::{ALIGN, FrameHeader, LogId, Position, place_frame, write_frame_at};
-use crate::store::log::{LogFile, cut_offset};
+use crate::store::log::block::BlockView;
+use crate::store::log::builder::{BlockBuilder, Packer};
+use crate::store::log::file::{LogFile, cut_offset};
+use crate::store::log::frame::{ALIGN, FrameHeader, LogId, Position, place_frame, write_frame_at};
+use crate::store::log::walk::{self, Bounds};
+use crate::store::segment::rewrite;
 use crate::store::vfs::Disk;
-use crate::store::walk::{self, Bounds};
-use crate::store::{StoreError, format, rewrite};
+use crate::store::{StoreError, format};
 
 /// What to replace.
 pub trait Redact {

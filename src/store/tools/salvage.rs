@@ -8,18 +8,18 @@ use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::seqs::SeqSet;
 use super::{ToolError, Watch, files, layout};
 use crate::clock::Micros;
 use crate::limits::{SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
 use crate::model::{Entry, SeqNo, is_class_name};
-use crate::store::block::BlockView;
-use crate::store::builder::{BlockBuilder, Packer};
 use crate::store::error::io_at;
-use crate::store::frame::{LogId, Position, place_frame, write_frame};
-use crate::store::log::{BlockMeta, Header, LogFile, cut_offset, file_header};
+use crate::store::log::block::BlockView;
+use crate::store::log::builder::{BlockBuilder, Packer};
+use crate::store::log::file::{BlockMeta, Header, LogFile, cut_offset, file_header};
+use crate::store::log::frame::{LogId, Position, place_frame, write_frame};
+use crate::store::log::walk::{self, Bounds, DamagedRange, FRAMES_FROM};
+use crate::store::tools::verify::seqs::SeqSet;
 use crate::store::vfs::Disk;
-use crate::store::walk::{self, Bounds, DamagedRange, FRAMES_FROM};
 use crate::store::{StoreError, format};
 
 /// A damaged range of a file.

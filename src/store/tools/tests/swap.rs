@@ -128,7 +128,7 @@ fn a_replacement_is_complete_with_and_without_rename_exchange() {
             fs::create_dir(&dir).unwrap();
             fs::write(dir.join("log"), text).unwrap();
         }
-        rewrite::swap(fs, &dir).unwrap();
+        crate::store::segment::rewrite::swap(fs, &dir).unwrap();
         assert_eq!(fs::read_to_string(dir.join("log")).unwrap(), "new", "{fs:?}");
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1, "{fs:?}");
     }
