@@ -114,10 +114,10 @@ fn a_backup_gets_the_state_directory_from_the_daemon() {
     let output = backup(&cellar.socket());
     assert_eq!(json(&output)["state_dir"], cellar.state_dir().to_str().unwrap(), "{}", stderr(&output));
     assert!(to.join("MANIFEST").exists());
-    let output = backup(&cellar.dir.path().join("nobody"));
+    let output = backup(&cellar.dir.path().join("no-daemon"));
     assert!(!output.status.success());
     // Without a daemon the default state directory is used, of this user or of root.
-    assert!(stderr(&output).contains("/saltcellar is no store"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("/saltcellar is not a store"), "{}", stderr(&output));
 }
 
 #[test]
