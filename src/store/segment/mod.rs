@@ -63,7 +63,7 @@ pub struct Segment {
     /// Held while the sealer or retention works on the whole segment. True once it is replaced or dropped.
     pub(super) work: Mutex<bool>,
     /// Its resource use, once final.
-    pub(super) segment_usage: OnceLock<SegmentUsage>,
+    pub(super) usage: OnceLock<SegmentUsage>,
 }
 
 impl Segment {
@@ -93,7 +93,7 @@ impl Segment {
             used: AtomicU64::new(0),
             active: AtomicBool::new(false),
             work: Mutex::default(),
-            segment_usage: OnceLock::new(),
+            usage: OnceLock::new(),
         })
     }
 

@@ -48,7 +48,7 @@ impl SegmentUsage {
 impl Segment {
     /// The segment's resource use; cached once the segment is sealed.
     pub(in crate::store) fn usage(&self) -> SegmentUsage {
-        if let Some(known) = self.segment_usage.get() {
+        if let Some(known) = self.usage.get() {
             return *known;
         }
         let totals = self.totals();
@@ -63,7 +63,7 @@ impl Segment {
         let disk_bytes = disk_bytes(self.dir());
         let segment_usage = SegmentUsage { entries, jobs, raw_bytes, disk_bytes, at_min, at_max };
         if finished && self.metadata().is_some() && self.has_index() {
-            let _ = self.segment_usage.set(segment_usage);
+            let _ = self.usage.set(segment_usage);
         }
         segment_usage
     }

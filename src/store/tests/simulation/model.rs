@@ -229,7 +229,7 @@ impl Item {
         let (kind, tag, jid, minion, body) =
             (self.kind, &self.tag[..], &self.jid[..], &self.minion[..], &self.body[..]);
         to.push(
-            &Entry { kind, source: source, flags, at, tag, jid, minion, fun: "test.echo", retcode: 0, body },
+            &Entry { kind, source, flags, at, tag, jid, minion, fun: "test.echo", retcode: 0, body },
             None,
         );
     }

@@ -306,7 +306,7 @@ impl Simulated {
         let open = self.wait(vec![sent]);
         match outcome {
             HostileOutcome::Stored => {
-                assert!(open.is_empty(), "an item was rejected, but the disk had no fault")
+                assert!(open.is_empty(), "an item was rejected, but the disk had no fault");
             }
             HostileOutcome::Torn(_) => {
                 self.cut(Survives::Some, u64::try_from(rng.below(1 << 30)).unwrap());
