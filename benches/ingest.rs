@@ -1,9 +1,9 @@
-//! Ingest against the physical yardstick, in one run.
+//! Ingest against the physical baseline, in one run.
 //!
 //! Input: events of two loads, made from a fixed seed. `mix`: 80 % of 300 to 400 bytes, 18 % of 2 to 3 KB, 2 %
 //! of 20 to 40 KB, mean 1.3 KB. `small`: median 180 bytes, as on a quiet bus. Both arrive in batches of 64.
 //!
-//! The yardstick does what physics asks for and nothing else: the same bytes, in the same batches, packed by
+//! The baseline does what physics asks for and nothing else: the same bytes, in the same batches, packed by
 //! zstd level 1 in pieces of 256 KiB, appended to a file, fdatasync after each commit-sized piece.
 //!
 //! Output: events/s and CPU seconds per million for both, their ratio, and bytes on disk per event.
@@ -22,7 +22,7 @@ use saltcellar::limits::{BLOCK_RAW_BYTES, ZSTD_LEVEL};
 use saltcellar::model::{Batch, Source, stamped_jid};
 use saltcellar::store::{Classes, FreeSpace, Limits, Options, Store};
 use saltcellar::wire::msgpack::Writer;
-use saltcellar::wire::salt_event::printed_entry;
+use saltcellar::wire::salt_event::fingerprinted_entry;
 
 const BATCH: usize = 64;
 
@@ -106,7 +106,7 @@ fn blocks_used(dir: &Path) -> u64 {
 
 type Events = Vec<(String, Vec<u8>)>;
 
-fn yardstick(dir: &Path, events: &Events) -> u64 {
+fn baseline(dir: &Path, events: &Events) -> u64 {
     let mut file = File::create(dir.join("raw")).unwrap();
     let mut piece = Vec::new();
     let mut flush = |piece: &mut Vec<u8>| {
@@ -148,7 +148,7 @@ fn saltcellar(dir: &Path, events: &Events) -> u64 {
     for chunk in events.chunks(BATCH) {
         let mut batch = Batch::default();
         for (tag, data) in chunk {
-            let (entry, prints) = printed_entry(tag.as_bytes(), data, Source::Bus, now);
+            let (entry, prints) = fingerprinted_entry(tag.as_bytes(), data, Source::Bus, now);
             batch.push(&entry, Some(prints));
         }
         intake.submit(batch, None).unwrap();
@@ -163,14 +163,13 @@ fn saltcellar(dir: &Path, events: &Events) -> u64 {
 fn main() {
     let count: u64 = std::env::var("EVENTS").ok().and_then(|n| n.parse().ok()).unwrap_or(400_000);
     println!("{count} events; seconds of CPU include making the batches");
-    println!("load   store       events/s  of yardstick  CPU s/M  raw B/event  disk B/event  disk/raw");
+    println!("load   store       events/s  of baseline  CPU s/M  raw B/event  disk B/event  disk/raw");
     for small in [false, true] {
         let mut random = Random(7);
         let events: Events = (0..count).map(|n| event(n, small, &mut random)).collect();
         let raw: usize = events.iter().map(|(tag, data)| tag.len() + data.len()).sum();
         let mut base = 0.0;
-        for (name, run) in [("yardstick", yardstick as fn(&Path, &Events) -> u64), ("saltcellar", saltcellar)]
-        {
+        for (name, run) in [("baseline", baseline as fn(&Path, &Events) -> u64), ("saltcellar", saltcellar)] {
             let dir = tempfile::tempdir().unwrap();
             let outcome = measured(|| run(dir.path(), &events));
             let rate = count as f64 / outcome.seconds;

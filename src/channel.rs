@@ -1,12 +1,12 @@
-//! The one kind of queue between threads: bounded, lock-free, named.
+//! The queue between threads: bounded, lock-free, named.
 //!
-//! A queue is named for what it carries and says in its documentation what happens when it is full.
+//! A queue is named for its messages; its documentation describes the behaviour when it is full.
 
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
 
-/// Makes a queue for `capacity` messages.
+/// Creates a queue for `capacity` messages.
 pub fn bounded<T>(name: &'static str, capacity: usize) -> (Tx<T>, Rx<T>) {
     let (tx, rx) = crossbeam_channel::bounded(capacity);
     (Tx { name, tx }, Rx { name, rx })
@@ -26,27 +26,27 @@ pub struct Rx<T> {
     rx: Receiver<T>,
 }
 
-/// What [`Rx::next`] found.
+/// The result of [`Rx::next`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<T> {
     /// A message.
     Message(T),
-    /// Nothing came in time.
+    /// No message in time.
     Idle,
-    /// Nothing will come any more: every sender is gone.
+    /// All senders are gone.
     Closed,
 }
 
-/// From which of two queues a message came.
+/// A message with the queue that it came from.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Either<T, U> {
-    /// The one that was asked.
+    /// The queue of the call.
     This(T),
-    /// The other one.
+    /// The second queue.
     Other(U),
 }
 
-/// The message that did not fit, given back.
+/// A message that could not be sent.
 #[derive(Debug)]
 pub enum Refused<T> {
     /// The queue is full.
@@ -62,12 +62,12 @@ impl<T> Clone for Tx<T> {
 }
 
 impl<T> Tx<T> {
-    /// Sends, waiting for room; gives the message back if the receiver is gone.
+    /// Sends, waiting for room; returns the message if the receiver is gone.
     pub fn send(&self, message: T) -> Result<(), T> {
         self.tx.send(message).map_err(|gone| gone.0)
     }
 
-    /// Sends if there is room at once.
+    /// Sends without waiting.
     pub fn try_send(&self, message: T) -> Result<(), Refused<T>> {
         self.tx.try_send(message).map_err(|why| match why {
             TrySendError::Full(m) => Refused::Full(m),
@@ -96,7 +96,7 @@ impl<T> Rx<T> {
         }
     }
 
-    /// Waits up to `pause` for a message of this queue or of `other`. Closed as soon as this one is.
+    /// Waits up to `pause` for a message of this queue or of `other`. `Closed` as soon as this queue is.
     pub fn next_of<U>(&self, other: &Rx<U>, pause: Duration) -> Next<Either<T, U>> {
         crossbeam_channel::select! {
             recv(self.rx) -> message => message.map_or(Next::Closed, |m| Next::Message(Either::This(m))),
@@ -105,12 +105,12 @@ impl<T> Rx<T> {
         }
     }
 
-    /// Does nothing wait?
+    /// Whether no message is waiting.
     pub fn is_empty(&self) -> bool {
         self.rx.is_empty()
     }
 
-    /// A message that is already waiting.
+    /// Receives without waiting.
     pub fn try_next(&self) -> Option<T> {
         self.rx.try_recv().ok()
     }
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_queue_gives_the_message_back() {
+    fn a_full_queue_returns_the_message() {
         let (tx, rx) = bounded("test", 1);
         tx.send(1).unwrap();
         assert!(matches!(tx.try_send(2), Err(Refused::Full(2))));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn two_queues_are_waited_for_at_once() {
+    fn one_call_waits_for_two_queues() {
         let ((tx, rx), (other_tx, other_rx)) = (bounded("one", 1), bounded::<u8>("other", 1));
         tx.send('a').unwrap();
         assert_eq!(rx.next_of(&other_rx, Duration::ZERO), Next::Message(Either::This('a')));

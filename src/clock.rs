@@ -1,13 +1,13 @@
-//! Time: the one place that asks the operating system what it is.
+//! Time: the only module that reads the operating system's clocks.
 //!
-//! Everything else is handed a [`Clock`], which tests wind by hand. An instant is a [`Micros`]:
+//! Other code receives a [`Clock`], which tests control. An instant is a [`Micros`]:
 //! microseconds since 1970 UTC, the resolution of a jid and of Salt's `_stamp`.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A span in microseconds.
+/// A duration in microseconds.
 pub fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
@@ -16,10 +16,10 @@ pub fn micros(span: Duration) -> i64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Micros(pub i64);
 
-/// A date and a time of day in UTC, taken apart.
+/// A UTC date and time of day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Civil {
-    /// Year, 1970 to 9999 wherever it came out of a jid.
+    /// Year; 1970 to 9999 if it is from a jid.
     pub year: i64,
     /// Month, 1 to 12.
     pub month: u32,
@@ -38,9 +38,9 @@ pub struct Civil {
 const DAY: i64 = 86_400_000_000;
 
 impl Micros {
-    /// Takes the instant apart into its UTC date and time of day.
+    /// Splits the instant into its UTC date and time of day.
     ///
-    /// The calendar arithmetic is the usual one over eras of 400 years that begin in March
+    /// The calendar arithmetic uses eras of 400 years that start in March
     /// (H. Hinnant, "chrono-compatible low-level date algorithms").
     pub fn civil(self) -> Civil {
         let days = self.0.div_euclid(DAY);
@@ -75,7 +75,7 @@ impl Micros {
 }
 
 impl Civil {
-    /// The instant, or `None` for a date that the calendar does not have.
+    /// The instant, or `None` for a date that does not exist.
     pub fn micros_since_epoch(&self) -> Option<Micros> {
         let leap = self.year % 4 == 0 && (self.year % 100 != 0 || self.year % 400 == 0);
         let days_in_month = match self.month {
@@ -106,13 +106,12 @@ impl Civil {
     }
 }
 
-/// Where the time comes from.
+/// A source of time: the operating system, or a clock that a test controls.
 #[derive(Debug, Clone, Default)]
-pub struct Clock(Option<Arc<Hand>>);
-
-/// The two times of a clock that tests move.
+pub struct Clock(Option<Arc<Manual>>);
+/// The two times of a manual clock.
 #[derive(Debug, Default)]
-struct Hand {
+struct Manual {
     wall: AtomicI64,
     /// Microseconds, as in [`Clock::monotonic`].
     monotonic: AtomicU64,
@@ -124,43 +123,43 @@ impl Clock {
         Self(None)
     }
 
-    /// A clock that stands at `now` until [`Clock::wind`] moves it.
-    pub fn hand_wound(now: Micros) -> Self {
+    /// A clock that stays at `now` until [`Clock::wind`] or [`Clock::set`] changes it.
+    pub fn manual(now: Micros) -> Self {
         let (wall, monotonic) = (AtomicI64::new(now.0), AtomicU64::default());
-        Self(Some(Arc::new(Hand { wall, monotonic })))
+        Self(Some(Arc::new(Manual { wall, monotonic })))
     }
 
-    /// What time it is. A clock set before 1970 reads 1970.
+    /// The wall clock time. A clock before 1970 reads 1970.
     pub fn now(&self) -> Micros {
-        if let Some(hand) = &self.0 {
-            return Micros(hand.wall.load(Ordering::Relaxed));
+        if let Some(manual) = &self.0 {
+            return Micros(manual.wall.load(Ordering::Relaxed));
         }
-        #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+        #[expect(clippy::disallowed_methods, reason = "the only access to the system clock")]
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
     }
 
-    /// Time since some moment of this process, which setting the clock does not change. While the system is suspended it stands.
+    /// Time since a fixed instant of this process, independent of wall clock changes. It stops while the system is suspended.
     pub fn monotonic(&self) -> Duration {
         static START: OnceLock<Instant> = OnceLock::new();
         match &self.0 {
-            Some(hand) => Duration::from_micros(hand.monotonic.load(Ordering::Relaxed)),
+            Some(manual) => Duration::from_micros(manual.monotonic.load(Ordering::Relaxed)),
             None => START.get_or_init(Instant::now).elapsed(),
         }
     }
 
-    /// Lets time pass on a hand-wound clock; does nothing to the real one. Backwards it is only set, as by [`Clock::set`].
+    /// Advances both times of a manual clock. A negative value sets only the wall clock back, as [`Clock::set`]. No effect on the real clock.
     pub fn wind(&self, by_micros: i64) {
-        if let Some(hand) = &self.0 {
-            hand.wall.fetch_add(by_micros, Ordering::Relaxed);
-            hand.monotonic.fetch_add(u64::try_from(by_micros).unwrap_or(0), Ordering::Relaxed);
+        if let Some(manual) = &self.0 {
+            manual.wall.fetch_add(by_micros, Ordering::Relaxed);
+            manual.monotonic.fetch_add(u64::try_from(by_micros).unwrap_or(0), Ordering::Relaxed);
         }
     }
 
-    /// Sets a hand-wound clock: no time passes.
+    /// Sets the wall clock of a manual clock; its monotonic time does not advance.
     pub fn set(&self, now: Micros) {
-        if let Some(hand) = &self.0 {
-            hand.wall.store(now.0, Ordering::Relaxed);
+        if let Some(manual) = &self.0 {
+            manual.wall.store(now.0, Ordering::Relaxed);
         }
     }
 }
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_that_does_not_exist_is_none() {
+    fn a_nonexistent_date_has_no_instant() {
         let day = |month, day| Civil { year: 2026, month, day, hour: 0, minute: 0, second: 0, micros: 0 };
         assert_eq!(day(2, 29).micros_since_epoch(), None);
         assert_eq!(day(13, 1).micros_since_epoch(), None);

@@ -1,27 +1,28 @@
-//! saltcellar: job cache, event archive, reactor and engines beside a SaltStack master.
+//! saltcellar: job cache, event archive and reactor beside a SaltStack master.
 //!
-//! Bytes come in by one door, pass one thread that gives them an order, and land in a log.
-//! Everything else reads the log at its own pace. Nothing flows backwards.
+//! Sources and listeners receive bytes, the appender gives entries their order, and a log stores them. Everything else
+//! reads the log at its own pace. The reactor's records return through the same intake.
 //!
 //! ```text
-//!    Salt master and its minions
-//!         |  events, loads, returns               (salt/: the Python extension)
+//!    Salt master and its minions      other programs
+//!         |  events, loads, returns        |               salt/: the Python extension
+//!         v                                v
+//!    sources   bus | local socket | HTTPS | ZeroMQ PULL     bytes -> Entry, filtered and redacted
+//!         |    queue `intake` (bounded)
 //!         v
-//!    ingest   the bus | the local socket          one thread per source: bytes -> Entry
-//!         |   queue `intake` (bounded)
-//!         v
-//!    store    appender: order, batch, write       one thread: Entry -> Block, fdatasync, then ack
-//!         |   watermark `durable`
-//!         v
-//!    store    log of blocks; indexes in sled      read by anyone, never holding up the writer
-//!         v
-//!       query  ->  api  ->  local socket, CLI, Salt's returner calls
+//!    store     appender: order, deduplicate, pack -> committer: write, fdatasync, index, acknowledge
+//!         |    log of blocks (source of truth), indexes in sled
+//!         |
+//!         +--> query -> api: local socket, HTTPS -> command line, Salt's returner calls
+//!         +--> zeromq: PUB
+//!         +--> reactor -> the master's request port
 //! ```
 //!
-//! Modules stand in reading order; a file imports only from layers above its own in this list
-//! (`tests/tidy.rs` holds the table).
+//! A file imports only from layers above its own in the list below; modules of a layer do not import each other.
+//! `tests/tidy.rs` enforces this, `docs/ARCHITECTURE.md` describes the modules.
 
-// Layer 0: ground.
+// foundation
+pub mod channel;
 pub mod clock;
 pub mod limits;
 pub mod metrics;
@@ -29,27 +30,32 @@ pub mod shutdown;
 #[cfg(test)]
 mod testing;
 
-// Layer 1: words.
-pub mod channel;
-pub mod door;
+// nouns
 pub mod model;
 
-// Layer 2: edges.
-pub mod config;
+// edges
 pub mod sls;
+pub mod unix_listener;
 pub mod wire;
 
-// Layer 3: memory, and the master.
+// settings
+pub mod config;
+
+// memory
 pub mod master;
 pub mod store;
 
-// Layer 4: rooms.
+// services
 pub mod ingest;
 pub mod query;
 pub mod reactor;
 
-// Layers 5, 6, 7: doors, wiring, hands.
+// interfaces
 pub mod api;
-pub mod cli;
-pub mod daemon;
 pub mod zeromq;
+
+// wiring
+pub mod daemon;
+
+// commands
+pub mod cli;

@@ -1,6 +1,6 @@
-//! Every bound of the program: its unit, its value, and why that value.
+//! Limits of the program: unit, value, and the reason for the value.
 //!
-//! A number that limits something lives here and nowhere else; prose links to the constant.
+//! Every limiting number is defined here; prose links to the constant.
 
 mod reactor;
 mod store;
@@ -12,194 +12,194 @@ pub use store::*;
 
 /// Bytes of one frame on the local socket, header excluded.
 ///
-/// The largest entry plus room for the call around it; a longer header is answered with an error before
-/// a byte of it is allocated.
+/// The largest entry plus room for the call around it. A longer header is answered with an error before any
+/// allocation.
 pub const WIRE_FRAME_BYTES_MAX: usize = ENTRY_BYTES_MAX + 64 * 1024;
-/// Bytes of an answer that our own client takes: `get_jids` tells of every job at once, because Salt asks for that, some 136 bytes
-/// each. It grows with what arrives.
+/// Bytes of an answer that our own client accepts. `get_jids` lists all jobs at once, as Salt requires, at some 136 bytes
+/// each. The buffer grows with the received data.
 pub const WIRE_ANSWER_BYTES_MAX: usize = 1 << 30;
 
-/// Bytes of one entry's body. Salt trims events at 1 MiB by default, returns of `cp.push` and
-/// `pkg.list_pkgs` on real fleets run to tens of MiB.
+/// Bytes of one entry's body. Salt trims events at 1 MiB by default; returns of `cp.push` and
+/// `pkg.list_pkgs` on real fleets reach tens of MiB.
 pub const ENTRY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Levels of nesting that a msgpack value may have, scalars included. As many as Salt's codec writes: Python's packer
-/// stops there. Its unpacker stops at 1,024, and functions of Salt that recurse at less than 1,000.
+/// Nesting depth of a msgpack value, scalars included: the limit of Python's packer in Salt's codec. Its unpacker stops
+/// at 1,024, and recursive functions of Salt below 1,000.
 pub const MSGPACK_DEPTH_MAX: usize = 512;
 
-/// [`MSGPACK_DEPTH_MAX`] as `rmpv` counts: two for each level, and three more for what an ext consists of.
+/// [`MSGPACK_DEPTH_MAX`] as `rmpv` counts: two for each level, and three more for the parts of an ext.
 pub const RMPV_DEPTH_MAX: usize = 2 * MSGPACK_DEPTH_MAX + 3;
 
-/// Levels that an answer of the daemon adds around a value from Salt: list, row, field.
+/// Nesting depth that an answer of the daemon adds around a value from Salt: list, row, field.
 pub const ENVELOPE_DEPTH_MAX: usize = 8;
 
-/// Values that Salt's codec cannot read, in one answer, that are replaced by a text with the reason. Further ones become
-/// nil, so that many small ones do not make the answer larger.
+/// Unreadable values (for Salt's codec) in one answer that are replaced by a text with the reason. Further ones become
+/// nil, so that many small ones do not enlarge the answer.
 pub const UNREADABLE_SHOWN_MAX: usize = 1_000;
 
-/// Connections served at once on the local socket; one more is answered `unavailable` and closed.
-/// A master has tens of workers; each holds one.
+/// Concurrent connections on the local socket. One more is answered `unavailable` and closed.
+/// A master has tens of workers with one connection each.
 pub const SOCKET_PEERS_MAX: usize = 16_384;
 
-/// Bytes of a unix socket's path: `sun_path` of Linux is 108 bytes with its closing zero.
+/// Bytes of a unix socket's path: `sun_path` of Linux has 108 bytes with the terminating zero.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Bytes of a configuration file. Every key with its documentation fits a hundred times over; a longer
-/// file is another file, named by mistake.
+/// file is a different file, named by mistake.
 pub const CONFIG_FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Levels of nesting in a configuration file; the deepest key known has two.
+/// Nesting depth of a configuration file; the deepest known key has two levels.
 pub const CONFIG_DEPTH_MAX: usize = 16;
 
-/// Rows that the command line asks for in one call; `--all` pages by this many.
+/// Rows that the command line requests in one call; the page size of `--all`.
 pub const CLI_PAGE_ROWS: u64 = 1_000;
 
-/// How long the command line waits for an answer of the daemon.
+/// Timeout of the command line for an answer of the daemon.
 pub const CLI_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 const _: () = assert!(WIRE_FRAME_BYTES_MAX > ENTRY_BYTES_MAX && WIRE_FRAME_BYTES_MAX < u32::MAX as usize);
 
-/// Rows of jobs read from the store at once while listing.
+/// Job rows read from the store at once for a list.
 pub const JOBS_READ_AT_ONCE: usize = 512;
 
-/// Rows that one list call answers at most.
+/// Rows in the answer to one list call.
 pub const LIST_ROWS_MAX: usize = 10_000;
 
-/// Bytes of data that one `events_list` answers at most; it then says that there are more.
+/// Bytes of data in the answer to one `events_list`, which then indicates that more follow.
 pub const LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Bytes of frames that all peers of the local socket may have under way. A peer whose frame does not fit
+/// Bytes of frames in flight of all peers of the local socket. A peer whose frame does not fit
 /// waits before its first byte is read.
 pub const SOCKET_BYTES_IN_FLIGHT: usize = 256 * 1024 * 1024;
 
-/// Calls that one connection may have under way; further ones are read when an answer has left.
+/// Calls in flight of one connection; further ones are read after an answer is sent.
 pub const PEER_CALLS_IN_FLIGHT: usize = 256;
 
-/// Bytes read of each file of a spool: the head of the first record that waits, and the counters.
-pub const SPOOL_LOOK_BYTES: usize = 4096;
+/// Bytes read from each file of a spool: the head of the first waiting record, and the counters.
+pub const SPOOL_PEEK_BYTES: usize = 4096;
 
-/// Bytes that are read ahead of what is asked for: a small frame comes whole, header and all, with one read.
+/// Bytes of read-ahead: a small frame arrives whole, with its header, in one read.
 pub const PEER_READ_BYTES: usize = 4096;
 
-/// Bytes of answers to one peer that go out with one write.
+/// Bytes of answers to one peer in one write.
 pub const ANSWERS_WRITTEN_AT_ONCE: usize = 64 * 1024;
 
-/// How long a peer may take over a frame it has begun, or over taking an answer.
-pub const PEER_PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for the rest of a started frame, and for reading an answer.
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connections of a unix socket that may wait to be accepted; the system has a bound of its own (`net.core.somaxconn`).
+/// Connections of a unix socket that wait to be accepted; the system has its own limit (`net.core.somaxconn`).
 pub const LISTEN_BACKLOG: u32 = 1024;
 
-/// How long a new peer may take over its preamble.
-pub const PREAMBLE_PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout for the preamble of a new peer.
+pub const PREAMBLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Greatest age of a time that a writing call names. A spool hands its entries over for a week (`saltcellar.spool_age_max`); an older time
-/// is a broken clock, or an attempt to write into history.
+/// Greatest age of a caller's time in a writing call. A spool delivers entries for up to a week (`saltcellar.spool_age_max`); an older time
+/// indicates a wrong clock or an attempt to forge history.
 pub const CALLER_TIME_AGE_MAX: Duration = Duration::from_secs(366 * 86_400);
 
-/// First and last time that an import may name, in microseconds since 1970: those that a jid can spell, up to the year 9999.
+/// First and last time in an import, in microseconds since 1970: the range of a jid, up to the year 9999.
 pub const IMPORT_TIMES: (i64, i64) = (0, 253_402_300_799_999_999);
 
-/// How long a writing call waits for room in `intake` before it is answered `unavailable`.
-pub const INTAKE_PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of a writing call for room in `intake`, after which it is answered `unavailable`.
+pub const INTAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes asked of a bus socket at once.
+/// Bytes requested from a bus socket at once.
 pub const BUS_READ_BYTES: usize = 256 * 1024;
 
-/// A read off a bus that brings less than this is followed by [`BUS_GATHER`].
+/// A bus read with fewer bytes than this is followed by a pause of [`BUS_GATHER`].
 pub const BUS_READ_LITTLE: usize = 16 * 1024;
 
-/// How long events gather in the socket while little comes, so that a commit has more than one or two of them. Nobody waits
-/// for an answer there; the first event after silence is read at once.
+/// Pause in which events accumulate in the socket at a low rate, so that a commit has more than one or two of them. No caller
+/// waits for an answer; the first event after silence is read at once.
 pub const BUS_GATHER: Duration = Duration::from_millis(25);
 
-/// The same where reactions wait for what is read.
+/// The same if a reactor waits for the events.
 pub const BUS_GATHER_TO_REACT: Duration = Duration::from_millis(2);
 
-/// Memory of events that one bus may have waiting for the store. Beyond it events are lost, and counted; but as long as
-/// the disk takes anything, what exceeds [`SPILL_ABOVE_BYTES`] goes there.
+/// Memory for events of one bus that wait for the store. Beyond it events are lost and counted. While the disk accepts
+/// writes, events beyond [`SPILL_ABOVE_BYTES`] are spilled to it.
 pub const BUS_MEMORY_BYTES: usize = 8 * 1024 * 1024;
 /// See [`BUS_MEMORY_BYTES`].
 pub const SPILL_ABOVE_BYTES: usize = 3 * 1024 * 1024;
 
-/// How long events wait in memory for a store that is busy before they go to disk.
+/// How long events wait in memory for a busy store before they are spilled to disk.
 pub const SPILL_AFTER: Duration = Duration::from_millis(100);
 
-/// How long the reader of a bus waits in all, the store being stuck, for the mover to make room in that memory before it loses events; half of it
-/// free again, and the reader may wait anew. Salt disconnects a subscriber after 60 s, or (3008) with 10,000 frames
-/// waiting for it, which is two seconds of a bus at its limit, in which one who waits now and then reads on.
+/// Total time that a bus reader waits for the spill drainer to free memory while the store is stuck, before it drops events. The
+/// time resets once half of the memory is free. Salt disconnects a subscriber after 60 s, or (3008) at 10,000 frames
+/// in its queue, which takes two seconds on a saturated bus; a reader with short pauses stays connected.
 pub const BUS_WAITS_MAX: Duration = Duration::from_secs(3);
 
-/// Room that there must be in that memory before events are kept again after some were lost.
-pub const LOSING_ENDS_BYTES: usize = 2 * 1024 * 1024;
+/// Free memory required before events are kept again after a loss.
+pub const BUS_RESUME_BYTES: usize = 2 * 1024 * 1024;
 
-const _: () = assert!(SPILL_ABOVE_BYTES + LOSING_ENDS_BYTES < BUS_MEMORY_BYTES);
+const _: () = assert!(SPILL_ABOVE_BYTES + BUS_RESUME_BYTES < BUS_MEMORY_BYTES);
 
-/// Bytes of one file of the spill. A file goes when all that is in it is stored.
+/// Bytes of one spill file. A file is deleted once all its events are stored.
 pub const SPILL_FILE_BYTES: u64 = 8 * 1024 * 1024;
 
-/// Bytes of events that are handed over from the spill at once.
+/// Bytes of events delivered from the spill at once.
 pub const SPILL_READ_BYTES: usize = 256 * 1024;
 
-/// Pause after the spill's disk failed, before it is tried again. While reading fails it doubles, up to
+/// Pause before a failed disk operation of the spill is retried. For reads it doubles with each failure, up to
 /// [`SPILL_RETRY_MAX`].
 pub const SPILL_RETRY: Duration = Duration::from_secs(1);
 /// See [`SPILL_RETRY`].
 pub const SPILL_RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// How often reading a file of the spill may fail before what cannot be read of it counts as damaged.
+/// Failed reads of a spill file before its unreadable part counts as damaged.
 pub const SPILL_READ_TRIES: u32 = 6;
 
-/// Damaged files of a bus's spill that are kept; each has at most [`SPILL_FILE_BYTES`] and one batch.
+/// Damaged spill files kept for each bus; each has at most [`SPILL_FILE_BYTES`] and one batch.
 pub const SPILL_DAMAGED_FILES: usize = 16;
 
-/// Bytes that a disk reads at once: of a file with a read error those around it are tried one by one.
+/// Bytes of a disk sector: after a read error the sectors around it are read one by one.
 pub const SECTOR_BYTES: usize = 4096;
 
-/// How often a bus door writes down the moment up to which everything is safe. A gap after `kill -9` begins so much too early
-/// at most.
-pub const SEEN_EVERY: Duration = Duration::from_secs(5);
+/// Interval at which a bus source records the time up to which all events are safe. After `kill -9` a gap starts at most this
+/// much too early.
+pub const SEEN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// First and longest pause after the store refused events of a bus, before they are offered again.
+/// First and longest pause before bus events that the store rejected are retried.
 pub const REFUSED_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See [`REFUSED_PAUSE_MIN`].
 pub const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// How often a batch is offered while the store takes others, before it is given up.
+/// Attempts to store a batch while the store accepts others, before the batch is dropped.
 pub const REFUSED_TIMES_MAX: u32 = 20;
 
-/// How long stopping waits for a store that takes nothing; what it has not taken by then stays in the spill.
-pub const SPILL_STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout at shutdown for a store that accepts nothing; the remaining events stay in the spill.
+pub const SPILL_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a connection to a bus must have lived, if no event came, to count as one.
+/// Lifetime after which a bus connection without events counts as established.
 pub const BUS_SETTLED: Duration = Duration::from_secs(1);
 
-/// Bytes of an event's tag. Salt's are below 300; a longer one is refused and counted, for tags stand in dictionaries
-/// and in every list.
+/// Bytes of an event's tag. Salt's are below 300. Longer ones are rejected and counted, because tags are stored in dictionaries
+/// and every list.
 pub const TAG_BYTES_MAX: usize = 64 * 1024;
 
-/// Rules that one list of the configuration may have, and globs, paths or patterns in one list of a rule. Each is
+/// Rules in one list of the configuration; also globs, paths or patterns in one list of a rule. Each is
 /// compared with each entry.
 pub const INGEST_RULES_MAX: usize = 64;
 
-/// Memory that one compiled pattern may take.
+/// Memory of one compiled pattern.
 pub const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 
-/// The largest n of "1 of n".
+/// The largest N of `sample N`.
 pub const SAMPLE_MAX: u32 = 1_000_000;
 
-/// How often a door speaks of the same kind of bad input; in between it is only counted.
-pub const DOOR_SAYS: Duration = Duration::from_secs(60);
-/// Bytes of data that are fired onto a bus: Salt's own `max_event_size` unless configured, beyond which Salt would cut it.
+/// Log interval of a source for the same kind of bad input; all occurrences are counted.
+pub const SOURCE_LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// Bytes of data fired onto a bus: Salt's default `max_event_size`, beyond which Salt would trim it.
 pub const FIRE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Bytes of a tag that is fired onto a bus.
+/// Bytes of a tag fired onto a bus.
 pub const TAG_BYTES_FIRED_MAX: usize = 1024;
 
-/// How long a bus may take over an event that is fired, or to let a probe out.
-pub const FIRE_PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for firing an event, and for a probe of a bus.
+pub const FIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a probe of a bus's framing is waited for at first, each time twice as long.
+/// First timeout for a probe of a bus's framing; it doubles with each attempt.
 pub const FIRE_PROBE_PAUSE: Duration = Duration::from_millis(100);
 
 /// First and longest pause between attempts to connect to a bus.
@@ -207,183 +207,183 @@ pub const BUS_RECONNECT_MIN: Duration = Duration::from_millis(50);
 /// See [`BUS_RECONNECT_MIN`].
 pub const BUS_RECONNECT_MAX: Duration = Duration::from_secs(2);
 
-/// How long a thread sleeps at most before it looks whether it should stop.
+/// Interval at which a sleeping thread checks for shutdown.
 pub const STOP_CHECK: Duration = Duration::from_millis(200);
 
-/// How long stopping may take before the process ends anyway; systemd's default is 90 s.
-pub const DRAIN_PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a shutdown, after which the process exits anyway; systemd's default is 90 s.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 const _: () = assert!(SOCKET_BYTES_IN_FLIGHT > WIRE_FRAME_BYTES_MAX);
 
-/// Bytes of a name: a jid, a minion id, a function, an end time. Salt's are below 300; names stand in
-/// dictionaries and index rows, which are not made for more.
+/// Bytes of a name: a jid, a minion id, a function, an end time. Salt's are below 300; names are stored in
+/// dictionaries and index rows, which are designed for short ones.
 pub const NAME_BYTES_MAX: usize = 16 * 1024;
 
-/// Small enough a frame that its peer need not set bytes aside before sending it.
+/// Bytes of a frame that its peer may send without reserving memory first.
 pub const TINY_FRAME_BYTES: usize = 64 * 1024;
 
-/// Bytes of answers that may wait for peers to read them. A call whose answer does not fit is told `unavailable`.
+/// Bytes of answers that wait for peers to read them. A call whose answer does not fit is answered `unavailable`.
 pub const ANSWER_BYTES_WAITING: usize = 256 * 1024 * 1024;
 
-/// How often a segment that could not be sealed is tried again.
+/// Interval between attempts to seal a segment.
 pub const SEAL_RETRY: Duration = Duration::from_secs(30);
 
-/// How long a sled database that is being closed may still be held, before opening it is given up.
-pub const INDEX_BUSY_PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for opening a sled database that is still being closed.
+pub const INDEX_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of a value in sled. Sixteen rows of a leaf stay below a quarter of sled's segment size (128 KiB), beyond which it
+/// Bytes of a value in sled. Sixteen rows of a leaf stay below a quarter of sled's segment size (128 KiB), beyond which sled
 /// keeps them in files that it does not sync.
 pub const INDEX_PAGE_BYTES: usize = 6 * 1024;
 
 /// Bytes of a page of an index before compression. Looking up a job decodes a whole page.
 pub const INDEX_PAGE_RAW_BYTES: usize = 24 * 1024;
 
-/// Memory that sled may take for the index of a sealed segment while it is open.
+/// Memory of sled for the open index of a sealed segment.
 pub const INDEX_CACHE_BYTES: u64 = 2 * 1024 * 1024;
 
-/// Memory that sled may take while it writes the index of a segment.
+/// Memory of sled while it writes a segment's index.
 pub const INDEX_WRITE_CACHE_BYTES: u64 = 8 * 1024 * 1024;
 
-/// Stretches of time that tell which jobs a segment may hold. With ten bytes each they fit into a value of sled beside
+/// Time ranges that summarise the jobs of a segment. At ten bytes each they fit into a value of sled beside
 /// the filter for free-form jids.
 pub const JID_RUNS_MAX: usize = 384;
 
-/// Bits that tell which free-form jids a segment may hold; with four bits each, 2,000 jids leave one wrong guess in 50.
+/// Bits of a segment's Bloom filter for free-form jids; with four bits each, 2,000 jids give one false positive in 50.
 pub const JID_FILTER_BITS: usize = 16 * 1024;
 
-/// Distinct shapes of tags that a segment's summaries tell apart, and their bytes. Salt's own tags have some thirty shapes.
-pub const SHAPES_MAX: u32 = 1_024;
-/// See [`SHAPES_MAX`].
-pub const SHAPE_BYTES_MAX: usize = 64 * 1024;
+/// Distinct tag templates in a segment's summaries, and their bytes. Salt's own tags have some thirty templates.
+pub const TAG_TEMPLATES_MAX: u32 = 1_024;
+/// See [`TAG_TEMPLATES_MAX`].
+pub const TAG_TEMPLATE_BYTES_MAX: usize = 64 * 1024;
 
-/// Jobs of a growing segment that are sorted in one go, in the path of a commit: some 50 microseconds.
+/// Jobs of a growing segment sorted at once, in the path of a commit: some 50 microseconds.
 pub const JOBS_SORTED_AT_ONCE: usize = 4_096;
 
-/// Memory that sled may take for the state database.
+/// Memory of sled for the state database.
 pub const STATE_CACHE_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Bytes that backup and restore copy at once.
 pub const TOOL_COPY_BYTES: usize = 1024 * 1024;
 
-/// Problems that `store verify` lists one by one; beyond them they are only counted.
+/// Problems that `store verify` lists; further ones are only counted.
 pub const VERIFY_PROBLEMS_MAX: usize = 10_000;
 
-/// Connections served at once on the HTTPS door. An idle one takes about 40 KB.
+/// Concurrent connections of the HTTPS source. An idle one takes about 40 KB.
 pub const HTTPS_PEERS_MAX: usize = 4096;
 
-/// Connections of one minion on the HTTPS door. Each job on a minion that returns something has one of its own, for as long as its
-/// process runs.
+/// Connections of one minion to the HTTPS source. Each returning job on a minion has one, for the lifetime of its
+/// process.
 pub const HTTPS_PEERS_OF_ONE: usize = 32;
 
-/// How long a new peer of the HTTPS door may take until a batch of it was found to be signed.
-pub const HTTPS_STRANGER_PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of a new HTTPS connection for its first batch with a valid signature.
+pub const HTTPS_AUTH_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a TLS handshake may take.
-pub const HTTPS_HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of a TLS handshake.
+pub const HTTPS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a connection of the HTTPS door may go without a batch whose signature holds, and how long the head of a request may take.
+/// Timeout of an HTTPS connection between batches with a valid signature, and for the head of a request.
 pub const HTTPS_IDLE: Duration = Duration::from_secs(60);
 
-/// Bytes of the head of a request, and lines in it. The extension's has five lines and 200 bytes.
+/// Bytes and lines of the head of a request. The extension's has five lines and 200 bytes.
 pub const HTTPS_HEAD_BYTES_MAX: usize = 8 * 1024;
 /// See [`HTTPS_HEAD_BYTES_MAX`].
 pub const HTTPS_HEAD_LINES_MAX: usize = 32;
 
-/// How far a minion's clock may be from the daemon's. What it sends carries times of its own.
+/// Largest difference between a minion's clock and the daemon's. A minion's calls carry its own times.
 pub const HTTPS_CLOCK_OFF_MAX: Duration = Duration::from_secs(300);
 
-/// Calls of one batch. The extension sends up to 64 out of its spool.
+/// Calls of one batch. The extension sends up to 64 from its spool.
 pub const HTTPS_CALLS_MAX: usize = 1024;
 
-/// Bytes of batches under way, of those up to [`HTTPS_SMALL_BYTES`] and of larger ones. A batch that finds no room for
-/// [`PEER_PATIENCE`] is told to come later.
+/// Bytes in flight of batches up to [`HTTPS_SMALL_BYTES`], and of larger ones. A batch without room within
+/// [`PEER_TIMEOUT`] is rejected as overload.
 pub const HTTPS_SMALL_BYTES_IN_FLIGHT: usize = 32 * 1024 * 1024;
 /// See [`HTTPS_SMALL_BYTES_IN_FLIGHT`].
 pub const HTTPS_LARGE_BYTES_IN_FLIGHT: usize = 96 * 1024 * 1024;
 /// See [`HTTPS_SMALL_BYTES_IN_FLIGHT`].
 pub const HTTPS_SMALL_BYTES: usize = 512 * 1024;
 
-/// Batches of one minion under way: none can take all the room. Its further ones wait.
+/// Batches in flight of one minion, so that no minion takes all the room. Further ones wait.
 pub const HTTPS_BATCHES_OF_ONE: usize = 8;
 
-/// Bytes a second that a large batch must come with, beyond [`PEER_PATIENCE`].
+/// Minimum bytes per second of a large batch, in addition to [`PEER_TIMEOUT`].
 pub const HTTPS_BYTES_PER_S_MIN: usize = 64 * 1024;
 
-/// Bytes of answers to minions that may be under way.
+/// Bytes of answers to minions in flight.
 pub const HTTPS_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
-/// Bytes of answers after which the further questions of a batch are told to come in one of their own.
+/// Bytes of answers after which the remaining reading calls of a batch are deferred to a separate batch.
 pub const HTTPS_ANSWERS_OF_ONE_BYTES: usize = 16 * 1024 * 1024;
 
-/// Batches with questions that are answered at once; others wait.
+/// Batches with reading calls handled concurrently; others wait.
 pub const HTTPS_ASKING_MAX: usize = 4;
 
-/// Bytes of a certificate file, of a private key and of a minion's public key. A longer one is another file.
+/// Bytes of a certificate file, of a private key and of a minion's public key. A longer file is a different one.
 pub const PEM_BYTES_MAX: u64 = 256 * 1024;
 
-/// Minions whose key is kept at hand: some 600 bytes each.
+/// Minions whose key is cached, at some 600 bytes each.
 pub const HTTPS_KEYS_REMEMBERED: usize = 16 * 1024;
 
-/// How often the HTTPS door looks whether its certificate has changed, and tries again to open if it could not.
-pub const HTTPS_LOOK: Duration = Duration::from_secs(2);
+/// Interval at which the HTTPS source checks its certificate for changes, and retries to open its socket.
+pub const HTTPS_POLL: Duration = Duration::from_secs(2);
 
-/// How often it says that its certificate is expired, or about to.
-pub const HTTPS_SAYS_EXPIRED: Duration = Duration::from_secs(3600);
+/// Log interval for a certificate that is expired or about to expire.
+pub const HTTPS_EXPIRED_LOG_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// A certificate with less time than this is spoken of.
+/// Remaining validity below which a certificate is reported as expiring.
 pub const HTTPS_EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
 
-/// How often the same kind of bad batch is logged; each is counted.
-pub const HTTPS_SAYS_BAD: Duration = Duration::from_secs(10);
+/// Log interval for the same kind of bad batch; all occurrences are counted.
+pub const HTTPS_BAD_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 const _: () = assert!(HTTPS_LARGE_BYTES_IN_FLIGHT > WIRE_FRAME_BYTES_MAX);
 
-/// Connections that a ZeroMQ door serves at once; one more is closed, and libzmq tries again by itself.
+/// Concurrent connections of a ZeroMQ socket. One more is closed, and libzmq reconnects.
 pub const ZMQ_PEERS_MAX: usize = 512;
 
-/// Frames of a ZeroMQ message. Events have one or two; more are a message that is passed over, many more are none.
+/// Frames of a ZeroMQ message. Events have one or two. A message with more is ignored; one beyond this limit ends the connection.
 pub const ZMTP_FRAMES_MAX: usize = 8;
 
-/// Bytes asked of a ZeroMQ peer at once, and the most that an unfinished message may have before room is set aside for it.
+/// Bytes requested from a ZeroMQ peer at once, and of an unfinished message before memory is reserved for it.
 pub const ZMQ_READ_BYTES: usize = 64 * 1024;
 
-/// Bytes of unfinished large messages of all ZeroMQ peers. A message that does not fit is not read until others are done.
+/// Bytes of unfinished large messages of all ZeroMQ peers. A message that does not fit is not read until others are complete.
 pub const ZMQ_BYTES_IN_FLIGHT: usize = 160 * 1024 * 1024;
 
-/// How often the log speaks of what ZeroMQ peers do wrong.
-pub const ZMQ_SAYS: Duration = Duration::from_secs(10);
+/// Log interval for errors of ZeroMQ peers.
+pub const ZMQ_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Bytes of one subscription, and of all of one subscriber. Tags of Salt have some 60 bytes.
+/// Bytes of one subscription, and of all subscriptions of one subscriber. Tags of Salt have some 60 bytes.
 pub const ZMQ_PREFIX_BYTES_MAX: usize = 4096;
 /// See [`ZMQ_PREFIX_BYTES_MAX`].
 pub const ZMQ_PREFIXES_BYTES_MAX: usize = 64 * 1024;
 
-/// Bytes of events that are read from the log and handed to subscribers at once.
+/// Bytes of events read from the log and passed to subscribers at once.
 pub const ZMQ_WAVE_BYTES: usize = 256 * 1024;
 
-/// Events and bytes that wait for one subscriber. Beyond them it is slow, and what would come next is dropped for it; an
-/// event that is larger waits alone.
+/// Events and bytes in the queue of one subscriber. A subscriber with a full queue is slow, and further events are dropped for it. A
+/// larger event is queued alone.
 pub const ZMQ_QUEUE_EVENTS: u64 = 50_000;
 /// See [`ZMQ_QUEUE_EVENTS`].
 pub const ZMQ_QUEUE_BYTES: usize = 8 * 1024 * 1024;
 
-/// Bytes that wait for all subscribers together.
+/// Bytes in the queues of all subscribers together.
 pub const ZMQ_QUEUES_BYTES: usize = 64 * 1024 * 1024;
 
-/// How long subscribers may take over what waits for them when the daemon stops.
-pub const ZMQ_STOP_PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout at shutdown for subscribers to read their queues.
+pub const ZMQ_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 const _: () = assert!(ZMQ_BYTES_IN_FLIGHT > ENTRY_BYTES_MAX + 2 * ZMQ_READ_BYTES);
 
-/// Bytes of a rendered SLS file, and of a text that a template reads as YAML or JSON. Salt takes any, a megabyte in some ten seconds.
+/// Bytes of a rendered SLS file, and of text that a template parses as YAML or JSON. Salt has no limit and parses a megabyte in some ten seconds.
 pub const SLS_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Levels of nesting in YAML and JSON, each some stack. Salt's own recursion ends below 500, when it copies a chunk; files that
-/// people write have ten.
+/// Nesting depth in YAML and JSON; each level uses stack. Salt's own recursion fails below 500, when it copies a chunk; real files
+/// have ten levels.
 pub const SLS_DEPTH_MAX: usize = 200;
 
-/// Values, and bytes of text in them, that a YAML document may have beyond what stands in it, by aliases and merge keys. Salt
-/// shares them, and then walks through all of them.
+/// Values, and bytes of text in them, that aliases and merge keys may add to a YAML document. Salt
+/// shares such values, but then traverses all of them.
 pub const YAML_ALIASED_VALUES_MAX: usize = 100_000;
 /// See [`YAML_ALIASED_VALUES_MAX`].
 pub const YAML_ALIASED_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -391,128 +391,128 @@ pub const YAML_ALIASED_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Digits of an integer in YAML and JSON, as in Python.
 pub const INTEGER_DIGITS_MAX: usize = 4300;
 
-/// Requisites between the chunks of one event, each pattern counting for all that it means. Salt walks through all pairs, too.
+/// Requisites between the chunks of one event, each pattern counted for all its matches. Salt compares all pairs, too.
 pub const REQUISITES_MAX: usize = 1_000_000;
 
-/// Calls and bytes that an import has under way; the daemon takes [`PEER_CALLS_IN_FLIGHT`] of one connection.
+/// Calls and bytes in flight of an import; the daemon accepts [`PEER_CALLS_IN_FLIGHT`] on one connection.
 pub const IMPORT_CALLS: usize = 192;
 /// See [`IMPORT_CALLS`].
 pub const IMPORT_BYTES: usize = 4 * 1024 * 1024;
 
-/// Questions that an import or an export has under way. Each answer has up to [`LIST_BYTES_MAX`].
+/// Reading calls in flight of an import or an export. Each answer has up to [`LIST_BYTES_MAX`].
 pub const IMPORT_QUESTIONS: usize = 32;
 
-/// Items that an import looks up together before it stores them, and their bytes.
+/// Items, and their bytes, that an import looks up together before it stores them.
 pub const IMPORT_CHUNK_ITEMS: usize = 1024;
 /// See [`IMPORT_CHUNK_ITEMS`].
 pub const IMPORT_CHUNK_BYTES: usize = 4 * 1024 * 1024;
 
-/// Loads, minions and returns of jobs that an import remembers to be known, some 100 bytes each; beyond them only those of the jobs it is at.
-/// Entries of a job lie close together in all that is imported.
+/// Known loads, minions and returns that an import keeps in memory, some 100 bytes each; beyond them only those of the current jobs.
+/// Entries of a job are close together in all import formats.
 pub const IMPORT_FACTS_REMEMBERED: usize = 100_000;
 
-/// Jobs of a tree that `import local_cache` puts in order at once, some 110 bytes each; of a larger tree it walks over all directories once
-/// per so many jobs.
+/// Jobs that `import local_cache` sorts at once, some 110 bytes each. A larger tree is walked once per this many
+/// jobs.
 pub const IMPORT_JOBS_SORTED: usize = 256 * 1024;
 
 /// Events of one `event_return` of an import.
 pub const IMPORT_EVENTS: usize = 256;
 
-/// Things left out that an import or an export names one by one; beyond them they are only counted.
+/// Skipped items that an import or export lists; further ones are only counted.
 pub const IMPORT_BAD_NAMED: u64 = 1000;
 
-/// Bytes of a line of JSON that is imported: the largest entry, its bytes in base64 or escaped.
+/// Bytes of a line of imported JSON: the largest entry in base64 or escaped.
 pub const JSON_LINE_BYTES_MAX: u64 = 4 * ENTRY_BYTES_MAX as u64;
 
 const _: () = assert!(IMPORT_CALLS < PEER_CALLS_IN_FLIGHT);
 
-/// Other answers of one minion, that differ from the one that counts, kept to be shown; all are counted.
+/// Differing later answers of one minion kept for display; all are counted.
 pub const ANSWERS_DIFFERING_SHOWN: usize = 16;
 
-/// Rows that one call for a list of jobs looks at. The answer says where to go on.
+/// Rows scanned by one call for a list of jobs. The answer contains the position for the next call.
 pub const LIST_JOBS_SEEN: usize = 100_000;
-/// Jobs whose entries one call for a list reads, for filters that ask what came of a job.
+/// Jobs whose entries one list call reads, for filters on the outcome of a job.
 pub const LIST_JOBS_READ: usize = 5_000;
 
-/// Jobs before another one that are looked at for the orchestration that started it, ...
+/// Earlier jobs scanned to find the orchestration that started a job.
 pub const LINK_JOBS_SEEN: usize = 2_000;
-/// ... orchestrations among them that are read, ...
+/// Orchestrations read among them.
 pub const LINK_RUNS_READ: usize = 32;
-/// ... and how much older than it they may be.
+/// Largest age difference between an orchestration and its job.
 pub const LINK_SPAN: Duration = Duration::from_secs(86_400);
 
-/// Jobs that are looked at for an earlier run of the same one.
+/// Jobs scanned for an earlier run of the same job.
 pub const PREVIOUS_JOBS_SEEN: usize = 20_000;
 
-/// Minions of a job whose returns are read at once for one page of an answer.
+/// Minions of a job whose returns are read at once for one page.
 pub const PAGE_MINIONS: usize = 4_000;
 
-/// Calls that may wait for news of a job at the same time. Each holds one of the threads for reading calls, of which there
-/// are 16; others are answered at once.
+/// Concurrent calls that wait for changes of a job. Each occupies one of the 16 threads for reading calls; further
+/// ones are answered at once.
 pub const WATCHES_MAX: usize = 8;
-/// How long one such call waits; who asks asks again.
+/// Timeout of one such call; the client repeats it.
 pub const WATCH_WAIT_MAX: Duration = Duration::from_secs(10);
-/// What comes this soon after the first news is told together with it.
+/// Changes within this time after the first one are reported together with it.
 pub const WATCH_GATHER: Duration = Duration::from_millis(50);
 
-/// Templates of reactor files that are kept; one more lets the oldest go, which is read again when it is next wanted.
+/// Cached templates of reactor files. One more evicts the oldest, which is read again when it is next needed.
 pub const REACTOR_TEMPLATES_MAX: usize = 4096;
 
-/// Bytes of a reactor file. Those in the wild have some hundred.
+/// Bytes of a reactor file. Real ones have some hundred.
 pub const REACTOR_TEMPLATE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// How long what a reference led to is trusted without a look at the disk. Salt looks for each event, which takes some 3 us; an edit
-/// takes longer than this to become an event's.
+/// How long the files of a reference are cached without a check of the disk. Salt checks for each event, which takes some 3 us; an
+/// edit takes longer than this to trigger an event.
 pub const REACTOR_FILES_TRUSTED: Duration = Duration::from_millis(2);
 
-/// How long Salt's own renderer may take for one file, or one of its functions for one call. It is killed then, and started anew.
+/// Timeout of Salt's own renderer for one file, or for one function call, after which its process is killed and restarted.
 pub const REACTOR_HELPER_TIME: Duration = Duration::from_secs(30);
 
-/// How often a request to Salt's own renderer is made in all, if its process dies each time.
+/// Attempts of a request to Salt's own renderer whose process dies each time.
 pub const REACTOR_HELPER_TRIES: u32 = 3;
 
-/// Bytes of data that one process of Salt's own renderer may have, unless `reactor.helper_memory` says otherwise. With all of Salt
+/// Bytes of data of one process of Salt's own renderer, by default (`reactor.helper_memory`). With all of Salt
 /// loaded it has some 150 MiB.
 pub const REACTOR_HELPER_MEMORY: u64 = 1024 * 1024 * 1024;
 
-/// The least that `reactor.helper_memory` may be: Salt has to fit.
+/// The minimum of `reactor.helper_memory`: Salt has to fit.
 pub const REACTOR_HELPER_MEMORY_MIN: u64 = 256 * 1024 * 1024;
 
-/// How long a process of Salt's own renderer may take to end once its socket is closed. It is killed then.
+/// Time for a process of Salt's own renderer to exit after its socket is closed, before it is killed.
 pub const REACTOR_HELPER_EXIT_TIME: Duration = Duration::from_secs(2);
 
-/// How long Salt's own renderer may take to start: it loads all of Salt.
+/// Timeout for the start of Salt's own renderer, which loads all of Salt.
 pub const REACTOR_HELPER_START_TIME: Duration = Duration::from_secs(60);
 
 /// Bytes of one answer of Salt's own renderer. Grains and options together have some 100 KiB.
 pub const REACTOR_HELPER_ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Steps that one rendering of a template may take: expressions, rounds of loops, members of values that are walked. A million take
+/// Steps of one rendering of a template: expressions, loop iterations, traversed members of values. A million take
 /// some 50 ms.
 pub const JINJA_STEPS_MAX: u64 = 2_000_000;
 
-/// Bytes that the values of one rendering may take, let go or not, and its output.
+/// Bytes allocated for values during one rendering, freed or not, and its output.
 pub const JINJA_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Levels of nesting in a template, its values and its calls. Python gives up at about as many calls of macros.
+/// Nesting depth in a template, its values and its calls. Python stops at about as many macro calls.
 pub const JINJA_DEPTH_MAX: u32 = 200;
 
-/// Levels of nesting in an event's data that templates get to see. What nests deeper could not be printed.
+/// Nesting depth of event data visible to templates. Deeper data could not be printed.
 pub const JINJA_DATA_DEPTH_MAX: usize = 100;
 
 /// Members of a `range`, as Jinja's sandbox has it.
 pub const JINJA_RANGE_MAX: usize = 100_000;
 
-/// How often a regular expression with look-around or references may backtrack.
+/// Backtracking limit of a regular expression with look-around or references.
 pub const JINJA_BACKTRACK_MAX: usize = 1_000_000;
 
-/// Memory that one compiled regular expression of a template may take.
+/// Memory of one compiled regular expression of a template.
 pub const JINJA_PATTERN_BYTES_MAX: usize = 1024 * 1024;
 
-/// Compiled regular expressions of templates that a thread keeps; with one more it begins anew.
+/// Compiled regular expressions cached per thread; one more clears the cache.
 pub const JINJA_PATTERNS_KEPT: usize = 64;
 
-/// Bytes of text whose compiled templates are kept, and how many; with one more the engine begins anew.
+/// Bytes and number of cached templates; one more clears the cache.
 pub const JINJA_CACHE_BYTES: usize = 16 * 1024 * 1024;
 /// See [`JINJA_CACHE_BYTES`].
 pub const JINJA_CACHE_TEMPLATES: usize = 4096;

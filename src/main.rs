@@ -1,4 +1,4 @@
-//! The `saltcellar` program: everything it does is in the library, see `cli`.
+//! The `saltcellar` program, a thin wrapper around [`saltcellar::cli`].
 
 use std::process::ExitCode;
 

@@ -1,39 +1,39 @@
-//! Every counter, named once.
+//! The daemon's counters.
 //!
-//! The promise "nothing is dropped without a counter" is kept here: each way in which an entry can fail to
-//! reach the log has a counter of its own, and `saltcellar status` shows them all.
+//! Each way in which an entry can fail to reach the log has a counter of its own, so that nothing is dropped
+//! unnoticed. `saltcellar status` shows all counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only grows.
+/// A monotonic counter.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `n`.
+    /// Increases the counter by `n`.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The sum so far.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Log lines that could not be written to standard error. The log is there before any daemon.
+/// Log lines that could not be written to standard error. Global, because logging starts before any daemon.
 pub static LOG_LINES_LOST: Counter = Counter(AtomicU64::new(0));
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// The counters of one daemon, all zero at its start.
+        /// The counters of one daemon, all zero at start.
         #[derive(Debug, Default)]
         pub struct Metrics {
             $($(#[doc = $doc])+ pub $name: Counter,)+
         }
 
         impl Metrics {
-            /// Name and value of each, in the order of this file.
+            /// Name and value of each counter, in the order of this file.
             pub fn all(&self) -> Vec<(&'static str, u64)> {
                 let mut all = vec![$((stringify!($name), self.$name.get()),)+];
                 all.push(("log_lines_lost", LOG_LINES_LOST.get()));
@@ -46,267 +46,267 @@ macro_rules! counters {
 counters! {
     /// Entries written to the log and synced.
     entries_stored,
-    /// Bytes of those entries as they came, tags and bodies.
+    /// Bytes of stored entries as received, tags and bodies.
     entry_bytes_stored,
-    /// Commits: each one write and one fdatasync per class it touched.
+    /// Commits. Each is one write and one fdatasync per class.
     commits,
-    /// Events that came a second time by another door and were already stored.
+    /// Events already stored from another source.
     duplicates_folded,
-    /// Returns of one (jid, minion) that differ from the first one; they are stored as history.
+    /// Returns that differ from the first return of the same jid and minion; stored as history.
     returns_differing,
-    /// Blocks of the log that could not be read while the duplicate memory was refilled at start; copies of their entries are not recognised.
+    /// Log blocks that could not be read while the dedupe window was refilled at start; duplicates of their entries are not recognised.
     blocks_unread_at_start,
-    /// Entries not stored because a write or a sync failed; their senders were told.
+    /// Entries not stored because a write or sync failed; reported to their senders.
     entries_failed,
-    /// Syncs that failed after their entries had been answered; with durability `written` only.
+    /// Syncs that failed after their entries were acknowledged; only with durability `written`.
     late_syncs_failed,
-    /// Entries refused because the disk has less free space than is kept; their senders were told.
+    /// Entries rejected because free disk space was below `store.free_bytes_min`; reported to their senders.
     entries_refused_disk_full,
-    /// Segments that retention has let go of, and the entries in them.
+    /// Segments deleted by retention.
     segments_dropped,
-    /// See `segments_dropped`.
+    /// Entries in the segments deleted by retention.
     entries_dropped,
-    /// Attempts to let go of a segment that failed; the next round tries again.
+    /// Failed deletions of a segment; the next round retries.
     drops_failed,
-    /// Steps of the wall clock against the monotonic clock, or across a restart; deletion by age waits after each. See docs/STORE.md.
+    /// Jumps of the wall clock against the monotonic clock or across a restart; deletion by age pauses after each. See docs/STORE.md.
     clock_steps,
-    /// Events read off a bus and lost: memory and spill were full, or the store took others and never these.
+    /// Bus events lost: memory and spill were full, or the store rejected them permanently.
     bus_events_lost,
-    /// Gap records: stretches of time in which events of a bus may have been missed.
+    /// Gap records: periods in which bus events may have been missed.
     bus_gaps,
-    /// Events of a bus that the store refused for the time being and that are offered again.
+    /// Bus events that the store rejected temporarily and that were retried.
     bus_events_offered_again,
-    /// Events of a bus that waited on disk, and their bytes there.
+    /// Bus events written to the spill on disk.
     bus_events_spilled,
-    /// See `bus_events_spilled`.
+    /// Bytes of bus events written to the spill on disk.
     bus_bytes_spilled,
-    /// Events that were in the spill when the daemon started.
+    /// Events found in the spill at start.
     spill_events_found,
-    /// Writes to the spill that failed; what was to be written stays in memory and is tried again.
+    /// Failed writes to the spill; the events stay in memory and the write is retried.
     spill_writes_failed,
-    /// Reads of the spill that failed.
+    /// Failed reads of the spill.
     spill_reads_failed,
-    /// Bytes of torn records that were cut off the spill at start.
+    /// Bytes of torn records truncated from the spill at start.
     spill_bytes_cut,
-    /// Damaged stretches in files of the spill: a gap record says what was lost, and the file is kept.
-    spill_stretches_damaged,
-    /// Files in a spill's directory that were none of ours and got another name.
-    spill_files_set_aside,
-    /// Frames on a bus that were none: no msgpack, no body, over the limit. All but those without a body end the connection.
+    /// Damaged ranges in spill files. A gap record describes each loss, and the file is kept.
+    spill_ranges_damaged,
+    /// Unknown files in a spill directory, renamed.
+    spill_files_quarantined,
+    /// Malformed bus frames: not msgpack, no body, or over the limit. All but those without a body end the connection.
     bus_frames_malformed,
-    /// Connections whose first bytes are in no framing that is known.
+    /// Bus connections whose first bytes match no known framing.
     bus_framings_unknown,
-    /// Events by any door that have no tag in front of their data; they are left out.
+    /// Events without a tag, dropped (all sources).
     events_without_tag,
-    /// Events by any door whose tag is longer than allowed; they are left out.
+    /// Events whose tag is too long, dropped (all sources).
     events_tag_too_long,
-    /// Events whose data is no map; they are stored as they are.
+    /// Events whose data is not a map; stored unchanged.
     events_no_map,
     /// Events and writing calls rejected because Salt's codec cannot read their msgpack. See docs/WIRE.md.
     entries_unreadable,
-    /// Events whose stamp is more than a day from the time of their arrival.
+    /// Events whose `_stamp` differs by more than a day from their arrival.
     event_clocks_off,
-    /// Entries that a rule of `ingest.filter` keeps out.
+    /// Entries dropped by a rule of `ingest.filter`.
     entries_filtered,
-    /// Entries that a rule of `ingest.filter` keeps out because it stores one of n.
+    /// Entries dropped by a `sample N` rule of `ingest.filter`.
     entries_sampled_out,
-    /// Entries of which a rule of `ingest.redact` has replaced something.
+    /// Entries changed by a rule of `ingest.redact`.
     entries_redacted,
-    /// Entries in which a Salt master's key was redacted, which needs no rule.
+    /// Entries in which a Salt master's key was redacted; needs no rule.
     master_keys_redacted,
-    /// Of entries redacted, those whose data could not be searched and was replaced as a whole.
+    /// Redacted entries whose data could not be parsed and was replaced as a whole.
     redactions_blind,
-    /// Times the daemon connected to a bus.
+    /// Connections made to a bus.
     bus_connects,
-    /// Events read off the buses.
+    /// Events read from buses.
     bus_events,
-    /// Connections accepted by the ZeroMQ doors.
+    /// Connections accepted by the ZeroMQ sockets.
     zmq_peers,
-    /// ZeroMQ connections ended because the peer broke the protocol or a bound.
+    /// ZeroMQ connections closed because the peer broke the protocol or a limit.
     zmq_peers_dropped,
-    /// ZeroMQ connections turned away because too many were open.
-    zmq_peers_turned_away,
-    /// Events that came through the ZeroMQ PULL.
+    /// ZeroMQ connections rejected because too many were open.
+    zmq_peers_rejected,
+    /// Events received by the ZeroMQ PULL.
     zmq_events,
-    /// Of those, events that were not stored: a disk error, or the daemon stopped while the disk was full.
+    /// Events received by the ZeroMQ PULL and not stored: a disk error, or a shutdown while the disk was full.
     zmq_events_lost,
-    /// ZeroMQ messages that were no event: no tag, no msgpack map, more than two frames.
+    /// Malformed ZeroMQ messages: no tag, no msgpack map, or more than two frames.
     zmq_messages_malformed,
-    /// ZeroMQ messages whose sender left in the middle of them.
+    /// ZeroMQ messages whose sender disconnected before the end.
     zmq_messages_cut,
-    /// Events handed to subscribers of the ZeroMQ PUB, once for each.
+    /// Events sent to subscribers of the ZeroMQ PUB, counted once per subscriber.
     zmq_events_published,
-    /// Events not sent to a subscriber of the ZeroMQ PUB because it was slow.
+    /// Events not sent to a subscriber of the ZeroMQ PUB because it was too slow.
     zmq_events_dropped,
-    /// Subscribers of the ZeroMQ PUB that took nothing for too long, and were disconnected.
+    /// Subscribers of the ZeroMQ PUB disconnected because they did not read for too long.
     zmq_subscribers_dropped,
     /// Events fired onto Salt's bus.
     events_fired,
-    /// Events that came through `event_return`.
+    /// Events received through `event_return`.
     event_return_events,
     /// Elements of an `event_return` batch without tag or data.
     event_return_malformed,
-    /// Writing calls refused by rule: a jid of `req`, a return without `id`, or with one that Salt lets no minion have.
+    /// Writing calls rejected by a rule: a jid of `req`, or a return whose `id` is missing or not a valid minion id.
     calls_refused,
-    /// Calls on the local socket whose caller lacks the right that they need.
+    /// Calls on the local socket whose caller lacks the right to make them.
     calls_denied,
-    /// Entries refused because they exceed the largest size allowed.
+    /// Entries rejected because they exceed `store.entry_bytes_max`.
     entries_too_large,
     /// Calls answered with an error other than `refused`.
     calls_failed,
-    /// Calls taken from the local socket.
+    /// Calls received on the local socket.
     calls,
     /// Connections accepted on the local socket.
     peers,
-    /// Connections closed because the peer broke the protocol.
+    /// Local connections closed because the peer broke the protocol.
     peers_dropped,
-    /// Connections closed because the peer did not take its answers.
-    peers_deaf,
-    /// Connections turned away because too many were open.
-    peers_turned_away,
-    /// Connections accepted on the HTTPS door.
+    /// Local connections closed because the peer did not read its answers.
+    peers_not_reading,
+    /// Local connections rejected because too many were open.
+    peers_rejected,
+    /// Connections accepted by the HTTPS source.
     https_peers,
-    /// Connections to it closed because too many were open, or because it had no certificate to show.
-    https_peers_turned_away,
-    /// Of its connections, those that gave way to new ones: before they had shown a signature, or idle.
-    https_peers_outwaited,
-    /// Connections whose TLS handshake failed or did not end in time.
+    /// HTTPS connections rejected because too many were open, or because the source had no usable certificate.
+    https_peers_rejected,
+    /// HTTPS connections closed in favour of new ones: unauthenticated or idle.
+    https_peers_evicted,
+    /// HTTPS connections whose TLS handshake failed or timed out.
     https_handshakes_failed,
-    /// Connections that spoke HTTP without TLS.
+    /// Connections to the HTTPS source without TLS.
     https_without_tls,
-    /// Requests that were no batch: another path or method, no envelope, a payload that is cut.
+    /// HTTPS requests that are not a batch: wrong path or method, no envelope, or a truncated payload.
     https_malformed,
     /// Batches of a minion whose key is not accepted: unknown, pending, rejected or denied.
     https_keys_not_accepted,
-    /// Batches that could not be judged because the minion's key could not be read.
+    /// HTTPS batches that could not be verified because the minion's key could not be read.
     https_keys_unreadable,
-    /// Batches whose signature does not hold, or whose payload is not the one that was signed.
+    /// HTTPS batches with an invalid signature or a payload that does not match it.
     https_signatures_bad,
-    /// Batches of a minion whose clock is too far from the daemon's.
+    /// HTTPS batches of a minion whose clock differs too much from the daemon's.
     https_clocks_off,
-    /// Batches made for another connection, or sent a second time.
+    /// HTTPS batches made for another connection, or sent twice.
     https_replayed,
-    /// Batches refused because they exceed the largest size allowed.
+    /// HTTPS batches rejected because they exceed the size limit.
     https_too_large,
-    /// Batches told to come later: too much was under way.
+    /// HTTPS batches rejected for now because too many bytes were in flight; the minion retries.
     https_overloaded,
-    /// Batches whose signature held.
+    /// HTTPS batches with a valid signature.
     https_batches,
-    /// Returns of another minion than the one that signed them.
+    /// Returns of a minion other than the signer.
     https_returns_of_others,
     /// Calls that a minion may not make.
     https_calls_denied,
-    /// Times the certificate or its key could not be read or used.
+    /// Failed attempts to read or use the HTTPS certificate or its key.
     https_certificates_bad,
-    /// Times the certificate was found to be expired, looked at once an hour.
+    /// Hourly checks that found the HTTPS certificate expired.
     https_certificates_expired,
-    /// Bytes cut off the end of an unfinished segment at start: a write that a crash left half done.
+    /// Bytes truncated from unfinished segments at start: writes interrupted by a crash.
     tail_bytes_cut,
-    /// Frames of a finished segment that failed their checksum and were skipped.
+    /// Frames of finished segments skipped because of a checksum mismatch.
     frames_damaged,
-    /// Segments whose index had to be built again from their log.
+    /// Segments whose index was rebuilt from their log.
     indexes_rebuilt,
-    /// Segments of the catalogue that were not on disk at start: they were lost.
+    /// Segments in the catalogue but not on disk at start: lost.
     segments_missing,
     /// Segments sealed.
     segments_sealed,
-    /// Of those, segments whose small blocks were merged.
+    /// Sealed segments whose small blocks were merged.
     segments_rewritten,
-    /// Attempts to seal a segment that failed; it is tried again.
+    /// Failed attempts to seal a segment; each is retried.
     seals_failed,
     /// Connections made to a master's request port.
     master_connects,
-    /// Requests sent to it.
+    /// Requests sent to a master's request port.
     master_requests,
-    /// Of those, requests without an answer that helped.
+    /// Requests to a master without a usable answer.
     master_requests_failed,
-    /// Events that a bus told after another door had brought them, noted for the reactor.
-    events_heard_again,
-    /// Events that a rule of the reactor took.
+    /// Events already stored from another source when the bus showed them; noted for the reactor.
+    events_seen_on_bus_again,
+    /// Events matched by a rule of the reactor.
     reactor_events,
-    /// Events that the reactor passed over because a reactor caused them.
+    /// Events ignored because the reactor caused them.
     reactor_events_own,
-    /// Reads of open events that failed; the events stay open and are read again.
+    /// Failed reads of pending events; the events stay pending and are read again.
     reactor_events_unread,
-    /// Times that the reactor stopped reading the log because enough was waiting.
+    /// Times the reactor paused reading the log because its queues were full.
     reactor_held_up,
-    /// Reactions that were done.
+    /// Reactions completed.
     reactions_done,
     /// Reactions that failed to render, so that no call was made.
     reactions_failed,
-    /// Reactions of which some calls were made, and the rest failed to render or was dead-lettered.
+    /// Reactions with some calls made and the rest failed to render or dead-lettered.
     reactions_partial,
-    /// Reactions of which no call could be made: all were dead-lettered.
+    /// Reactions with all calls dead-lettered.
     reactions_dead,
-    /// Reactions left out because their event was too old.
+    /// Reactions skipped because the event was too old (`reactor.age_max`).
     reactions_left_old,
-    /// Reactions left out because a later event of the minion came.
+    /// Reactions skipped because a later event of the minion arrived (`debounce`).
     reactions_left_quiet,
-    /// Reactions left out because the minion's first one counts.
+    /// Reactions skipped because an earlier event of the minion counted (`once_per`).
     reactions_left_once,
-    /// Reactions left out, in shadow, because their rule's rate would have let them begin too late.
+    /// Shadow only: reactions skipped because the rule's `rate` would have delayed them too long.
     reactions_left_rate,
-    /// Reactions set aside because their rule had used up its budget.
+    /// Reactions dead-lettered because the rule's `budget` was used up.
     reactions_left_budget,
-    /// Reactions set aside because too many reactions led to their event.
+    /// Reactions dead-lettered because the chain of reactions was too long (`reactor.depth_max`).
     reactions_left_depth,
-    /// Reactions left out because no rule takes their event any more, or the event is gone.
+    /// Reactions skipped because no rule matches the event any more, or the event was deleted.
     reactions_left_gone,
-    /// Errors that rules and their files gave.
+    /// Errors in rules and their files.
     reactor_errors,
-    /// Calls that the master, or this machine, took.
+    /// Calls accepted by the master or executed on this machine.
     reactor_calls,
-    /// Tries of calls that are made again.
+    /// Calls retried.
     reactor_calls_again,
-    /// Calls that were set aside.
+    /// Calls dead-lettered.
     reactor_calls_dead,
-    /// Of those, calls that `reactor.allow` does not allow.
+    /// Calls dead-lettered because `reactor.allow` does not permit them.
     reactor_calls_not_allowed,
-    /// Calls that were sent and got no answer, and of which the log does not show whether they were carried out.
+    /// Calls sent without an answer whose outcome the log does not show.
     reactor_calls_unknown,
-    /// Runners of which the master said nothing after it had started them.
+    /// Runners that produced no event after the master accepted them.
     reactor_runners_silent,
-    /// Runners that count as ended although their result was not seen.
+    /// Runners considered finished although their result was not seen.
     reactor_runners_lost,
-    /// Records of the reactor that could not be written at once; they are offered again.
+    /// Reactor records that could not be written at once; the write is retried.
     reactor_records_failed,
-    /// Times that the reactor's place in the log could not be written down.
+    /// Failed writes of the reactor's checkpoint.
     reactor_keeps_failed,
-    /// In shadow, calls that Salt's own reactor made, too.
+    /// Shadow only: calls that Salt's own reactor made as well.
     shadow_same,
-    /// In shadow, calls that Salt's own reactor made otherwise.
+    /// Shadow only: calls that Salt's own reactor made differently.
     shadow_differs,
-    /// In shadow, calls that Salt's own reactor did not make.
+    /// Shadow only: calls that Salt's own reactor did not make.
     shadow_only_ours,
-    /// In shadow, calls that Salt's own reactor alone made.
+    /// Shadow only: calls that only Salt's own reactor made.
     shadow_only_salts,
-    /// In shadow, calls of which it cannot be seen whether Salt's own reactor made them.
+    /// Shadow only: calls that leave no trace of whether Salt's own reactor made them.
     shadow_unseen,
-    /// In shadow, calls of Salt's own reactor that ours lacks because its rendering failed, and such failures beside which Salt did nothing.
+    /// Shadow only: calls of Salt's own reactor missing here because rendering failed, and rendering failures without a call by Salt.
     shadow_failed,
-    /// In shadow, jobs that Salt's own reactor or somebody else published; nothing shows who.
+    /// Shadow only: jobs published by Salt's own reactor or another user; the events do not show which.
     shadow_unattributed,
-    /// In shadow, calls that were judged before the end of their window, because too many were waiting.
-    shadow_hurried,
-    /// Times that the reactor's configuration was read again and took effect.
+    /// Shadow only: calls compared before their window ended because too many were waiting.
+    shadow_compared_early,
+    /// Successful reloads of the reactor's configuration.
     reactor_reloads,
-    /// Times that it could not be used, and the reactor went on as it was.
+    /// Rejected reloads of the reactor's configuration; the previous one stays in use.
     reactor_reloads_refused,
-    /// Functions of `caller` reactions that ran and returned a code other than 0.
+    /// Functions of `caller` reactions that returned a code other than 0.
     reactor_callers_failed,
-    /// Processes of Salt's own renderer that were started; more than one means that one ended or was killed.
+    /// Started processes of Salt's own renderer; more than one means that a process ended or was killed.
     helper_starts,
-    /// Requests to it: files to render, functions of Salt to call, questions whether there is one.
+    /// Requests to Salt's own renderer: files to render, functions to call, and questions whether a function exists.
     helper_requests,
-    /// Of those, the files that it was asked to render.
+    /// Files that Salt's own renderer was asked to render.
     helper_renders,
-    /// Of those, the ones that took too long; their process was killed.
+    /// Requests to Salt's own renderer that timed out; the process was killed.
     helper_requests_too_long,
-    /// Of those, the ones whose process died or answered nonsense.
+    /// Requests to Salt's own renderer whose process died or answered with malformed data.
     helper_requests_broken,
-    /// Of those, the ones that repeat another one, whose process died.
+    /// Requests to Salt's own renderer repeated after its process died.
     helper_requests_repeated,
-    /// Times that Salt's own renderer could not be started.
+    /// Failed starts of Salt's own renderer.
     helper_starts_failed,
 }
 
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_shows_under_its_own_name() {
+    fn a_counter_is_listed_under_its_own_name() {
         let metrics = Metrics::default();
         metrics.commits.add(3);
         assert!(metrics.all().contains(&("commits", 3)));

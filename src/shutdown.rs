@@ -1,32 +1,32 @@
-//! Stopping: [`Drain`] asks everyone to stop and lets them wait for that.
+//! Shutdown: [`Drain`] carries the request to stop.
 //!
-//! It only carries the wish. Who stops in which order, and who waits for whom, is `daemon::threads`.
+//! `daemon::threads` defines the order in which threads stop.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A shared wish to stop. Clones are the same wish.
+/// A shared request to stop. Clones share one state.
 #[derive(Debug, Clone, Default)]
 pub struct Drain(Arc<(Mutex<bool>, Condvar)>);
 
 impl Drain {
-    /// Nobody wants to stop yet.
+    /// A state without a request.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Asks everyone to stop. Asking twice is asking once.
+    /// Requests all threads to stop. Idempotent.
     pub fn stop(&self) {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.0.1.notify_all();
     }
 
-    /// Has somebody asked?
+    /// Whether a stop was requested.
     pub fn is_stopping(&self) -> bool {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sleeps for `pause` or until somebody asks to stop; says whether somebody did.
+    /// Sleeps for `pause` or until a stop is requested; returns whether it was.
     pub fn wait(&self, pause: Duration) -> bool {
         let asked = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (asked, _) = self
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_ends_when_somebody_asks_to_stop() {
+    fn a_wait_ends_when_a_stop_is_requested() {
         let drain = Drain::new();
         assert!(!drain.wait(Duration::from_millis(1)));
         drain.clone().stop();

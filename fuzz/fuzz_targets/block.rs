@@ -1,4 +1,4 @@
-//! cargo-fuzz's door to `fuzz/targets/block.rs`.
+//! cargo-fuzz's source to `fuzz/targets/block.rs`.
 #![no_main]
 
 #[path = "../targets/block.rs"]

@@ -1,4 +1,4 @@
-//! cargo-fuzz's door to `fuzz/targets/call.rs`.
+//! cargo-fuzz's source to `fuzz/targets/call.rs`.
 #![no_main]
 
 #[path = "../targets/call.rs"]

@@ -1,4 +1,4 @@
-//! cargo-fuzz's door to `fuzz/targets/fnmatch.rs`.
+//! cargo-fuzz's source to `fuzz/targets/fnmatch.rs`.
 #![no_main]
 
 #[path = "../targets/fnmatch.rs"]

@@ -1,4 +1,4 @@
-//! cargo-fuzz's door to `fuzz/targets/frame.rs`.
+//! cargo-fuzz's source to `fuzz/targets/frame.rs`.
 #![no_main]
 
 #[path = "../targets/frame.rs"]

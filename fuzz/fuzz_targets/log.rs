@@ -1,4 +1,4 @@
-//! cargo-fuzz's door to `fuzz/targets/log.rs`.
+//! cargo-fuzz's source to `fuzz/targets/log.rs`.
 #![no_main]
 
 #[path = "../targets/log.rs"]

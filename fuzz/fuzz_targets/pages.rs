@@ -1,4 +1,4 @@
-//! cargo-fuzz's door to `fuzz/targets/pages.rs`.
+//! cargo-fuzz's source to `fuzz/targets/pages.rs`.
 #![no_main]
 
 #[path = "../targets/pages.rs"]

@@ -1,4 +1,4 @@
-//! cargo-fuzz's door to `fuzz/targets/redact.rs`.
+//! cargo-fuzz's source to `fuzz/targets/redact.rs`.
 #![no_main]
 
 #[path = "../targets/redact.rs"]

@@ -1,4 +1,4 @@
-//! cargo-fuzz's door to `fuzz/targets/salt_event.rs`.
+//! cargo-fuzz's source to `fuzz/targets/salt_event.rs`.
 #![no_main]
 
 #[path = "../targets/salt_event.rs"]

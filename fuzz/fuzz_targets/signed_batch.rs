@@ -1,4 +1,4 @@
-//! cargo-fuzz's door to `fuzz/targets/signed_batch.rs`.
+//! cargo-fuzz's source to `fuzz/targets/signed_batch.rs`.
 #![no_main]
 
 #[path = "../targets/signed_batch.rs"]

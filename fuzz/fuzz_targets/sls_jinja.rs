@@ -1,4 +1,4 @@
-//! cargo-fuzz's door to `fuzz/targets/sls_jinja.rs`.
+//! cargo-fuzz's source to `fuzz/targets/sls_jinja.rs`.
 #![no_main]
 
 #[path = "../targets/sls_jinja.rs"]

@@ -1,4 +1,4 @@
-//! cargo-fuzz's door to `fuzz/targets/sls_yaml.rs`.
+//! cargo-fuzz's source to `fuzz/targets/sls_yaml.rs`.
 #![no_main]
 
 #[path = "../targets/sls_yaml.rs"]

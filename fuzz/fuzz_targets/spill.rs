@@ -1,4 +1,4 @@
-//! cargo-fuzz's door to `fuzz/targets/spill.rs`.
+//! cargo-fuzz's source to `fuzz/targets/spill.rs`.
 #![no_main]
 
 #[path = "../targets/spill.rs"]

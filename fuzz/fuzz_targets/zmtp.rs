@@ -1,4 +1,4 @@
-//! cargo-fuzz's door to `fuzz/targets/zmtp.rs`.
+//! cargo-fuzz's source to `fuzz/targets/zmtp.rs`.
 #![no_main]
 
 #[path = "../targets/zmtp.rs"]

@@ -6,8 +6,8 @@
 use rkyv::util::AlignedVec;
 use saltcellar::clock::Micros;
 use saltcellar::model::{Entry, Flags, Kind, SeqNo, Source};
-use saltcellar::store::block::BlockView;
-use saltcellar::store::builder::{BlockBuilder, Packer};
+use saltcellar::store::log::block::BlockView;
+use saltcellar::store::log::builder::{BlockBuilder, Packer};
 
 /// Entries that are read of a block; damaged columns may tell of 65,535.
 const ENTRIES_READ: usize = 64;
@@ -62,7 +62,7 @@ fn rows(view: &BlockView) -> Vec<Row> {
 
 fn read(view: &BlockView) {
     let all = view.rows();
-    let _ = (all.shapes(), all.times(), all.jid_texts(), view.memory());
+    let _ = (all.templates(), all.times(), all.jid_texts(), view.memory());
     for i in 0..view.len().min(ENTRIES_READ) {
         let _ = (all.seq(i), all.jid_key(i), all.tag_len(i, &all.jid(i)), all.body_len(i));
     }

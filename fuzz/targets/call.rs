@@ -3,7 +3,7 @@
 
 use saltcellar::clock::Micros;
 use saltcellar::limits::NAME_BYTES_MAX;
-use saltcellar::model::{Drafts, Source};
+use saltcellar::model::{FrameBatch, Source};
 use saltcellar::wire::call::{Args, Request, refusal_frame, request_frame};
 use saltcellar::wire::msgpack::{Reader, pairs};
 use saltcellar::wire::salt_event::{fired, peek};
@@ -29,18 +29,18 @@ pub(crate) fn call(payload: &[u8]) {
         let _ = (peek(load), pairs(load).count());
     }
     let Ok(Some(events)) = args.array("events") else { return };
-    let mut drafts = Drafts::within(payload);
+    let mut drafts = FrameBatch::within(payload);
     let mut stored = Vec::new();
     for event in fired(events) {
         let Ok(Some(event)) = event else { continue };
         let event = event.event(Source::EventReturn, Micros(1));
         let entry = event.entry;
         assert!(entry.jid.len() <= NAME_BYTES_MAX && entry.minion.len() <= NAME_BYTES_MAX);
-        drafts.push(&entry, Some(event.prints));
+        drafts.push(&entry, Some(event.fingerprints));
         stored.push(entry);
     }
     // What the appender gets is what was read.
-    let batch = drafts.loose().into_batch(payload.to_vec());
+    let batch = drafts.detach().into_batch(payload.to_vec());
     assert!(batch.entries().map(|(entry, _)| entry).eq(stored));
 }
 

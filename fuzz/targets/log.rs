@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use saltcellar::clock::{Clock, Micros};
 use saltcellar::model::{Entry, EventFilter, Flags, Kind, SeqNo, Source};
-use saltcellar::store::builder::{BlockBuilder, Packer};
-use saltcellar::store::frame::{FRAME_HEADER_LEN, LogId, Position, place_frame, write_frame, write_frame_at};
-use saltcellar::store::log::{LogFile, file_header};
-use saltcellar::store::medium::Disk;
-use saltcellar::store::walk::{Bounds, walk};
+use saltcellar::store::log::builder::{BlockBuilder, Packer};
+use saltcellar::store::log::frame::{FRAME_HEADER_LEN, LogId, Position, place_frame, write_frame, write_frame_at};
+use saltcellar::store::log::file::{LogFile, file_header};
+use saltcellar::store::vfs::Disk;
+use saltcellar::store::log::walk::{Bounds, walk};
 use saltcellar::store::{Classes, FreeSpace, Limits, Options, Store, format};
 
 const ID: LogId = LogId { store_id: 0x5a17_ce11_a25a_17ce, first_seq: SeqNo(1) };
@@ -197,7 +197,7 @@ fn check_start(state_dir: &Path, log: &[u8], expected: &[(u64, &str)]) {
         limits: Limits::default(),
         classes: Classes::default(),
         free: FreeSpace { low: Some(0), min: Some(0) },
-        medium: Arc::new(Disk),
+        fs: Arc::new(Disk),
     };
     for start in ["the first", "the second"] {
         let opened = Store::open(&options).unwrap_or_else(|error| panic!("{start} start is refused: {error}"));

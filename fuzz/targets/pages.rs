@@ -1,20 +1,20 @@
 //! Pages of an index and a backup's manifest that say anything: refused, or read without a panic and without end; what was read
 //! and is written again reads the same.
 
-use saltcellar::store::index::code::Reader;
+use saltcellar::store::index::page::code::Reader;
 use saltcellar::store::index::job::Decoder;
-use saltcellar::store::index::{Blocks, Facts, Shapes, latest, minion};
-use saltcellar::store::tools::manifest::Manifest;
+use saltcellar::store::index::{Blocks, SegmentMetadata, TagTemplates, latest, minion};
+use saltcellar::store::tools::backup::manifest::Manifest;
 use xxhash_rust::xxh3::xxh3_128;
 
 pub(crate) fn pages(bytes: &[u8]) {
     let mut decoder = Decoder::new(bytes);
-    while let Some(Some((record, places))) = decoder.next(|_| true) {
-        let _ = (record.row(), places.len());
+    while let Some(Some((record, entries))) = decoder.next(|_| true) {
+        let _ = (record.row(), entries.len());
     }
     let mut blocks = Blocks::default();
     if blocks.read(bytes).is_some() {
-        let _ = (0..blocks.entries().min(1000)).filter_map(|n| blocks.place(n)).count();
+        let _ = (0..blocks.entries().min(1000)).filter_map(|n| blocks.position(n)).count();
         let mut page = Vec::new();
         for n in 0..blocks.metas().len() {
             blocks.write(n, n.checked_sub(1), &mut page);
@@ -22,15 +22,15 @@ pub(crate) fn pages(bytes: &[u8]) {
         let mut again = Blocks::default();
         assert_eq!(again.read(&page), Some(()));
         assert_eq!(again.metas(), blocks.metas());
-        assert!((0..blocks.metas().len()).all(|n| again.shapes(n) == blocks.shapes(n)));
+        assert!((0..blocks.metas().len()).all(|n| again.templates(n) == blocks.templates(n)));
     }
-    if let Some(shapes) = Shapes::from_bytes(bytes) {
-        let again = Shapes::from_bytes(&shapes.to_bytes()).expect("what was written is read");
-        assert!(again.each().eq(shapes.each()));
+    if let Some(templates) = TagTemplates::from_bytes(bytes) {
+        let again = TagTemplates::from_bytes(&templates.to_bytes()).expect("what was written is read");
+        assert!(again.each().eq(templates.each()));
     }
-    if let Some(facts) = Facts::from_bytes(bytes) {
+    if let Some(facts) = SegmentMetadata::from_bytes(bytes) {
         let written = facts.to_bytes();
-        let again = Facts::from_bytes(&written).expect("what was written is read");
+        let again = SegmentMetadata::from_bytes(&written).expect("what was written is read");
         assert_eq!(again.to_bytes(), written);
     }
     if let Some(rows) = latest::read(bytes) {

@@ -67,7 +67,7 @@ fn redacted(redactor: &Redactor, entry: &Entry<'_>) -> Option<Vec<u8>> {
             }
             Some(body)
         }
-        Redacted::Blind(body) => {
+        Redacted::Unparsed(body) => {
             assert_eq!(Reader::new(&body).text(), Ok(REDACTED));
             None
         }

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use saltcellar::clock::Micros;
 use saltcellar::model::{Batch, SeqNo, Source};
-use saltcellar::store::block::BlockView;
-use saltcellar::store::builder::{BlockBuilder, Packer};
+use saltcellar::store::log::block::BlockView;
+use saltcellar::store::log::builder::{BlockBuilder, Packer};
 use saltcellar::wire::msgpack::Reader;
 use saltcellar::wire::salt_codec::{check_whole, repaired, repaired_for_salt};
 use saltcellar::wire::salt_event::{Form, read_event, split, stamp_of, stamped};
@@ -35,7 +35,7 @@ pub(crate) fn salt_event(body: &[u8]) {
     }
 
     let mut batch = Batch::of(&entry);
-    batch.push(&entry, Some(event.prints));
+    batch.push(&entry, Some(event.fingerprints));
     assert!(batch.entries().all(|(found, _)| found == entry));
 
     let mut builder = BlockBuilder::default();

@@ -4,7 +4,7 @@
 
 use saltcellar::wire::call::Request;
 use saltcellar::wire::der::{not_after, rsa_public_key};
-use saltcellar::wire::signed::{ENVELOPE_LEN_MAX, Envelope, Opened, frames};
+use saltcellar::wire::signed::{ENVELOPE_LEN_MAX, Envelope, OpenedEnvelope, frames};
 
 pub(crate) fn signed_batch(data: &[u8]) {
     let Some((cut, body)) = data.split_first() else { return };
@@ -19,7 +19,7 @@ pub(crate) fn signed_batch(data: &[u8]) {
         Ok(None) => assert!(some.len() < ENVELOPE_LEN_MAX),
         early => assert_eq!(early, late),
     }
-    let Ok(Some(Opened { envelope, signature, len: end })) = late else { return };
+    let Ok(Some(OpenedEnvelope { envelope, signature, len: end })) = late else { return };
     let (head, payload) = body.split_at(end);
     assert_eq!(envelope.write(signature), head);
     assert!(!envelope.id.contains('/') && envelope.signed_text(&[0; 32]).len() < ENVELOPE_LEN_MAX);

@@ -30,7 +30,7 @@ pub(crate) fn sls_jinja(input: &[u8]) {
     let _ = ENGINE.check(&source);
     let (first, second) = (once(), once());
     if !CHANCE.iter().any(|chance| text.contains(chance)) {
-        // Where an object prints as its address, a filter may have changed its case.
+        // Where an object fingerprints as its address, a filter may have changed its case.
         let addresses =
             |rendered: &Option<Result<_, _>>| format!("{rendered:?}").to_ascii_lowercase().contains("0x");
         assert!(first == second || addresses(&first), "{first:?}\n{second:?}");

@@ -1,4 +1,4 @@
-//! A file of the bus door's spill that says anything: a torn end is cut off, as many events come out as were counted, nothing is
+//! A file of the bus source's spill that says anything: a torn end is cut off, as many events come out as were counted, nothing is
 //! left over but a damaged file, and what came out goes in and comes out again as it was. What does not begin as a spill does is set
 //! aside, whole.
 //!
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use saltcellar::clock::Micros;
 use saltcellar::ingest::spill::file::DiskQueue;
 use saltcellar::model::{Batch, Kind};
-use saltcellar::store::medium::Disk;
+use saltcellar::store::vfs::Disk;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of the file before its records, and of a record before its payload: as earlier releases wrote them, and now.
@@ -38,7 +38,7 @@ pub(crate) fn spill(data: &[u8]) {
     if found.events > 0 {
         assert_eq!(queue.bytes() + found.cut, file.len() as u64);
     }
-    if found.aside > 0 {
+    if found.quarantined > 0 {
         let aside = place.join(format!("0001000000.{ending}.aside"));
         assert_eq!((found.events, found.cut), (0, 0));
         assert!(fs::read(aside).expect("the foreign file") == file, "as it was");

@@ -4,7 +4,7 @@
 //! Input: a byte that tells where to cut, then the stream.
 
 use saltcellar::wire::zmtp::{
-    GREETING_LEN, Message, Piece, SocketType, Splitter, ZmtpError, check_greeting, put_message, read_command,
+    GREETING_LEN, Message, ZmtpItem, SocketType, Splitter, ZmtpError, check_greeting, put_message, read_command,
 };
 use saltcellar::zeromq::pull::event;
 
@@ -37,12 +37,12 @@ fn cut(stream: &[u8], step: usize) -> (Vec<Found>, Option<ZmtpError>) {
     for piece in stream.chunks(step) {
         splitter.feed(piece);
         loop {
-            match splitter.next_piece() {
-                Ok(Some(Piece::Command(body))) => {
+            match splitter.next_item() {
+                Ok(Some(ZmtpItem::Command(body))) => {
                     let _ = (read_command(body), SocketType::Pull.check_ready(body));
                     pieces.push((0, body.to_vec(), None));
                 }
-                Ok(Some(Piece::Message(message))) => {
+                Ok(Some(ZmtpItem::Message(message))) => {
                     if let Some((tag, data)) = event(&message) {
                         assert!(!tag.is_empty() && !data.is_empty());
                     }

@@ -5,9 +5,9 @@ The extension's packages: a source distribution, and a wheel that is built from 
     python salt/tools/package.py                writes both to salt/dist/, prints their paths
     python salt/tools/package.py --dir DIR      writes them there
 
-Run it with a Python that has setuptools and wheel; nothing is fetched. What they hold is checked: the package and its
-licence, and nothing else, so that a file which somebody forgot is missed here and not on a master. The
-wheel is the same bytes for the same source (``SOURCE_DATE_EPOCH``, the time in it, is 2020-01-01 unless set).
+Run it with a Python that has setuptools and wheel; nothing is downloaded. The contents are checked: the package and its
+licence, and nothing else, so that a forgotten file is detected here and not on a master. The
+wheel has the same bytes for the same source (``SOURCE_DATE_EPOCH``, the time in it, is 2020-01-01 unless set).
 """
 
 import argparse
@@ -21,17 +21,17 @@ import zipfile
 from pathlib import Path
 
 SALT = Path(__file__).resolve().parents[1]
-#: What a source distribution is made of.
+#: Contents of a source distribution.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src")
 HOOK = "import sys; from setuptools import build_meta; print(getattr(build_meta, 'build_' + sys.argv[1])(sys.argv[2]))"
 
 
-class Amiss(Exception):
-    """A package that should not be handed to anybody."""
+class PackageError(Exception):
+    """A package could not be built, or has wrong contents."""
 
 
 def build(into):
-    """Builds both; their paths."""
+    """Build both. Returns their paths."""
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sc-package-") as scratch:
         scratch = Path(scratch)
@@ -48,14 +48,14 @@ def build(into):
             # The filter came with 3.11.4, and to older ones with a security release.
             archive.extractall(scratch / "unpacked", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
         (unpacked,) = (scratch / "unpacked").iterdir()
-        # From the source distribution: what is missing there is missing here.
+        # From the source distribution, so that a file missing there is missing here.
         wheel = into / hook("wheel", unpacked, into)
     check(wheel, sdist)
     return sdist, wheel
 
 
 def hook(kind, tree, into):
-    """Calls the build backend as a build front end does (PEP 517); the name of the file that it made."""
+    """Call the build backend as a build front end does (PEP 517). Returns the name of the new file."""
     env = {"SOURCE_DATE_EPOCH": "1577836800", **os.environ}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", HOOK, kind, str(into.resolve())],
@@ -66,12 +66,12 @@ def hook(kind, tree, into):
         check=False,
     )
     if done.returncode:
-        raise Amiss(f"the {kind} was not built:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise PackageError(f"the {kind} was not built:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout.splitlines()[-1]
 
 
 def check(wheel, sdist):
-    """Whether they hold what they should and nothing else."""
+    """Raise unless both have exactly the expected files."""
     package = {
         path.relative_to(SALT / "src").as_posix() for path in (SALT / "src" / "saltext" / "saltcellar").rglob("*.py")
     }
@@ -81,25 +81,25 @@ def check(wheel, sdist):
         base = {name.split("/", 1)[1].removeprefix("licenses/") for name in info}
         wanted = {"LICENSE", "METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt"}
         if names - info != package:
-            raise Amiss(f"{wheel}: not the package's files: {sorted((names - info) ^ package)}")
+            raise PackageError(f"{wheel}: files differ from the package: {sorted((names - info) ^ package)}")
         if base != wanted:
-            raise Amiss(f"{wheel}: not what a dist-info holds: {sorted(base ^ wanted)}")
+            raise PackageError(f"{wheel}: unexpected dist-info: {sorted(base ^ wanted)}")
     with tarfile.open(sdist) as archive:
         held = {member.name.split("/", 1)[-1] for member in archive.getmembers() if member.isfile()}
     missing = {f"src/{name}" for name in package} | {"LICENSE", "README.md", "pyproject.toml", "PKG-INFO"}
     if missing - held:
-        raise Amiss(f"{sdist}: without {sorted(missing - held)}")
+        raise PackageError(f"{sdist}: missing {sorted(missing - held)}")
 
 
 def main():
-    """Build both and say where they are."""
+    """Build both and print their paths."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", type=Path, default=SALT / "dist")
     args = parser.parse_args()
     try:
         for path in build(args.dir):
             print(path)
-    except Amiss as exc:
+    except PackageError as exc:
         sys.exit(f"package: {exc}")
 
 

@@ -4,13 +4,13 @@ The returner as one file, for ``salt://_returners/`` and ``saltutil.sync_returne
 
     python salt/tools/single_file.py                    writes salt/dist/_returners/saltcellar.py
     python salt/tools/single_file.py --output FILE      writes it there; ``-`` is standard output
-    python salt/tools/single_file.py --check FILE       1 if FILE is not what would be written
+    python salt/tools/single_file.py --check FILE       exit with 1 if FILE differs from the output
 
-The file holds the returner's own text and, as text, each module of the package that it needs. Nothing is compressed or
-renamed, so that whoever puts it on a master can read what will run there; and a traceback names the line
-of the file it comes from. It needs Salt and nothing else: the package may be installed beside it or not.
+The file has the returner's text and, as text, each module of the package that it needs. Nothing is compressed or
+renamed, so that an administrator can read what will run on the master, and a traceback names the line of the
+file. It needs only Salt: the package may be installed beside it or not.
 
-Only Python's standard library is needed here.
+This script needs only Python's standard library.
 """
 
 import argparse
@@ -27,19 +27,19 @@ PACKAGE = SALT / "src" / "saltext" / "saltcellar"
 OUTPUT = SALT / "dist" / "_returners" / "saltcellar.py"
 UTILS = "saltext.saltcellar.utils"
 
-#: What the returner's own text is preceded by: it makes modules out of the texts above it.
+#: Precedes the returner's own text: makes modules of the texts above it.
 LOADER = '''\
 def _bundle():
     """The package of the modules above. The process has one: Salt's loader runs this file again and again."""
     package = sys.modules.get(_PACKAGE)
     if package is not None:
         return package
-    package = types.ModuleType(_PACKAGE, "saltcellar's modules, out of one file.")
+    package = types.ModuleType(_PACKAGE, "saltcellar's modules, from one file.")
     package.__file__, package.__path__ = __file__, []
     lock = threading.RLock()
 
     def load(name):
-        """The module of that name, when it is asked for the first time."""
+        """The module of that name, on first access."""
         if name not in _MODULES:
             raise AttributeError(f"{_PACKAGE} has no module {name}")
         full = f"{_PACKAGE}.{name}"
@@ -55,7 +55,7 @@ def _bundle():
                 except BaseException:
                     del sys.modules[full]
                     raise
-            # Nobody but who holds the lock sees one that is half made.
+            # Set under the lock, so that no thread sees an incomplete module.
             setattr(package, name, sys.modules[full])
             return sys.modules[full]
 
@@ -66,8 +66,8 @@ def _bundle():
 '''
 
 
-class Unfit(Exception):
-    """A module cannot be put into one file as it is written."""
+class BundleError(Exception):
+    """A module cannot be embedded as it is written."""
 
 
 def modules():
@@ -88,16 +88,16 @@ def modules():
 
 
 def needed(text, path):
-    """The names that a module imports from ``utils``. Any other import out of this package is refused."""
+    """The names that a module imports from ``utils``. Any other import from this package is an error."""
     names = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):
             if node.module == UTILS:
                 names += [alias.name for alias in node.names]
             elif node.level or (node.module or "").startswith("saltext"):
-                raise Unfit(f"{path}:{node.lineno}: write `from {UTILS} import NAME`, which can be put into one file")
+                raise BundleError(f"{path}:{node.lineno}: write `from {UTILS} import NAME`, which can be put into one file")
         elif isinstance(node, ast.Import) and any(alias.name.startswith("saltext") for alias in node.names):
-            raise Unfit(f"{path}:{node.lineno}: write `from {UTILS} import NAME`, which can be put into one file")
+            raise BundleError(f"{path}:{node.lineno}: write `from {UTILS} import NAME`, which can be put into one file")
     return names
 
 
@@ -113,28 +113,28 @@ def render():
     digest = hashlib.sha256("\0".join([*texts, *texts.values(), returner, LOADER]).encode()).hexdigest()[:12]
     package = f"saltcellar_{digest}"
     tree = ast.parse(returner)
-    # The docstring stays where Salt's documentation looks for it; what belongs to the one file stands between it and the rest.
+    # The docstring stays first, where Salt's documentation expects it.
     lines = returner.splitlines(keepends=True)
     end = tree.body[0].end_lineno
     out = "".join(lines[:end])
     out += (
-        f"\n# Made from saltext.saltcellar {version()} by salt/tools/single_file.py: change it there.\n"
+        f"\n# Generated from saltext.saltcellar {version()} by salt/tools/single_file.py: change it there.\n"
         "#\n"
-        "# To install it: put it into salt://_returners/, then `salt-run saltutil.sync_returners` for the master, which\n"
-        "# is to be restarted, and `salt '*' saltutil.sync_returners` for minions.\n"
+        "# To install it: put it into salt://_returners/, then run `salt-run saltutil.sync_returners` for the master, and\n"
+        "# restart it, and `salt '*' saltutil.sync_returners` for minions.\n"
         "\n"
         "import sys\nimport threading\nimport types\n"
         "\n"
-        "# Named by what is in it: another version in the same process has modules of its own.\n"
+        "# The name contains a hash of the text: another version in the same process has its own modules.\n"
         f'_PACKAGE = "{package}"\n'
         "\n"
-        "# Each module: the line of this file that its text begins on, and the text.\n"
+        "# Each module: the first line of its text in this file, and the text.\n"
         "_MODULES = {}\n"
     )
     for name, text in texts.items():
         text = text.replace(UTILS, package)
         if "'''" in text or text.endswith(("'", "\\")):
-            raise Unfit(f"utils/{name}.py: it cannot stand within ''' as it is")
+            raise BundleError(f"utils/{name}.py: it contains ''' or ends in a quote or backslash")
         out += f"\n# ---- utils/{name}.py\n"
         begins = out.count("\n") + 1
         out += f"_MODULES[\"{name}\"] = {begins}, r'''{text}'''\n"
@@ -142,7 +142,7 @@ def render():
     rest = "".join(lines[end:]).lstrip("\n")
     imports = f"from {UTILS} import "
     if f"\n{imports}" not in f"\n{rest}":
-        raise Unfit(f"returners/saltcellar.py: no line begins with `{imports}`")
+        raise BundleError(f"returners/saltcellar.py: no line begins with `{imports}`")
     out += re.sub(
         rf"^from {re.escape(UTILS)} import (\w+)(?: as (\w+))?$",
         lambda found: f"{found[2] or found[1]} = _bundle().{found[1]}",
@@ -150,13 +150,13 @@ def render():
         flags=re.MULTILINE,
     )
     if UTILS in out:
-        raise Unfit(f"{UTILS} is named in a form that is not known here")
+        raise BundleError(f"{UTILS} is imported in an unsupported form")
     compile(out, "saltcellar.py", "exec")
     return out
 
 
 def write(path, text):
-    """All of it or nothing, readable for everybody."""
+    """Write atomically, readable for all users."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -177,7 +177,7 @@ def main():
     args = parser.parse_args()
     try:
         text = render()
-    except Unfit as exc:
+    except BundleError as exc:
         sys.exit(f"single_file: {exc}")
     if args.check:
         with open(args.check, encoding="utf-8") as file:

@@ -1,5 +1,5 @@
-//! The command line's end of the local socket: one connection, one question at a time, and a bound on
-//! everything: the wait, the size of an answer, its depth. `docs/WIRE.md` has the bytes.
+//! The command line's client of the local socket: one connection, one call at a time, with limits for
+//! time, answer size and nesting depth. `docs/WIRE.md` defines the format.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,37 +15,37 @@ use crate::limits;
 use crate::wire::call;
 use crate::wire::msgpack::Writer;
 
-/// Why there is no answer.
+/// Why a call has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens there, or not for us: start the daemon, or look elsewhere.
+    /// No daemon is listening, or access is denied: start the daemon, or name another socket.
     #[error("no daemon answers at {}: {source}", path.display())]
-    Away {
-        /// The socket that was tried.
+    Unreachable {
+        /// The path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Another user listens there than one that may: nothing was sent.
+    /// The listener is a user that is not trusted: nothing was sent.
     #[error("cannot trust the socket {}: {why}", path.display())]
     Untrusted {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// Who listens, and what can be done.
+        /// The listening user, and the remedy.
         why: String,
     },
-    /// The daemon understood and declined; `code` is one of the table in `docs/WIRE.md`.
-    #[error("the daemon declined: {message} ({code})")]
+    /// The daemon rejected the call; `code` is one of the table in `docs/WIRE.md`.
+    #[error("the daemon rejected the call: {message} ({code})")]
     Refused {
         /// The stable code.
         code: String,
-        /// The daemon's sentence.
+        /// The daemon's message.
         message: String,
     },
-    /// What came back is not an answer: a bug, another program's socket, or a daemon of another version.
-    #[error("the daemon's answer makes no sense: {0}")]
+    /// A malformed answer: a bug, another program's socket, or a daemon of another version.
+    #[error("malformed answer from the daemon: {0}")]
     Protocol(String),
-    /// The daemon did not answer in time: try again later.
+    /// No answer in time; retry later.
     #[error("the daemon did not answer within {} seconds", .0.as_secs())]
     TimedOut(Duration),
 }
@@ -64,21 +64,21 @@ impl Client {
         Self::connect_within(path, limits::CLI_ANSWER_TIMEOUT)
     }
 
-    /// Connects, and gives the daemon `timeout` for this and for each answer.
+    /// Connects, with `timeout` for the connection and for each answer.
     pub fn connect_within(path: &Path, timeout: Duration) -> Result<Self, ClientError> {
         let stream = open(path, timeout).map_err(|error| match error {
-            // A full backlog: the daemon lives and does not come round to us.
+            // A full backlog: the daemon is running but does not accept.
             rustix::io::Errno::AGAIN => ClientError::TimedOut(timeout),
-            error => ClientError::Away { path: path.to_owned(), source: error.into() },
+            error => ClientError::Unreachable { path: path.to_owned(), source: error.into() },
         })?;
         match trust::objection(&stream, path) {
             Ok(None) => Ok(Self { stream, path: path.to_owned(), timeout, id_next: 1 }),
             Ok(Some(why)) => Err(ClientError::Untrusted { path: path.to_owned(), why }),
-            Err(source) => Err(ClientError::Away { path: path.to_owned(), source }),
+            Err(source) => Err(ClientError::Unreachable { path: path.to_owned(), source }),
         }
     }
 
-    /// Asks, and waits for the answer. `args` is a map with str keys, see [`args`].
+    /// Makes a call and waits for the answer. `args` is a map with str keys, see [`args`].
     pub fn call(&mut self, name: &str, args: Value) -> Result<Value, ClientError> {
         let id = self.id_next;
         self.id_next += 1;
@@ -87,13 +87,13 @@ impl Client {
         let sent = self.send(id, &request).map_err(|error| self.broken(error));
         match (self.receive(deadline), sent) {
             (Ok(answer), _) => read_answer(answer, id),
-            // A daemon that refuses at sight may close before it has read everything we sent.
+            // A daemon that rejects early may close before it has read the whole request.
             (Err(_), Err(error)) | (Err(error), Ok(())) => Err(error),
         }
     }
 
-    /// Asks, and does not wait: the answer is one of those that [`Client::next_answer`] gives, by the number returned here.
-    /// `args` is a msgpack map. Who posts much takes answers in between, or both sides come to wait for each other.
+    /// Sends a call without waiting; [`Client::next_answer`] returns its answer with the id returned here.
+    /// `args` is a msgpack map. Callers must read answers in between, or both sides block.
     pub fn post(&mut self, name: &str, args: &[u8]) -> Result<u64, ClientError> {
         let id = self.id_next;
         self.id_next += 1;
@@ -107,22 +107,24 @@ impl Client {
         match sent {
             Ok(()) => Ok(id),
             Err(error) => {
-                // The daemon may have said why it closes.
+                // The daemon may have sent a reason before closing.
                 let deadline = Instant::now() + self.timeout;
-                let last_words = self.receive(deadline).and_then(|answer| read_answer(answer, id));
-                Err(last_words.err().unwrap_or_else(|| self.broken(error)))
+                let reason = self.receive(deadline).and_then(|answer| read_answer(answer, id));
+                Err(reason.err().unwrap_or_else(|| self.broken(error)))
             }
         }
     }
 
-    /// Waits for the next answer to what was posted: to which question, and what it is. Answers come in any order.
+    /// Waits for the next answer to a posted call, and returns it with the call's id. Answers arrive in any order.
     pub fn next_answer(&mut self) -> Result<(u64, Result<Value, ClientError>), ClientError> {
         let answer = self.receive(Instant::now() + self.timeout)?;
         let id = answer.as_array().and_then(|parts| parts.first()).and_then(Value::as_u64);
-        // Last words are about the connection: there will be no other answers.
+        // An answer without id is about the connection: no other answers follow.
         let Some(id) = id else {
             let what = read_answer(answer, 0).err();
-            return Err(what.unwrap_or_else(|| ClientError::Protocol("an answer to nothing".to_owned())));
+            return Err(
+                what.unwrap_or_else(|| ClientError::Protocol("an answer without a call id".to_owned()))
+            );
         };
         Ok((id, read_answer(answer, id)))
     }
@@ -150,7 +152,7 @@ impl Client {
         self.stream.write_all(&frame)
     }
 
-    /// Asks, and gives the answer's frame as it came, for whoever measures: read it with [`Client::call`] otherwise.
+    /// Makes a call and returns the raw frame of its answer, for measurements.
     pub fn call_raw(&mut self, name: &str, args: Value) -> Result<Vec<u8>, ClientError> {
         let id = self.id_next;
         self.id_next += 1;
@@ -163,10 +165,10 @@ impl Client {
     fn receive(&mut self, deadline: Instant) -> Result<Value, ClientError> {
         let frame = self.receive_frame(deadline)?;
         let mut rest = frame.as_slice();
-        // One more for the frame around the answer.
+        // One more level for the frame around the answer.
         let depth = limits::RMPV_DEPTH_MAX + 2 * (limits::ENVELOPE_DEPTH_MAX + 1);
         let value = rmpv::decode::read_value_with_max_depth(&mut rest, depth)
-            .map_err(|error| ClientError::Protocol(format!("no msgpack: {error}")))?;
+            .map_err(|error| ClientError::Protocol(format!("not msgpack: {error}")))?;
         if rest.is_empty() {
             Ok(value)
         } else {
@@ -181,7 +183,7 @@ impl Client {
         if bytes > limits::WIRE_ANSWER_BYTES_MAX {
             return Err(ClientError::Protocol(format!("a frame of {bytes} bytes")));
         }
-        // Grows with what arrives, not with what a header promises.
+        // The buffer grows with the received data, not with the announced length.
         let mut frame = Vec::new();
         let mut chunk = vec![0; 64 * 1024];
         while frame.len() < bytes {
@@ -201,7 +203,7 @@ impl Client {
             }
             self.stream.set_read_timeout(Some(left)).map_err(|error| self.broken(error))?;
             match self.stream.read(part) {
-                Ok(0) => return Err(ClientError::Protocol("the connection was closed".to_owned())),
+                Ok(0) => return Err(ClientError::Protocol("connection closed".to_owned())),
                 Ok(count) => part = part.get_mut(count..).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.broken(error)),
@@ -214,18 +216,18 @@ impl Client {
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::TimedOut(self.timeout),
             io::ErrorKind::InvalidInput => ClientError::Protocol(error.to_string()),
-            _ => ClientError::Away { path: self.path.clone(), source: error },
+            _ => ClientError::Unreachable { path: self.path.clone(), source: error },
         }
     }
 }
 
-/// Arguments of a call; those that are nil are left out.
+/// Arguments of a call, without those that are nil.
 pub fn args<const N: usize>(pairs: [(&str, Value); N]) -> Value {
-    let said = pairs.into_iter().filter(|(_, value)| !value.is_nil());
-    Value::Map(said.map(|(key, value)| (Value::from(key), value)).collect())
+    let set = pairs.into_iter().filter(|(_, value)| !value.is_nil());
+    Value::Map(set.map(|(key, value)| (Value::from(key), value)).collect())
 }
 
-/// Connects with a bound: a send timeout also bounds the wait for a place in the backlog.
+/// Connects with a timeout: a send timeout also limits the wait for room in the backlog.
 fn open(path: &Path, timeout: Duration) -> rustix::io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket =
@@ -237,13 +239,13 @@ fn open(path: &Path, timeout: Duration) -> rustix::io::Result<UnixStream> {
 
 fn read_answer(answer: Value, id: u64) -> Result<Value, ClientError> {
     let Value::Array(parts) = answer else {
-        return Err(ClientError::Protocol("no array".to_owned()));
+        return Err(ClientError::Protocol("not an array".to_owned()));
     };
     let [answered, good, value] = <[Value; 3]>::try_from(parts)
         .map_err(|parts| ClientError::Protocol(format!("an array of {}", parts.len())))?;
-    // Last words carry the id nil: they are about the connection, so about us too.
+    // The id nil marks an answer about the connection, which applies to this call.
     if !answered.is_nil() && answered.as_u64() != Some(id) {
-        return Err(ClientError::Protocol(format!("an answer to {answered}, asked was {id}")));
+        return Err(ClientError::Protocol(format!("an answer to call {answered} instead of {id}")));
     }
     match good.as_bool() {
         Some(true) if !answered.is_nil() => Ok(value),
@@ -251,7 +253,7 @@ fn read_answer(answer: Value, id: u64) -> Result<Value, ClientError> {
             let text = |key: &str| value[key].as_str().unwrap_or("?").to_owned();
             Err(ClientError::Refused { code: text("code"), message: text("message") })
         }
-        _ => Err(ClientError::Protocol("neither an answer nor a refusal".to_owned())),
+        _ => Err(ClientError::Protocol("neither an answer nor an error".to_owned())),
     }
 }
 
@@ -261,7 +263,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks a listener that reads the request and says `answer`, as raw bytes.
+    /// Calls a listener that reads the request and sends `answer`, as raw bytes.
     fn ask(answer: &[u8]) -> Result<Value, ClientError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sock");
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_a_protocol_error_and_costs_no_memory() {
+    fn malformed_answers_are_protocol_errors_and_cost_no_memory() {
         let other = Value::Array(vec![7.into(), true.into(), Value::Nil]);
         let mut deep = vec![0x91; 100_000];
         deep.push(0xc0);
@@ -322,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_planted_by_another_user_was_sent_requests() {
+    fn a_socket_of_an_untrusted_user_is_sent_nothing() {
         use std::os::unix::fs::PermissionsExt as _;
         const NOBODY: u32 = 65534;
         if !rustix::process::geteuid().is_root() {
@@ -332,7 +334,7 @@ mod tests {
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let path = dir.path().join("sock");
         let listen = || {
-            // Of this thread alone, which is whom the kernel remembers.
+            // Changes only this thread, whose user the kernel records for the socket.
             let nobody = rustix::process::Uid::from_raw(NOBODY);
             rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
             UnixListener::bind(&path).unwrap()
@@ -347,22 +349,22 @@ mod tests {
         );
         let (mut peer, _) = listener.accept().unwrap();
         assert_eq!(peer.read(&mut [0; 9]).unwrap(), 0);
-        // A daemon that opened its socket as root may have given up its rights since.
+        // A daemon that opened its socket as root may have dropped its privileges since.
         let own = dir.path().join("own");
         let _listener = UnixListener::bind(&own).unwrap();
         assert!(Client::connect(&own).is_ok());
     }
 
     #[test]
-    fn silence_times_out_and_absence_is_away() {
+    fn a_silent_daemon_times_out_and_a_missing_one_is_unreachable() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sock");
-        assert!(matches!(Client::connect(&path), Err(ClientError::Away { .. })));
+        assert!(matches!(Client::connect(&path), Err(ClientError::Unreachable { .. })));
         let listener = UnixListener::bind(&path).unwrap();
         let mut client = Client::connect_within(&path, Duration::from_millis(30)).unwrap();
         let error = client.call("status", args([])).unwrap_err();
         assert!(matches!(error, ClientError::TimedOut(_)), "{error:?}");
         drop(listener);
-        assert!(matches!(Client::connect(&path), Err(ClientError::Away { .. })));
+        assert!(matches!(Client::connect(&path), Err(ClientError::Unreachable { .. })));
     }
 }

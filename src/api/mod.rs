@@ -1,4 +1,4 @@
-//! The doors: how programs talk to the daemon.
+//! The interfaces of the daemon: the local socket and HTTPS, their calls, and clients.
 
 pub mod call;
 pub mod client;

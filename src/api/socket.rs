@@ -1,15 +1,15 @@
-//! The local socket: many short-lived and forking processes, one unix stream each.
+//! The local socket: one unix stream each for many short-lived and forking processes.
 //!
-//! Each connection has a task. It takes frames in order and starts calls; a writing call goes to `intake` before the
-//! next frame is looked at, so one peer's writes keep their order. Answers go out as they come ([`super::stream`]). A
-//! peer that breaks the protocol is told so and dropped; the others and the daemon go on.
+//! Each connection has a task, which reads frames in order and starts calls. A writing call enters `intake` before the
+//! next frame is read, so one peer's writes keep their order. Answers are sent in order of completion ([`super::stream`]). A
+//! peer that breaks the protocol gets an error and is disconnected; other connections are not affected.
 //!
-//! # Bounds
+//! # Limits
 //!
-//! A frame's bytes are set aside out of [`SOCKET_BYTES_IN_FLIGHT`] before they are read, in lanes by size, so that a
-//! peer with a slow giant holds up nobody's small calls; a tiny frame is read first, so that a peer that stalls
-//! holds up nobody at all. Answers that wait to be read have at most [`ANSWER_BYTES_WAITING`]. Patience is bounded at
-//! every step but one: between two frames a peer may be silent for as long as it likes.
+//! Memory for a frame is reserved from [`SOCKET_BYTES_IN_FLIGHT`] before the frame is read, in lanes by size, so a
+//! slow peer with a large frame does not block small calls. A tiny frame is read first, so a stalled peer
+//! blocks no one. Answers waiting to be read have at most [`ANSWER_BYTES_WAITING`]. Every step has a timeout
+//! except one: between two frames a peer may be silent indefinitely.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,136 +24,136 @@ use tokio::time::timeout;
 
 use super::call::{Caller, Ctx, Run, find};
 use super::stream::{Answers, Incoming, Outgoing};
-use crate::door::Door;
 use crate::limits::{
-    ANSWER_BYTES_WAITING, PEER_CALLS_IN_FLIGHT, PEER_PATIENCE, PREAMBLE_PATIENCE, SOCKET_BYTES_IN_FLIGHT,
+    ANSWER_BYTES_WAITING, PEER_CALLS_IN_FLIGHT, PEER_TIMEOUT, PREAMBLE_TIMEOUT, SOCKET_BYTES_IN_FLIGHT,
     SOCKET_PEERS_MAX, TINY_FRAME_BYTES, WIRE_FRAME_BYTES_MAX,
 };
-use crate::model::{Batch, Drafts};
+use crate::model::{Batch, FrameBatch};
 use crate::store::{Done, Intake};
+use crate::unix_listener::Listener;
 use crate::wire::call::{
     CallError, Request, VERSION, into_answer_frame, read_preamble, refusal_frame, version_frame,
 };
 
-/// A frame up to this size goes through the lane of small ones.
+/// Largest frame of the lane for small frames.
 const SMALL_FRAME_BYTES: usize = 1024 * 1024;
 
-/// Bytes that one permit of a lane stands for.
+/// Bytes per permit of a lane.
 const PERMIT_BYTES: usize = 1024;
 
-/// What all connections share.
-struct House {
+/// State shared by all connections.
+struct Server {
     ctx: Arc<Ctx>,
     intake: Intake,
     lanes: Lanes,
     answer_bytes: AtomicUsize,
 }
 
-/// Bytes of frames that may be under way, in lanes by size, and the time that a frame may take.
+/// Budgets for bytes of frames in flight, in lanes by size, and the timeout of a frame.
 struct Lanes {
     tiny: Arc<Semaphore>,
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Lanes {
     /// A third of `bytes` for each lane.
-    fn new(bytes: usize, patience: Duration) -> Self {
+    fn new(bytes: usize, timeout: Duration) -> Self {
         let lane = || Arc::new(Semaphore::new(bytes / 3 / PERMIT_BYTES));
-        Self { tiny: lane(), small: lane(), large: lane(), patience }
+        Self { tiny: lane(), small: lane(), large: lane(), timeout }
     }
 }
 
-/// Serves connections until `stop` turns true, then lets calls under way finish.
-pub async fn serve(door: Door, ctx: Arc<Ctx>, intake: Intake, stop: watch::Receiver<bool>) {
-    let house = Arc::new(House {
+/// Serves connections until `stop` turns true, then waits for calls in flight.
+pub async fn serve(source: Listener, ctx: Arc<Ctx>, intake: Intake, stop: watch::Receiver<bool>) {
+    let server = Arc::new(Server {
         ctx,
         intake,
-        lanes: Lanes::new(SOCKET_BYTES_IN_FLIGHT, PEER_PATIENCE),
+        lanes: Lanes::new(SOCKET_BYTES_IN_FLIGHT, PEER_TIMEOUT),
         answer_bytes: AtomicUsize::new(0),
     });
-    let turn_away = |stream: UnixStream| {
-        house.ctx.metrics.peers_turned_away.add(1);
-        let error = CallError::Unavailable(format!("{SOCKET_PEERS_MAX} connections are open already"));
-        // Into the socket's empty buffer, or not at all.
+    let reject = |stream: UnixStream| {
+        server.ctx.metrics.peers_rejected.add(1);
+        let error = CallError::Unavailable(format!("all {SOCKET_PEERS_MAX} connections are in use"));
+        // Fits into the socket's empty buffer; otherwise the answer is dropped.
         let _ = stream.try_write(&refusal_frame(None, &error));
     };
-    let host = |stream| {
-        house.ctx.metrics.peers.add(1);
-        let (house, stop) = (house.clone(), stop.clone());
+    let handle = |stream| {
+        server.ctx.metrics.peers.add(1);
+        let (server, stop) = (server.clone(), stop.clone());
         async move {
-            if let Err(error) = serve_peer(&house, stream, stop).await
+            if let Err(error) = serve_peer(&server, stream, stop).await
                 && error.kind() == io::ErrorKind::TimedOut
             {
-                house.ctx.metrics.peers_deaf.add(1);
+                server.ctx.metrics.peers_not_reading.add(1);
             }
         }
     };
-    door.serve(SOCKET_PEERS_MAX, stop.clone(), turn_away, host).await;
+    source.serve(SOCKET_PEERS_MAX, stop.clone(), reject, handle).await;
 }
 
-/// The place of a call among those of its peer, and the bytes of its answer among all that wait.
-struct Held {
-    _place: OwnedSemaphorePermit,
+/// The permit of a call in flight, and the bytes of its answer in the total.
+struct CallInFlight {
+    _permit: OwnedSemaphorePermit,
     bytes: usize,
-    house: Arc<House>,
+    server: Arc<Server>,
 }
 
-impl Drop for Held {
+impl Drop for CallInFlight {
     fn drop(&mut self) {
-        self.house.answer_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.server.answer_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
-async fn serve_peer(house: &Arc<House>, stream: UnixStream, stop: watch::Receiver<bool>) -> io::Result<()> {
+async fn serve_peer(server: &Arc<Server>, stream: UnixStream, stop: watch::Receiver<bool>) -> io::Result<()> {
     let caller = Caller { uid: stream.peer_cred().ok().map(|who| who.uid()) };
     let (from, to) = stream.into_split();
     let mut from = Incoming::new(from);
     let peer = Peer {
-        house: house.clone(),
+        server: server.clone(),
         caller,
-        answers: Arc::new(Answers::new(to, PEER_PATIENCE)),
-        places: Arc::new(Semaphore::new(PEER_CALLS_IN_FLIGHT)),
+        answers: Arc::new(Answers::new(to, PEER_TIMEOUT)),
+        call_permits: Arc::new(Semaphore::new(PEER_CALLS_IN_FLIGHT)),
     };
     let mut writing = pin!(peer.answers.write_out());
-    let farewell = tokio::select! {
+    let close_reason = tokio::select! {
         taken = peer.take_requests(&mut from, stop) => taken,
-        // A peer that takes no answers has nothing to ask either.
+        // A peer that reads no answers is not served.
         gone = &mut writing => return gone,
     };
     tokio::select! {
-        () = peer.say_farewell(farewell) => Ok(()),
+        () = peer.close(close_reason) => Ok(()),
         gone = &mut writing => gone,
     }
 }
 
-/// A connection, as its calls see it.
+/// A connection as seen by its calls.
 #[derive(Clone)]
 struct Peer {
-    house: Arc<House>,
+    server: Arc<Server>,
     caller: Caller,
-    answers: Arc<Answers<Held>>,
-    /// Each call under way holds one, until its answer is out.
-    places: Arc<Semaphore>,
+    answers: Arc<Answers<CallInFlight>>,
+    /// One permit per call, held until its answer is sent.
+    call_permits: Arc<Semaphore>,
 }
 
 /// Why a connection ends.
 #[derive(Debug)]
-enum Farewell {
-    Told(CallError),
+enum CloseReason {
+    Error(CallError),
     Version(u16),
     Gone,
 }
 
-impl From<std::io::Error> for Farewell {
+impl From<std::io::Error> for CloseReason {
     fn from(_: std::io::Error) -> Self {
-        Farewell::Gone
+        CloseReason::Gone
     }
 }
 
-fn broke(what: impl Into<String>) -> Farewell {
-    Farewell::Told(CallError::Protocol(what.into()))
+fn protocol(what: impl Into<String>) -> CloseReason {
+    CloseReason::Error(CallError::Protocol(what.into()))
 }
 
 impl Peer {
@@ -161,175 +161,176 @@ impl Peer {
         &self,
         from: &mut Incoming,
         mut stop: watch::Receiver<bool>,
-    ) -> Result<(), Farewell> {
-        let Ok(preamble) = timeout(PREAMBLE_PATIENCE, from.exactly()).await else {
-            return Err(broke("no preamble came in time"));
+    ) -> Result<(), CloseReason> {
+        let Ok(preamble) = timeout(PREAMBLE_TIMEOUT, from.exactly()).await else {
+            return Err(protocol("timeout while reading the preamble"));
         };
         match read_preamble(preamble?) {
             Some(VERSION) => {}
-            Some(theirs) => return Err(Farewell::Version(theirs)),
+            Some(theirs) => return Err(CloseReason::Version(theirs)),
             None => {
-                return Err(broke(
-                    "this socket speaks saltcellar's protocol, which begins with SCWIRE and a version",
+                return Err(protocol(
+                    "this socket expects saltcellar's protocol, which starts with SCWIRE and a version",
                 ));
             }
         }
         loop {
-            // Between frames a peer may be silent for as long as it likes; the stop ends that.
+            // Between frames a peer may be silent indefinitely; shutdown ends the wait.
             let header = tokio::select! {
                 read = from.exactly() => read?,
                 _ = stop.wait_for(|stop| *stop) => return Ok(()),
             };
             let len = u32::from_be_bytes(header) as usize;
             if len > WIRE_FRAME_BYTES_MAX {
-                return Err(broke(format!(
+                return Err(protocol(format!(
                     "a frame of {len} bytes exceeds the limit of {WIRE_FRAME_BYTES_MAX}"
                 )));
             }
-            let (payload, bytes) = self.house.lanes.take_payload(from, len).await?;
-            let Ok(place) = self.places.clone().acquire_owned().await else { return Err(Farewell::Gone) };
-            self.house.ctx.metrics.calls.add(1);
-            start_call(self, payload, bytes, place).await.map_err(Farewell::Told)?;
+            let (payload, bytes) = self.server.lanes.take_payload(from, len).await?;
+            let Ok(permit) = self.call_permits.clone().acquire_owned().await else {
+                return Err(CloseReason::Gone);
+            };
+            self.server.ctx.metrics.calls.add(1);
+            start_call(self, payload, bytes, permit).await.map_err(CloseReason::Error)?;
         }
     }
 
-    /// Says why the connection ends, if there is anything to say, and waits until every answer is out.
-    async fn say_farewell(&self, farewell: Result<(), Farewell>) {
-        let last_words = match farewell {
-            Ok(()) | Err(Farewell::Gone) => None,
-            Err(Farewell::Told(error)) => Some(refusal_frame(None, &error)),
-            Err(Farewell::Version(theirs)) => Some(version_frame(theirs)),
+    /// Sends the reason for closing the connection, if any, and waits until every answer is sent.
+    async fn close(&self, close_reason: Result<(), CloseReason>) {
+        let reason = match close_reason {
+            Ok(()) | Err(CloseReason::Gone) => None,
+            Err(CloseReason::Error(error)) => Some(refusal_frame(None, &error)),
+            Err(CloseReason::Version(theirs)) => Some(version_frame(theirs)),
         };
-        if let Some(frame) = last_words {
-            self.house.ctx.metrics.peers_dropped.add(1);
-            let Ok(place) = self.places.clone().acquire_owned().await else { return };
-            self.send(frame, place, 0);
+        if let Some(frame) = reason {
+            self.server.ctx.metrics.peers_dropped.add(1);
+            let Ok(permit) = self.call_permits.clone().acquire_owned().await else { return };
+            self.send(frame, permit, 0);
         }
         let all = u32::try_from(PEER_CALLS_IN_FLIGHT).unwrap_or(u32::MAX);
-        let _ = self.places.acquire_many(all).await;
+        let _ = self.call_permits.acquire_many(all).await;
     }
 
-    /// Sends a frame; never waits. A peer that has nothing else under way waits for it, most likely.
-    fn send(&self, frame: Vec<u8>, place: OwnedSemaphorePermit, bytes: usize) {
-        let alone = self.places.available_permits() == PEER_CALLS_IN_FLIGHT - 1;
-        let held = Held { _place: place, bytes, house: self.house.clone() };
+    /// Sends a frame without waiting. It is written at once if the peer has no other call in flight.
+    fn send(&self, frame: Vec<u8>, permit: OwnedSemaphorePermit, bytes: usize) {
+        let alone = self.call_permits.available_permits() == PEER_CALLS_IN_FLIGHT - 1;
+        let held = CallInFlight { _permit: permit, bytes, server: self.server.clone() };
         self.answers.send(Outgoing { frame, held }, alone);
     }
 }
 
 impl Lanes {
-    /// Reads a frame's payload, with its bytes set aside.
+    /// Reads a frame's payload, with memory reserved for it.
     async fn take_payload(
         &self,
         from: &mut Incoming,
         len: usize,
-    ) -> Result<(Vec<u8>, OwnedSemaphorePermit), Farewell> {
+    ) -> Result<(Vec<u8>, OwnedSemaphorePermit), CloseReason> {
         if len > TINY_FRAME_BYTES {
-            let bytes = self.set_aside(len).await?;
+            let bytes = self.reserve(len).await?;
             return Ok((self.read_payload(from, len).await?, bytes));
         }
         let payload = match from.at_hand(len) {
             Some(payload) => payload,
             None => self.read_payload(from, len).await?,
         };
-        Ok((payload, self.set_aside(len).await?))
+        Ok((payload, self.reserve(len).await?))
     }
-
-    async fn set_aside(&self, len: usize) -> Result<OwnedSemaphorePermit, Farewell> {
+    async fn reserve(&self, len: usize) -> Result<OwnedSemaphorePermit, CloseReason> {
         let lane = match len {
             n if n <= TINY_FRAME_BYTES => &self.tiny,
             n if n <= SMALL_FRAME_BYTES => &self.small,
             _ => &self.large,
         };
         let permits = u32::try_from(len / PERMIT_BYTES + 1).unwrap_or(u32::MAX);
-        let permit =
-            timeout(self.patience, lane.clone().acquire_many_owned(permits)).await.map_err(|_| {
-                let words = "too many bytes of calls are under way; try again later".to_owned();
-                Farewell::Told(CallError::Unavailable(words))
+        let reserved =
+            timeout(self.timeout, lane.clone().acquire_many_owned(permits)).await.map_err(|_| {
+                let message = "too many bytes of calls are in flight; try again later".to_owned();
+                CloseReason::Error(CallError::Unavailable(message))
             })?;
-        permit.map_err(|_| Farewell::Gone)
+        reserved.map_err(|_| CloseReason::Gone)
     }
 
-    async fn read_payload(&self, from: &mut Incoming, len: usize) -> Result<Vec<u8>, Farewell> {
-        match timeout(self.patience, from.rest(len)).await {
-            Err(_) => Err(broke("a frame that was begun did not end in time")),
+    async fn read_payload(&self, from: &mut Incoming, len: usize) -> Result<Vec<u8>, CloseReason> {
+        match timeout(self.timeout, from.rest(len)).await {
+            Err(_) => Err(protocol("timeout within a frame")),
             Ok(read) => Ok(read?),
         }
     }
 }
 
-/// Starts a call; returns once its place among the peer's writes is settled.
+/// Starts a call; returns once its position among the peer's writes is fixed.
 async fn start_call(
     peer: &Peer,
     payload: Vec<u8>,
     bytes: OwnedSemaphorePermit,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) -> Result<(), CallError> {
     let request = Request::read(&payload)?;
-    let house = &peer.house;
-    let reply = Reply { id: request.id, place, peer: peer.clone() };
+    let server = &peer.server;
+    let reply = Reply { id: request.id, permit, peer: peer.clone() };
     let Some(call) = find(request.call) else {
         reply.send(Err(CallError::UnknownCall(request.call.to_owned())));
         return Ok(());
     };
-    if let Err(denied) = house.ctx.rights.check(call, &request.args, peer.caller, &house.ctx.metrics) {
+    if let Err(denied) = server.ctx.rights.check(call, &request.args, peer.caller, &server.ctx.metrics) {
         reply.send(Err(denied));
         return Ok(());
     }
     match &call.run {
         run @ (Run::Read(_) | Run::Act(_)) => {
-            let (house, caller) = (house.clone(), peer.caller);
+            let (server, caller) = (server.clone(), peer.caller);
             tokio::task::spawn_blocking(move || {
-                // A panic is a fault of ours; the caller is told instead of left waiting.
+                // A panic is a bug; the caller gets an error instead of waiting forever.
                 let work = || {
                     let request = Request::read(&payload)?;
-                    run.answer(&house.ctx, &request.args, caller)
+                    run.answer(&server.ctx, &request.args, caller)
                 };
                 let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-                    Err(CallError::Internal("the call ended by a panic, see the daemon's log".to_owned()))
+                    Err(CallError::Internal("the call panicked, see the daemon's log".to_owned()))
                 });
                 drop((payload, bytes));
                 reply.send(outcome);
             });
         }
         Run::Write(run) => {
-            let mut drafts = Drafts::within(&payload);
-            let made = run(&house.ctx, &request.args, &mut drafts);
-            let loose = drafts.loose();
-            match made {
+            let mut batch = FrameBatch::within(&payload);
+            let result = run(&server.ctx, &request.args, &mut batch);
+            let entries = batch.detach();
+            match result {
                 Err(error) => reply.send(Err(error)),
-                Ok(answer) if loose.is_empty() => reply.send(Ok(answer)),
-                Ok(answer) => submit(house, loose.into_batch(payload), answer, bytes, reply).await,
+                Ok(answer) if entries.is_empty() => reply.send(Ok(answer)),
+                Ok(answer) => submit(server, entries.into_batch(payload), answer, bytes, reply).await,
             }
         }
     }
     Ok(())
 }
 
-/// Hands entries to the appender; the answer goes out once they are on disk.
-async fn submit(house: &House, batch: Batch, answer: Vec<u8>, bytes: OwnedSemaphorePermit, reply: Reply) {
+/// Passes entries to the appender; the answer is sent once they are durable.
+async fn submit(server: &Server, batch: Batch, answer: Vec<u8>, bytes: OwnedSemaphorePermit, reply: Reply) {
     let done: Done = Box::new(move |stored: Result<(), String>| {
         drop(bytes);
         reply.send(stored.map(|()| answer).map_err(CallError::Unavailable));
     });
-    super::submit::submit(&house.intake, batch, done).await;
+    super::submit::submit(&server.intake, batch, done).await;
 }
 
-/// Where the answer of one call goes.
+/// The destination of a call's answer.
 struct Reply {
     id: u64,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
     peer: Peer,
 }
 
 impl Reply {
-    /// Sends the answer; never waits. A peer that is gone gets none.
+    /// Sends the answer without waiting; dropped if the peer has disconnected.
     fn send(self, outcome: Result<Vec<u8>, CallError>) {
-        let Self { id, place, peer } = self;
-        let house = &peer.house;
+        let Self { id, permit, peer } = self;
+        let server = &peer.server;
         let refuse = |error: &CallError| {
             if !matches!(error, CallError::Refused(_) | CallError::TooLarge { .. }) {
-                house.ctx.metrics.calls_failed.add(1);
+                server.ctx.metrics.calls_failed.add(1);
             }
             refusal_frame(Some(id), error)
         };
@@ -337,16 +338,16 @@ impl Reply {
             Ok(value) => into_answer_frame(id, value),
             Err(error) => refuse(&error),
         };
-        let waiting = house.answer_bytes.fetch_add(frame.len(), Ordering::AcqRel);
+        let waiting = server.answer_bytes.fetch_add(frame.len(), Ordering::AcqRel);
         let mut bytes = frame.len();
         if waiting > 0 && waiting + bytes > ANSWER_BYTES_WAITING {
-            house.answer_bytes.fetch_sub(bytes, Ordering::AcqRel);
+            server.answer_bytes.fetch_sub(bytes, Ordering::AcqRel);
             frame = refuse(&CallError::Unavailable(
                 "too many answers wait to be read; try again later".to_owned(),
             ));
             bytes = 0;
         }
-        peer.send(frame, place, bytes);
+        peer.send(frame, permit, bytes);
     }
 }
 
@@ -359,11 +360,11 @@ mod tests {
 
     fn run<T>(work: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        // A limit that does not hold makes a test wait for ever.
+        // A broken limit would make a test wait forever.
         runtime.block_on(async { timeout(Duration::from_secs(30), work).await.expect("the test hangs") })
     }
 
-    /// A peer that has sent so many bytes of a frame, and the daemon's end of its connection.
+    /// A peer that has sent `bytes` bytes of a frame, and the daemon's end of its connection.
     fn peer_that_sent(bytes: usize) -> (UnixStream, Incoming) {
         let (theirs, ours) = UnixStream::pair().unwrap();
         let sent = theirs.try_write(&vec![0; bytes]).unwrap();
@@ -371,15 +372,15 @@ mod tests {
         (theirs, Incoming::new(ours.into_split().0))
     }
 
-    fn last_words(outcome: Result<(Vec<u8>, OwnedSemaphorePermit), Farewell>) -> String {
+    fn error_of(outcome: Result<(Vec<u8>, OwnedSemaphorePermit), CloseReason>) -> String {
         match outcome {
-            Err(Farewell::Told(error)) => error.to_string(),
+            Err(CloseReason::Error(error)) => error.to_string(),
             other => format!("{other:?}"),
         }
     }
 
     #[test]
-    fn a_frame_is_not_read_while_its_bytes_do_not_fit_beside_those_of_others() {
+    fn a_frame_is_not_read_until_there_is_memory_for_it() {
         const LEN: usize = 2 * MIB;
         run(async {
             let lanes = Lanes::new(9 * MIB, Duration::from_secs(20));
@@ -387,60 +388,60 @@ mod tests {
             let (mut second_peer, mut second) = peer_that_sent(1000);
             let mut first = Box::pin(lanes.take_payload(&mut first, LEN));
             let mut second = Box::pin(lanes.take_payload(&mut second, LEN));
-            // The first has its bytes set aside when it waits for more of them.
+            // The first one holds its reservation while it waits for more bytes.
             let rest = vec![0; LEN - 1000];
             let sending = second_peer.write_all(&rest);
             let mut sending = Box::pin(sending);
             for _ in 0..20_000 {
                 tokio::select! {
                     biased;
-                    _ = &mut first => panic!("the first frame has not come whole"),
-                    _ = &mut second => panic!("the second frame was read without room for it"),
-                    _ = &mut sending => panic!("the second frame's bytes were read without room for it"),
+                    _ = &mut first => panic!("the first frame is incomplete"),
+                    _ = &mut second => panic!("the second frame was read without a reservation"),
+                    _ = &mut sending => panic!("the second frame's bytes were read without a reservation"),
                     () = tokio::task::yield_now() => {}
                 }
             }
-            // It leaves in the middle of its frame.
+            // It disconnects in the middle of its frame.
             drop(first);
             let (sent, taken) = tokio::join!(sending, second);
             sent.unwrap();
             assert_eq!(taken.unwrap().0.len(), LEN);
-            assert_eq!(lanes.large.available_permits(), 3 * MIB / PERMIT_BYTES, "all are given back");
+            assert_eq!(lanes.large.available_permits(), 3 * MIB / PERMIT_BYTES, "all permits are released");
         });
     }
 
     #[test]
-    fn the_bytes_of_a_frame_are_counted_to_the_last_permit() {
+    fn reservations_are_exact_to_one_permit() {
         run(async {
             let lanes = Lanes::new(9 * MIB, Duration::from_millis(20));
             let largest = 3 * MIB - 1;
-            let all = lanes.set_aside(largest).await.unwrap();
+            let all = lanes.reserve(largest).await.unwrap();
             assert_eq!(lanes.large.available_permits(), 0);
             let (_peer, mut from) = peer_that_sent(0);
-            let words = last_words(lanes.take_payload(&mut from, SMALL_FRAME_BYTES + 1).await);
-            assert!(words.contains("too many bytes of calls are under way"), "{words}");
-            // Smaller frames have lanes of their own.
+            let error = error_of(lanes.take_payload(&mut from, SMALL_FRAME_BYTES + 1).await);
+            assert!(error.contains("too many bytes of calls are in flight"), "{error}");
+            // Smaller frames have separate lanes.
             drop((
-                lanes.set_aside(SMALL_FRAME_BYTES).await.unwrap(),
-                lanes.set_aside(TINY_FRAME_BYTES).await.unwrap(),
+                lanes.reserve(SMALL_FRAME_BYTES).await.unwrap(),
+                lanes.reserve(TINY_FRAME_BYTES).await.unwrap(),
             ));
             drop(all);
-            let words = last_words(lanes.take_payload(&mut from, largest + 1).await);
-            assert!(words.contains("too many bytes"), "more than there is altogether: {words}");
+            let error = error_of(lanes.take_payload(&mut from, largest + 1).await);
+            assert!(error.contains("too many bytes"), "more than the whole lane: {error}");
         });
     }
 
     #[test]
-    fn a_frame_that_was_begun_and_does_not_end_is_given_up() {
+    fn an_incomplete_frame_times_out() {
         run(async {
             let lanes = Lanes::new(9 * MIB, Duration::from_millis(20));
             for len in [10, TINY_FRAME_BYTES + 1, SMALL_FRAME_BYTES + 1] {
                 let (_peer, mut from) = peer_that_sent(9);
-                let words = last_words(lanes.take_payload(&mut from, len).await);
-                assert!(words.contains("did not end in time"), "{len}: {words}");
+                let error = error_of(lanes.take_payload(&mut from, len).await);
+                assert!(error.contains("timeout within a frame"), "{len}: {error}");
                 let (_peer, mut from) = peer_that_sent(0);
-                let words = last_words(lanes.take_payload(&mut from, len).await);
-                assert!(words.contains("did not end in time"), "{len}: {words}");
+                let error = error_of(lanes.take_payload(&mut from, len).await);
+                assert!(error.contains("timeout within a frame"), "{len}: {error}");
             }
         });
     }

@@ -1,11 +1,11 @@
-//! One peer's connection: its bytes as they come, and the answers on their way out.
+//! One peer's connection: reading its bytes, and sending answers.
 //!
-//! A call that is waited for costs as few system calls and wake-ups as there can be, because beside the sync of the disk they
-//! are most of the time it takes:
+//! A call with a waiting caller uses as few system calls and wake-ups as possible, because apart from the sync they
+//! are most of its latency:
 //!
-//! - one read brings whole small frames, header and all;
-//! - whoever has the answer for a peer that waits for just this one writes it itself, into the socket's empty buffer.
-//!   That never waits. What the socket does not take, and what other answers are ahead of, goes out by the peer's task.
+//! - one read returns whole small frames, including the header;
+//! - the thread that has the answer for a peer without other calls writes it directly into the socket's empty buffer.
+//!   That never blocks. The remainder, and answers queued behind others, are sent by the peer's task.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -22,10 +22,10 @@ use tokio::time::timeout;
 
 use crate::limits::{ANSWERS_WRITTEN_AT_ONCE, PEER_READ_BYTES};
 
-/// The end that is read. Nothing that was read is lost if [`Incoming::exactly`] is dropped while it waits.
+/// The reading half. No data is lost if [`Incoming::exactly`] is dropped while it waits.
 pub(super) struct Incoming {
     from: OwnedReadHalf,
-    /// What came with the last read and has not been asked for yet.
+    /// Bytes received but not requested yet.
     ahead: Vec<u8>,
 }
 
@@ -34,7 +34,7 @@ impl Incoming {
         Self { from, ahead: Vec::new() }
     }
 
-    /// The next bytes, so many; an error of kind `UnexpectedEof` if the peer has closed before.
+    /// The next `N` bytes; an error of kind `UnexpectedEof` if the peer closes before.
     pub(super) async fn exactly<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         loop {
             if let Some(bytes) = self.ahead.first_chunk().copied() {
@@ -45,7 +45,7 @@ impl Incoming {
         }
     }
 
-    /// The next `len` bytes, if they have been read already.
+    /// The next `len` bytes, if already received.
     pub(super) fn at_hand(&mut self, len: usize) -> Option<Vec<u8>> {
         if self.ahead.len() == len {
             return Some(std::mem::take(&mut self.ahead));
@@ -55,12 +55,12 @@ impl Incoming {
         Some(bytes)
     }
 
-    /// The next `len` bytes, straight into the buffer that is given back.
+    /// The next `len` bytes, read directly into the returned buffer.
     pub(super) async fn rest(&mut self, len: usize) -> io::Result<Vec<u8>> {
         if let Some(bytes) = self.at_hand(len) {
             return Ok(bytes);
         }
-        // Not zeroed first; some spare room keeps the end of the frame from growing the buffer.
+        // Not zeroed first; spare capacity keeps the end of the frame from growing the buffer.
         let mut bytes = Vec::with_capacity(len + 64);
         bytes.append(&mut self.ahead);
         let left = (len - bytes.len()) as u64;
@@ -71,7 +71,7 @@ impl Incoming {
     async fn more(&mut self) -> io::Result<()> {
         let Self { from, ahead } = self;
         poll_fn(|cx| {
-            // On the stack, not in the task: a peer that is silent holds no buffer.
+            // On the stack, not in the task: idle peers hold no buffer.
             let mut piece = [0; PEER_READ_BYTES];
             let mut read = ReadBuf::new(&mut piece);
             ready!(Pin::new(&mut *from).poll_read(cx, &mut read))?;
@@ -83,40 +83,40 @@ impl Incoming {
     }
 }
 
-/// An answer on its way out, with what it holds until it has left.
+/// An answer to send, with the resources that it holds until then.
 pub(super) struct Outgoing<H> {
     pub(super) frame: Vec<u8>,
     pub(super) held: H,
 }
 
-/// The end that is written; shared by all who may have an answer for this peer.
+/// The writing half, shared by all threads with an answer for this peer.
 pub(super) struct Answers<H> {
     to: OwnedWriteHalf,
-    /// How long the peer may take over one write.
-    patience: Duration,
+    /// Timeout of one write.
+    timeout: Duration,
     queue: Mutex<Queue<H>>,
     came: Notify,
 }
 
 struct Queue<H> {
     waiting: VecDeque<Outgoing<H>>,
-    /// Is the peer's task writing what it took out?
+    /// The peer's task is writing.
     busy: bool,
-    /// Nothing goes out any more.
+    /// No more answers are sent.
     closed: bool,
 }
 
 impl<H> Answers<H> {
-    pub(super) fn new(to: OwnedWriteHalf, patience: Duration) -> Self {
+    pub(super) fn new(to: OwnedWriteHalf, timeout: Duration) -> Self {
         let queue = Queue { waiting: VecDeque::new(), busy: false, closed: false };
-        Self { to, patience, queue: Mutex::new(queue), came: Notify::new() }
+        Self { to, timeout, queue: Mutex::new(queue), came: Notify::new() }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue<H>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends an answer; never waits. `at_once` tries it right here. A peer that is gone gets none.
+    /// Sends an answer without waiting. `at_once` tries to write it directly. Dropped if the peer has disconnected.
     pub(super) fn send(&self, mut answer: Outgoing<H>, at_once: bool) {
         let mut queue = self.queue();
         if queue.closed {
@@ -126,7 +126,7 @@ impl<H> Answers<H> {
             match self.to.try_write(&answer.frame) {
                 Ok(count) if count == answer.frame.len() => return,
                 Ok(count) => drop(answer.frame.drain(..count)),
-                // Whatever it is, the peer's task will meet it too.
+                // The peer's task will encounter the same error.
                 Err(_) => {}
             }
         }
@@ -135,14 +135,14 @@ impl<H> Answers<H> {
         self.came.notify_one();
     }
 
-    /// Writes what [`Answers::send`] leaves, until the peer is gone or does not read; says which.
+    /// Writes queued answers until the peer disconnects or stops reading; returns the error.
     pub(super) async fn write_out(&self) -> io::Result<()> {
         loop {
             let Some((frames, held)) = self.take() else {
                 self.came.notified().await;
                 continue;
             };
-            let written = timeout(self.patience, self.write(&frames)).await;
+            let written = timeout(self.timeout, self.write(&frames)).await;
             drop(held);
             let outcome = written.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
             if outcome.is_err() {
@@ -154,7 +154,7 @@ impl<H> Answers<H> {
         }
     }
 
-    /// What waits, as one piece of bytes; the queue is busy until it is asked again.
+    /// Takes the queued answers as one buffer; the queue is busy until the next call.
     fn take(&self) -> Option<(Vec<u8>, Vec<H>)> {
         let mut queue = self.queue();
         let Some(first) = queue.waiting.pop_front() else {
@@ -191,7 +191,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
 
-    /// Runs work on one end of a connection; the other end is the test's.
+    /// Runs `work` on one end of a connection, with the other end for the test.
     fn with_pair<F: Future>(work: impl FnOnce(UnixStream, OwnedReadHalf, OwnedWriteHalf) -> F) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_as_they_were_sent_however_they_are_cut() {
+    fn bytes_arrive_unchanged_in_any_chunking() {
         let bytes: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
         with_pair(async |mut theirs, from, _to| {
             let sent = bytes.clone();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_keep_their_order_and_whoever_reads_late_gets_them_all() {
+    fn answers_keep_their_order_and_a_late_reader_gets_all() {
         let frames: Vec<Vec<u8>> = (0..200_u8).map(|n| vec![n; 1 + usize::from(n) * 50]).collect();
         with_pair(async |mut theirs, _from, to| {
             let answers = Arc::new(Answers::new(to, Duration::from_secs(30)));
@@ -246,14 +246,14 @@ mod tests {
             });
             reading.await.unwrap();
             answers.send(Outgoing { frame: vec![0], held: () }, false);
-            assert!(writing.await.unwrap().is_err(), "nobody is there any more");
+            assert!(writing.await.unwrap().is_err(), "the peer has disconnected");
             answers.send(Outgoing { frame: vec![0], held: () }, true);
-            assert!(answers.queue().waiting.is_empty(), "and nothing is kept for nobody");
+            assert!(answers.queue().waiting.is_empty(), "nothing is queued for it");
         });
     }
 
     #[test]
-    fn a_peer_that_takes_nothing_is_given_up_and_what_waited_for_it_is_let_go_of() {
+    fn a_peer_that_does_not_read_times_out_and_its_answers_are_dropped() {
         with_pair(async |theirs, _from, to| {
             let answers = Answers::new(to, Duration::from_millis(20));
             let held = Arc::new(());

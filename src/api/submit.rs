@@ -1,18 +1,18 @@
-//! From a call to the appender: shared by the doors.
+//! Submission of entries to the appender, shared by the interfaces.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use crate::channel::Refused;
-use crate::limits::INTAKE_PATIENCE;
+use crate::limits::INTAKE_TIMEOUT;
 use crate::model::Batch;
 use crate::store::{Done, Intake};
 
-/// Hands entries to the appender, waiting for room within reason. `done` is called in any case.
+/// Passes entries to the appender, waiting up to [`INTAKE_TIMEOUT`] for room. `done` is always called.
 pub(super) async fn submit(intake: &Intake, mut batch: Batch, done: Done) {
     let mut done = Some(done);
-    let deadline = Instant::now() + INTAKE_PATIENCE;
+    let deadline = Instant::now() + INTAKE_TIMEOUT;
     loop {
         let (done, why) = match intake.try_submit(batch, done.take()) {
             Ok(()) => return,

@@ -1,7 +1,7 @@
-//! Which users the command line trusts to serve the daemon's socket: the rule of the Python extension (`utils/peer.py`).
+//! The users that the command line trusts to serve the daemon's socket: the same rule as in the Python extension (`utils/peer.py`).
 //!
-//! A path proves nothing: whoever may write to the socket's directory can put another socket there, which is then sent
-//! everything and asked for everything. The kernel knows the user that called `listen(2)`. Trusted are root, the user
+//! A path is no proof: a user with write access to the socket's directory can place another socket there and receive
+//! all requests. The kernel knows the user that called `listen(2)`. Trusted are root, the user
 //! of this process, and the owner of the socket's directory, if no other user can replace that directory.
 
 use std::fs;
@@ -13,9 +13,9 @@ use std::path::Path;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 
-use crate::door::user_name;
+use crate::unix_listener::user_name;
 
-/// The sentence for a user who is not trusted to serve `path`; none if the user is.
+/// The reason not to trust the user that serves `path`; `None` if the user is trusted.
 pub(super) fn objection(connection: impl AsFd, path: &Path) -> io::Result<Option<String>> {
     let uid = socket_peercred(connection)?.uid.as_raw();
     if uid == 0 || uid == geteuid().as_raw() || directory_owner(path) == Some(uid) {
@@ -28,14 +28,14 @@ pub(super) fn objection(connection: impl AsFd, path: &Path) -> io::Result<Option
     )))
 }
 
-/// The owner of a socket's directory; none if another user could have put that directory there.
+/// The owner of a socket's directory; `None` if another user could have created that directory.
 fn directory_owner(path: &Path) -> Option<u32> {
     let directory = std::path::absolute(path).ok()?.parent()?.canonicalize().ok()?;
     let owner = fs::metadata(&directory).ok()?.uid();
     let trusted = [0, owner, geteuid().as_raw()];
     for above in directory.ancestors().skip(1) {
         let found = fs::metadata(above).ok()?;
-        // The sticky bit does not help: it protects names that exist, and any user may have been the first.
+        // The sticky bit does not help: it protects existing names, and any user could have created the name first.
         if !trusted.contains(&found.uid()) || found.mode() & 0o022 != 0 {
             return None;
         }
@@ -53,7 +53,7 @@ mod tests {
     const NOBODY: u32 = 65534;
 
     #[test]
-    fn a_directory_that_another_user_could_have_made_vouched_for_its_owner() {
+    fn the_owner_of_a_directory_that_another_user_could_replace_is_not_trusted() {
         if !geteuid().is_root() {
             return missing("root, to give directories to others");
         }

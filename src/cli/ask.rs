@@ -1,4 +1,4 @@
-//! Asking the daemon: finding it, saying where it was looked for, and reading lists page by page.
+//! Calls to the daemon: its socket, the error if it is unreachable, and lists read page by page.
 
 use std::io;
 
@@ -7,22 +7,22 @@ use serde_json::Value as Json;
 
 use super::Global;
 use crate::api::client::{Client, ClientError, args};
-use crate::config::{Origin, SocketChoice, Surroundings};
+use crate::config::{Environment, Origin, SocketChoice};
 use crate::{limits, wire};
 
-/// Nobody answers.
+/// The daemon is unreachable.
 #[derive(Debug, thiserror::Error)]
-#[error("no daemon answers at {} ({}): {source}", choice.path.display(), chosen(&choice.origin))]
+#[error("daemon unreachable at {} ({}): {source}", choice.path.display(), origin_text(&choice.origin))]
 pub(super) struct NoDaemon {
     choice: SocketChoice,
     source: io::Error,
 }
 
 impl NoDaemon {
-    /// What to do about it.
+    /// The remedy.
     pub(super) fn hint(&self) -> String {
         if self.source.kind() == io::ErrorKind::PermissionDenied {
-            return "your user may not open this socket; its group may, see socket_group in the configuration"
+            return "this user has no access to the socket; add it to the group named by socket_group in the configuration"
                 .to_owned();
         }
         let flag = match self.choice.origin {
@@ -31,28 +31,28 @@ impl NoDaemon {
         };
         format!(
             "start one with `saltcellar serve{flag}`, or the installed service with `systemctl start saltcellar`; \
-             if one listens elsewhere, name its socket with --socket or SALTCELLAR_SOCKET"
+             if it listens elsewhere, set --socket or SALTCELLAR_SOCKET"
         )
     }
 }
 
-fn chosen(origin: &Origin) -> String {
+fn origin_text(origin: &Origin) -> String {
     match origin {
         Origin::Default => "the default socket".to_owned(),
-        other => format!("named by {other}"),
+        other => format!("set by {other}"),
     }
 }
 
-/// Connects to the daemon that flags, environment and configuration point at.
+/// Connects to the daemon whose socket is set by flags, environment, configuration or default, in this order.
 pub(super) fn connect(global: &Global) -> anyhow::Result<Client> {
-    let choice = SocketChoice::find(&global.given(), &Surroundings::of_process())?;
+    let choice = SocketChoice::find(&global.overrides(), &Environment::of_process())?;
     Client::connect(&choice.path).map_err(|error| match error {
-        ClientError::Away { source, .. } => NoDaemon { choice, source }.into(),
+        ClientError::Unreachable { source, .. } => NoDaemon { choice, source }.into(),
         other => other.into(),
     })
 }
 
-/// The answer to one call, in JSON.
+/// Makes one call and returns its answer as JSON.
 pub(super) fn call<const N: usize>(
     client: &mut Client,
     name: &str,
@@ -61,11 +61,10 @@ pub(super) fn call<const N: usize>(
     Ok(wire::json::to_json(&client.call(name, args(pairs))?))
 }
 
-/// A list that is read from its newest row back, as many rows as wanted.
+/// A list read in pages from the newest row backwards.
 pub(super) struct Pages {
     client: Client,
-    /// Name of the call, of the list in its answer, and of the field that says where to go on.
-    names: Names,
+    list: ListCall,
     filter: Vec<(&'static str, Value)>,
     wanted: u64,
     before: Value,
@@ -74,33 +73,32 @@ pub(super) struct Pages {
     done: bool,
 }
 
-/// What distinguishes one list from another.
+/// A call that answers with a list.
 #[derive(Clone, Copy)]
-pub(super) struct Names {
-    /// The call.
+pub(super) struct ListCall {
     pub(super) call: &'static str,
-    /// The list in its answer.
+    /// The field of the answer that holds the list.
     pub(super) rows: &'static str,
-    /// The field of a row that `before` takes.
+    /// The field of a row whose value is the argument `before` of the next call.
     pub(super) cursor: &'static str,
 }
 
 impl Pages {
-    /// The newest `wanted` rows before `before`.
+    /// Reads the newest `wanted` rows before `before`.
     pub(super) fn new(
         client: Client,
-        names: Names,
+        list: ListCall,
         filter: Vec<(&'static str, Value)>,
         before: Value,
         wanted: u64,
     ) -> Self {
-        Self { client, names, filter, wanted, before, more: true, done: false }
+        Self { client, list, filter, wanted, before, more: true, done: false }
     }
 
     /// The next rows, newest first; empty at the end.
     pub(super) fn next(&mut self) -> Result<Vec<Json>, ClientError> {
         loop {
-            // A daemon that looked at many rows and found none of them says where it stopped.
+            // A page without matches is not the end: the daemon limits the rows that one call reads.
             let rows = self.next_page()?;
             if !rows.is_empty() || self.done || self.wanted == 0 {
                 return Ok(rows);
@@ -108,8 +106,8 @@ impl Pages {
         }
     }
 
-    /// All rows that are wanted, the newest at the bottom.
-    pub(super) fn newest_below(&mut self) -> Result<Vec<Json>, ClientError> {
+    /// All wanted rows, oldest first.
+    pub(super) fn oldest_first(&mut self) -> Result<Vec<Json>, ClientError> {
         let mut rows = Vec::new();
         loop {
             let page = self.next()?;
@@ -131,26 +129,25 @@ impl Pages {
         pairs.push((Value::from("limit"), Value::from(limit)));
         pairs.push((Value::from("before"), self.before.clone()));
         pairs.retain(|(_, value)| !value.is_nil());
-        let mut answer = wire::json::to_json(&self.client.call(self.names.call, Value::Map(pairs))?);
+        let mut answer = wire::json::to_json(&self.client.call(self.list.call, Value::Map(pairs))?);
 
-        let odd = |what: &str| ClientError::Protocol(format!("{}: {what}", self.names.call));
-        let Some(Json::Array(mut rows)) = answer.get_mut(self.names.rows).map(Json::take) else {
-            return Err(odd("no list"));
+        let invalid = |what: &str| ClientError::Protocol(format!("{}: {what}", self.list.call));
+        let Some(Json::Array(mut rows)) = answer.get_mut(self.list.rows).map(Json::take) else {
+            return Err(invalid("no list"));
         };
         self.more = answer.get("more").and_then(Json::as_bool).unwrap_or(false);
         self.wanted = self.wanted.saturating_sub(rows.len() as u64);
         self.done = !self.more;
         let next = answer.get("next").filter(|next| !next.is_null());
-        let of_row = || rows.last().map(|last| last.get(self.names.cursor).unwrap_or(&Json::Null));
+        let of_row = || rows.last().map(|last| last.get(self.list.cursor).unwrap_or(&Json::Null));
         if let Some(cursor) = next.or_else(of_row).filter(|_| self.more) {
-            let before =
-                wire::json::from_json(cursor).map_err(|_| odd("a row without a place in the list"))?;
+            let before = wire::json::from_json(cursor).map_err(|_| invalid("a row has no cursor"))?;
             if before.is_nil() || before == self.before {
-                return Err(odd("the list does not advance"));
+                return Err(invalid("the list does not advance"));
             }
             self.before = before;
         } else {
-            // `more` without rows would be asked for forever.
+            // `more` without a cursor would loop forever.
             self.done = true;
         }
         rows.iter_mut().for_each(super::when::iso_in);
@@ -158,23 +155,24 @@ impl Pages {
     }
 }
 
-/// The answer to a call whose list comes in parts: `rows` of it holds them all.
-pub(super) fn whole(
+/// Makes a call whose list is answered in pages, and returns one answer that holds all of `rows`.
+pub(super) fn call_paged(
     client: &mut Client,
     name: &str,
     rows: &str,
-    said: &[(&str, Value)],
+    arguments: &[(&str, Value)],
 ) -> Result<Value, ClientError> {
-    let odd = |what: &str| ClientError::Protocol(format!("{name}: {what}"));
+    let invalid = |what: &str| ClientError::Protocol(format!("{name}: {what}"));
     let mut first: Option<Value> = None;
     let mut after = Value::Nil;
     loop {
-        let mut pairs: Vec<_> = said.iter().map(|(key, value)| (Value::from(*key), value.clone())).collect();
+        let mut pairs: Vec<_> =
+            arguments.iter().map(|(key, value)| (Value::from(*key), value.clone())).collect();
         pairs.push((Value::from("after"), after.clone()));
         pairs.retain(|(_, value)| !value.is_nil());
         let mut answer = client.call(name, Value::Map(pairs))?;
         let next = match field(&answer, "more").and_then(Value::as_bool) {
-            Some(true) => Some(field(&answer, "next").cloned().ok_or_else(|| odd("more without a place"))?),
+            Some(true) => Some(field(&answer, "next").cloned().ok_or_else(|| invalid("more without next"))?),
             _ => None,
         };
         match &mut first {
@@ -183,13 +181,13 @@ pub(super) fn whole(
                 let more = field_mut(&mut answer, rows).map(|list| std::mem::replace(list, Value::Nil));
                 match (field_mut(first, rows), more) {
                     (Some(Value::Array(all)), Some(Value::Array(more))) => all.extend(more),
-                    _ => return Err(odd("no list")),
+                    _ => return Err(invalid("no list")),
                 }
             }
         }
         match next {
             Some(next) if next != after => after = next,
-            Some(_) => return Err(odd("the list does not advance")),
+            Some(_) => return Err(invalid("the list does not advance")),
             None => break,
         }
     }
@@ -200,7 +198,6 @@ pub(super) fn whole(
     Ok(answer)
 }
 
-/// A field of a map.
 pub(super) fn field<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {
     map.as_map()?.iter().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value)
 }

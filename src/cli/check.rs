@@ -1,14 +1,14 @@
-//! `saltcellar check`: the effective configuration, or what is wrong with it.
+//! `saltcellar check`: prints the effective configuration, or its errors.
 
 use anyhow::Context;
 
 use super::Global;
 use super::output::{Format, Output};
-use crate::config::{Config, Surroundings};
+use crate::config::{Config, Environment};
 
 pub(super) const EXAMPLES: &str = "\
-Reads flags, environment and file as `saltcellar serve` would, and starts nothing. The output is YAML that \
-can serve as a configuration file; each value says in a comment where it comes from.
+Reads flags, environment and file as `saltcellar serve` does, and starts nothing. The output is a valid \
+configuration file; a comment on each value names its origin.
 
 Examples:
   saltcellar check
@@ -17,7 +17,7 @@ Examples:
 
 pub(super) fn run(global: &Global) -> anyhow::Result<()> {
     let config =
-        Config::load(&global.given(), &Surroundings::of_process()).context("read the configuration")?;
+        Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")?;
     let mut out = Output::new(global.output);
     match out.format {
         Format::Table => out.text(&config.to_yaml())?,

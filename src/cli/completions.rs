@@ -21,7 +21,7 @@ Examples:
   saltcellar completions fish > ~/.config/fish/completions/saltcellar.fish";
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    // By way of memory, because the generator panics where a write fails.
+    // The generator panics if a write fails, so it writes to memory.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "saltcellar", &mut script);
     let mut out = Output::new(Format::Table);

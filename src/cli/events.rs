@@ -1,4 +1,4 @@
-//! `saltcellar events`: the archive of the event bus, and a way onto the bus itself.
+//! `saltcellar events`: lists archived events, and fires events onto Salt's bus.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -7,17 +7,17 @@ use anyhow::{Context, bail};
 use rmpv::Value;
 use serde_json::Value as Json;
 
-use super::ask::{Names, Pages};
+use super::ask::{ListCall, Pages};
 use super::nested::{leaf, nested};
 use super::output::{Format, Output};
 use super::table::{Column, Table};
-use super::when::{Stretch, short};
+use super::when::{TimeRange, short};
 use super::{Global, ask, jobs, yaml};
 
 /// Verbs under `events`.
 #[derive(clap::Subcommand)]
 pub(super) enum Events {
-    /// The last events, the newest at the bottom
+    /// List the latest events, newest last
     List(Filter),
     /// Fire an event onto Salt's bus
     Send(Send),
@@ -29,20 +29,20 @@ pub(super) enum Events {
 pub(super) struct Send {
     /// The event's tag
     tag: String,
-    /// Its data, a map in JSON or YAML; - reads it from standard input
+    /// The event's data, a map in JSON or YAML; - reads standard input
     data: Option<String>,
-    /// Read the data from this file; - is standard input
+    /// Read the data from this file; - reads standard input
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     data_file: Option<PathBuf>,
-    /// The bus to fire at, if the daemon reads several: its directory
+    /// Socket directory of the target bus, if the daemon reads several
     #[arg(long, value_name = "SOCK_DIR")]
     bus: Option<PathBuf>,
 }
 
 const SEND_EXAMPLES: &str = "\
-The daemon fires it as `salt-run event.send` does, with the _stamp of the moment: reactors, engines and \
-everybody on the bus see it, and so does the archive, once it comes back. Only root and the user that the \
-master runs as may. Nobody answers: what is written to a master's socket was fired as far as anyone knows.
+The daemon fires the event as `salt-run event.send` does, with the current time as _stamp. All subscribers of \
+the bus see it: reactors, engines, and the archive. Only root and the master's user have the right to fire events. \
+The master does not acknowledge events, so success means that the event was written to the master's socket.
 
 Examples:
   saltcellar events send my/custom/event
@@ -55,10 +55,10 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Filter {
-    /// At most so many events
+    /// Maximum number of events
     #[arg(long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
-    /// All events that match, newest first, page by page
+    /// List all matching events, newest first
     #[arg(long, conflicts_with = "limit")]
     all: bool,
     /// Only tags that match this glob; * crosses slashes, as in Salt
@@ -71,18 +71,18 @@ pub(super) struct Filter {
     #[arg(long, value_name = "ID")]
     minion: Option<String>,
     #[command(flatten)]
-    when: Stretch,
+    when: TimeRange,
     /// Only events before this sequence number
     #[arg(long, value_name = "SEQ")]
     before: Option<u64>,
-    /// In tables: show each event's data, too
+    /// Show each event's data in tables
     #[arg(long)]
     data: bool,
 }
 
 const EXAMPLES: &str = "\
-Tables show the newest event at the bottom; JSON lists the newest first, and so does --all.
-JSON holds each event's data; docs/WIRE.md names the fields.
+Tables list the newest event last; JSON and --all list it first.
+JSON includes each event's data; docs/WIRE.md lists the fields.
 
 Examples:
   saltcellar events list
@@ -91,7 +91,7 @@ Examples:
   saltcellar events list --jid 20261121054728123456 --output json
   saltcellar events list --all --since 2026-11-21 --output jsonl | gzip > events.jsonl.gz";
 
-const NAMES: Names = Names { call: "events_list", rows: "events", cursor: "seq" };
+const LIST_CALL: ListCall = ListCall { call: "events_list", rows: "events", cursor: "seq" };
 
 pub(super) fn run(global: &Global, events: Events) -> anyhow::Result<()> {
     match events {
@@ -100,7 +100,7 @@ pub(super) fn run(global: &Global, events: Events) -> anyhow::Result<()> {
     }
 }
 
-/// Bytes of data that are read; the daemon takes less.
+/// Limit of the data that is read; the daemon's own limit is lower.
 const DATA_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 fn send(global: &Global, event: Send) -> anyhow::Result<()> {
@@ -123,7 +123,7 @@ fn send(global: &Global, event: Send) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Data that is no map, or cannot be read.
+/// The data of an event is unreadable or not a map.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:#}")]
 pub(super) struct BadData(anyhow::Error);
@@ -152,27 +152,27 @@ fn data(event: &Send) -> anyhow::Result<Value> {
     match yaml::value(&text)? {
         Value::Map(pairs) => Ok(Value::Map(pairs)),
         Value::Nil => Ok(Value::Map(Vec::new())),
-        other => bail!("an event's data is a map, such as '{{\"key\": \"value\"}}', not {other}"),
+        other => bail!("expected a map such as '{{\"key\": \"value\"}}', found {other}"),
     }
 }
 
 fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
     let client = ask::connect(global)?;
     let text = |value: Option<String>| value.filter(|text| !text.is_empty()).map_or(Value::Nil, Value::from);
-    let mut said =
+    let mut filter_args =
         vec![("tag", text(filter.tag)), ("jid", text(filter.jid)), ("minion", text(filter.minion))];
-    said.extend(filter.when.said());
+    filter_args.extend(filter.when.arguments());
     let wanted = if filter.all { u64::MAX } else { filter.limit };
     let before = filter.before.map_or(Value::Nil, Value::from);
-    let mut pages = Pages::new(client, NAMES, said, before, wanted);
+    let mut pages = Pages::new(client, LIST_CALL, filter_args, before, wanted);
     let mut out = Output::new(global.output);
-    let asking = "list the events";
+    let operation = "list events";
     if out.format != Format::Table {
-        jobs::print_json(&mut out, &mut pages, NAMES.rows).context(asking)?;
+        jobs::print_json(&mut out, &mut pages, LIST_CALL.rows).context(operation)?;
     } else if filter.all {
         let mut view = View::new(filter.data);
         loop {
-            let rows = pages.next().context(asking)?;
+            let rows = pages.next().context(operation)?;
             if rows.is_empty() {
                 break;
             }
@@ -180,13 +180,13 @@ fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
             out.flush()?;
         }
     } else {
-        let rows = pages.newest_below().context(asking)?;
+        let rows = pages.oldest_first().context(operation)?;
         View::new(filter.data).print(&mut out, &rows)?;
     }
     Ok(out.flush()?)
 }
 
-/// The table of events, with or without their data.
+/// The table of events.
 struct View {
     table: Table,
     data: bool,
@@ -197,9 +197,9 @@ impl View {
         let columns = [
             Column::right("SEQ"),
             Column::left("TIME (UTC)"),
-            Column::middle("TAG"),
-            Column::shrinks("MINION").yields(2),
-            Column::shrinks("FUN").yields(1),
+            Column::middle_truncated("TAG"),
+            Column::truncated("MINION").drop_order(2),
+            Column::truncated("FUN").drop_order(1),
         ];
         Self { table: Table::new(columns), data }
     }

@@ -1,54 +1,50 @@
-//! How the program ends: exit codes, after sysexits(3), and which error means which.
+//! Exit codes, after sysexits(3), and the mapping from errors to them.
 
 use std::process::ExitCode;
 
-use super::BadUsage;
 use super::ask::NoDaemon;
-use super::doctor::Unwell;
 use super::events::BadData;
-use super::import::LeftOut;
-use super::jobs::Unfinished;
 use super::output::OutputError;
-use super::reactor::{Broken, NotAsSalt, Unlike};
+use super::{BadUsage, Finding};
 use crate::api::client::ClientError;
 use crate::config::ConfigError;
-use crate::door::SocketError;
 use crate::store::StoreError;
 use crate::store::tools::ToolError;
+use crate::unix_listener::SocketError;
 
-/// An exit code. Scripts rely on the numbers.
+/// An exit code. Scripts rely on the values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Done.
+    /// Success.
     Ok = 0,
-    /// Understood and not possible: an unknown job, an error not listed below.
+    /// Failure: an unknown job, or an error not listed below.
     Failed = 1,
-    /// Bad usage or configuration.
+    /// Usage or configuration error.
     Usage = 64,
-    /// What is stored cannot be read.
+    /// Stored data is unreadable.
     Corrupt = 65,
-    /// No daemon answers.
+    /// The daemon is unreachable.
     NoDaemon = 69,
-    /// A fault of saltcellar itself.
+    /// Internal error of saltcellar.
     Software = 70,
-    /// Not now: try again later. Another daemon has the state directory, or the daemon is overloaded.
+    /// Temporary failure, try again: the state directory is locked, or the daemon is overloaded.
     TempFail = 75,
 }
 
 impl Exit {
-    /// What that error means to whoever ran the program.
+    /// The exit code of an error: that of its first cause with a code of its own.
     pub fn of(error: &anyhow::Error) -> Self {
         error.chain().find_map(Self::of_cause).unwrap_or(Self::Failed)
     }
 
     fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Self> {
-        // A reader that has seen enough (`| head`) is no failure.
+        // A reader that closes the pipe early (`| head`) is not a failure.
         if let Some(OutputError::Closed) = cause.downcast_ref() {
             return Some(Self::Ok);
         }
-        if cause.is::<Unfinished>() {
-            return Some(Self::TempFail);
+        if let Some(finding) = cause.downcast_ref::<Finding>() {
+            return Some(finding.exit);
         }
         if cause.is::<ConfigError>() || cause.is::<BadData>() || cause.is::<BadUsage>() {
             return Some(Self::Usage);
@@ -71,20 +67,11 @@ impl Exit {
                 _ => Self::Failed,
             });
         }
-        if cause.is::<Broken>() || cause.is::<NotAsSalt>() || cause.is::<Unlike>() {
-            return Some(Self::Failed);
-        }
-        if cause.is::<LeftOut>() {
-            return Some(Self::Corrupt);
-        }
-        if let Some(unwell) = cause.downcast_ref::<Unwell>() {
-            return Some(if unwell.away { Self::NoDaemon } else { Self::Failed });
-        }
         if cause.is::<NoDaemon>() {
             return Some(Self::NoDaemon);
         }
         Some(match cause.downcast_ref::<ClientError>()? {
-            ClientError::Away { .. } | ClientError::Untrusted { .. } => Self::NoDaemon,
+            ClientError::Unreachable { .. } | ClientError::Untrusted { .. } => Self::NoDaemon,
             ClientError::TimedOut(_) => Self::TempFail,
             ClientError::Protocol(_) => Self::Software,
             ClientError::Refused { code, .. } => match code.as_str() {

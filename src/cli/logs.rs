@@ -1,9 +1,9 @@
-//! Starts the daemon's own log, on standard error.
+//! The daemon's own log, written to standard error.
 //!
 //! # Invariant
 //!
-//! A line that cannot be written (a full disk, a reader that is gone) is counted, and nothing else comes of it. The next line that
-//! can be written is preceded by one that says how many were lost.
+//! A failed write of a log line (full disk, closed pipe) is counted and has no other effect. The next successful line is
+//! preceded by a line with the number of lost ones.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -15,13 +15,13 @@ use super::output::{json_plain, plain};
 use crate::config::{LogConfig, LogFormat};
 use crate::metrics::LOG_LINES_LOST;
 
-/// From here on, what the program says about itself is printed. A second call changes nothing.
+/// Installs the global log subscriber. A second call has no effect.
 pub(super) fn start(config: &LogConfig) {
     let filter = EnvFilter::builder().parse_lossy(&config.level);
     let form = |form| move || OneLine { form, to: io::stderr(), lost: &LOST };
-    // What it would say of its own errors it would print to standard error, and panic where that fails.
+    // Internal errors would be printed to standard error with a panic on failure.
     let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
-    // An error means that a log has been started already.
+    // The error means that a subscriber is already installed.
     let _ = match config.format {
         LogFormat::Json => log.with_writer(form(LineForm::Json)).json().flatten_event(true).try_init(),
         LogFormat::Text => log.with_writer(form(LineForm::Text)).with_ansi(false).try_init(),
@@ -40,7 +40,7 @@ pub(super) fn start(config: &LogConfig) {
     };
 }
 
-/// What a log line is made of.
+/// Format of a log line.
 #[derive(Clone, Copy)]
 enum LineForm {
     Text,
@@ -49,7 +49,7 @@ enum LineForm {
     Json,
 }
 
-/// Writes each event as one line without invisible characters: values in it come from minions and from whoever fires events.
+/// Writes each event as one line, with invisible characters escaped: values come from minions and other untrusted peers.
 ///
 /// `tracing-subscriber` writes an event with one call, its line end included.
 struct OneLine<W> {
@@ -62,14 +62,14 @@ struct OneLine<W> {
 #[derive(Debug, Default)]
 struct Lost {
     lines: u64,
-    /// The last one was written in part.
+    /// The last line was written partially.
     torn: bool,
 }
 
 static LOST: Mutex<Lost> = Mutex::new(Lost { lines: 0, torn: false });
 
 impl LineForm {
-    /// A line that says how many others could not be written.
+    /// The line that reports lost ones.
     fn lost(self, lines: u64) -> String {
         const WHAT: &str = "log lines could not be written";
         match self {
@@ -93,7 +93,7 @@ impl<W: Write> OneLine<W> {
 const STYLES: [&str; 11] =
     ["[0m", "[1m", "[2m", "[3m", "[4m", "[31m", "[32m", "[33m", "[34m", "[35m", "[36m"];
 
-/// As [`plain`], but styles stay. It does not escape those in values, so a value may be coloured, and nothing else.
+/// Like [`plain`], but keeps [`STYLES`]. A value can therefore set colours, and nothing else.
 fn coloured(line: &str) -> String {
     let mut parts = line.split('\x1b');
     let mut shown = plain(parts.next().unwrap_or_default()).into_owned();
@@ -115,7 +115,7 @@ impl<W: Write> Write for OneLine<W> {
         Ok(event.len())
     }
 
-    /// Never fails: `tracing-subscriber` has nobody to tell but standard error.
+    /// Never fails: `tracing-subscriber` would report the error on standard error.
     fn flush(&mut self) -> io::Result<()> {
         let _ = self.to.flush();
         Ok(())
@@ -171,7 +171,7 @@ mod tests {
         OneLine { form, to, lost: Box::leak(Box::default()) }
     }
 
-    /// Takes so many bytes, then none until there is room again.
+    /// Accepts `room` bytes, then fails with `StorageFull`.
     struct Full<'a> {
         kept: &'a Mutex<Vec<u8>>,
         room: &'a Mutex<usize>,
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_cannot_be_written_are_counted_and_told_later() {
+    fn lost_lines_are_counted_and_reported_by_the_next_line() {
         for form in [LineForm::Text, LineForm::Json] {
             let (kept, room) = (Mutex::default(), Mutex::new(8));
             let mut line = line_to(form, Full { kept: &kept, room: &room });
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// The log of one warning whose values try to be more than that.
+    /// The log of one warning whose values contain line ends and escape sequences.
     fn logged(form: LineForm) -> String {
         let kept = Kept::default();
         let to = kept.clone();

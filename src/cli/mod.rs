@@ -1,9 +1,9 @@
-//! The command line: one file per verb, and what verbs share.
+//! The command line: one file per verb, plus shared helpers.
 //!
 //! # Invariant
 //!
-//! Every verb that answers something takes `--output`; every way to end is an [`Exit`]; an error is one line
-//! on standard error that begins with `saltcellar: failed to`, and a missing daemon is said as such.
+//! Every verb that prints data honours `--output`. The process ends with an [`Exit`]. An error is one line on standard
+//! error that starts with `saltcellar: failed to`; an unreachable daemon and findings of `doctor` have lines of their own.
 
 mod ask;
 mod bench;
@@ -39,9 +39,9 @@ use clap::{Parser, Subcommand};
 
 pub use self::exit::Exit;
 pub use self::output::{Form, Format, OutputError};
-use crate::config::Given;
+use crate::config::CliOverrides;
 
-/// Job cache and event archive beside a Salt master.
+/// Job cache, event archive and reactor beside a Salt master.
 #[derive(Parser)]
 #[command(name = "saltcellar", version, arg_required_else_help = true, after_long_help = EXAMPLES)]
 struct Cli {
@@ -53,27 +53,27 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  saltcellar serve                           run the daemon, with defaults
+  saltcellar serve                           run the daemon with defaults
   saltcellar serve --bus /var/run/salt/master
                                              and archive that master's event bus
-  saltcellar jobs list --since 2h            what ran lately
-  saltcellar jobs show 20261121054728123456  one job in full
-  saltcellar jobs watch 20261121054728123456 a job as it goes on
-  saltcellar events list --tag 'salt/auth*'  the last events of a kind
-  saltcellar store backup /backup/saltcellar a copy, while the daemon runs
+  saltcellar jobs list --since 2h            list recent jobs
+  saltcellar jobs show 20261121054728123456  show one job in full
+  saltcellar jobs watch 20261121054728123456 follow a job until it is finished
+  saltcellar events list --tag 'salt/auth*'  list the latest events of one kind
+  saltcellar store backup /backup/saltcellar back up while the daemon runs
   saltcellar import local_cache /var/cache/salt/master/jobs
-                                             take over Salt's own job cache
-  saltcellar doctor                          what is wrong, if anything is
+                                             import Salt's own job cache
+  saltcellar doctor                          diagnose problems
   saltcellar reactor test start.sls --tag salt/minion/web1/start
-                                             what a reactor file makes of an event
-  saltcellar check                           what the daemon would run on
-  saltcellar setup                           what the Salt master is to be told
+                                             render a reactor file for an event
+  saltcellar check                           show the effective configuration
+  saltcellar setup                           show the Salt master's options
 
 Exit codes:
-  0 done   1 failed   64 bad usage or configuration   65 stored data cannot be read
-  69 no daemon answers   70 a fault of saltcellar   75 try again later   130 interrupted";
+  0 success   1 failure   64 usage or configuration error   65 stored data is unreadable
+  69 daemon unreachable   70 internal error   75 temporary failure, try again   130 interrupted";
 
-/// Flags of every verb.
+/// Global flags.
 #[derive(clap::Args)]
 struct Global {
     /// The daemon's unix socket [env: SALTCELLAR_SOCKET]
@@ -85,19 +85,19 @@ struct Global {
     /// Read this configuration file instead of the default one
     #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     config: Option<PathBuf>,
-    /// Form of the answer
+    /// Output format
     #[arg(long, global = true, value_enum, default_value_t = Form::Table, hide_possible_values = true,
           value_name = "table|json|jsonl|nested|highstate", help_heading = "Global options")]
     output: Form,
 }
 
 impl Global {
-    fn given(&self) -> Given {
-        Given {
+    fn overrides(&self) -> CliOverrides {
+        CliOverrides {
             config: self.config.clone(),
             state_dir: self.state_dir.clone(),
             socket: self.socket.clone(),
-            ..Given::default()
+            ..CliOverrides::default()
         }
     }
 }
@@ -106,56 +106,69 @@ impl Global {
 enum Verb {
     /// Run the daemon
     Serve(serve::Args),
-    /// Validate the configuration and print what it comes to
+    /// Validate the configuration and print its effective values
     #[command(after_long_help = check::EXAMPLES)]
     Check,
-    /// What Salt's jobs were and what they returned
+    /// List, show, compare and watch jobs
     #[command(subcommand)]
     Jobs(jobs::Jobs),
-    /// What passed over the event bus
+    /// List archived events, or fire one
     #[command(subcommand)]
     Events(events::Events),
-    /// How the daemon is
+    /// Show daemon status
     #[command(after_long_help = status::EXAMPLES)]
     Status,
-    /// What is wrong with the daemon, its socket, its store, the Salt master's configuration, or the extension's spool
+    /// Diagnose the daemon, its socket and store, the Salt master's configuration and the extension's spool
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(doctor::Args),
-    /// What the Salt master's configuration needs for saltcellar: show it, write it, check it, remove it
+    /// Show, write, check or remove the options that the Salt master needs
     #[command(after_long_help = setup::EXAMPLES)]
     Setup(setup::Args),
-    /// What the store keeps and for how long; verify, rebuild, salvage, back up, restore
+    /// Inspect, prune, verify, repair, back up and restore the store
     #[command(subcommand)]
     Store(store::Store),
-    /// What the reactor does, did, and why; its rules and files, tried and compared with Salt
+    /// Inspect the reactor, test its rules and compare it with Salt's own
     #[command(subcommand)]
     Reactor(reactor::Reactor),
-    /// Take over what another job cache has
+    /// Import another job cache
     #[command(subcommand)]
     Import(import::Import),
-    /// Give what is stored to Salt's own job cache, or to any program
+    /// Export jobs and events
     #[command(subcommand)]
     Export(export::Export),
-    /// Measure the program on this machine
+    /// Run benchmarks on this machine
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// Versions of the program and of what it speaks
+    /// Print the versions of the program and its formats
     Version,
-    /// Print completions for a shell
+    /// Print shell completions
     Completions(completions::Args),
 }
 
-/// Flags that do not fit one another.
+/// The negative result of an operation that succeeded, such as a check: printed without `failed to`.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+struct Finding {
+    exit: Exit,
+    message: String,
+}
+
+/// A [`Finding`] with exit code 1.
+fn finding(message: String) -> anyhow::Error {
+    Finding { exit: Exit::Failed, message }.into()
+}
+
+/// Flags that cannot be combined.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct BadUsage(String);
 
-/// Runs the program: reads `args` (the first is the program's name), does what they say, and reports.
+/// Runs the program with `args` (the first is the program's name) and prints errors to standard error.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
-            // Nobody is left to tell if this cannot be printed.
+            // There is nowhere to report a failure to print.
             let _ = error.print();
             return if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() };
         }
@@ -175,12 +188,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn dispatch(cli: Cli) -> anyhow::Result<()> {
     let Cli { global, verb } = cli;
     if global.output == Form::Highstate && !matches!(verb, Verb::Jobs(jobs::Jobs::Show(_))) {
-        return Err(BadUsage(
-            "read --output: highstate shows the returns of one job: `jobs show JID`".to_owned(),
-        )
-        .into());
+        return Err(
+            BadUsage("read --output: highstate is supported only by `jobs show JID`".to_owned()).into()
+        );
     }
-    // Copies of the archive are for the user who makes them; `serve` reads the configuration first, which may name a group.
+    // Copies of the archive are private to the calling user. `serve` sets its umask from the configuration, which may name a group.
     if matches!(verb, Verb::Store(_) | Verb::Export(_)) {
         restrict_umask(0o077);
     }
@@ -202,28 +214,27 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-/// Takes permissions from all files that the process creates from now on, in addition to those that its umask takes already.
+/// Adds `mask` to the umask of the process.
 fn restrict_umask(mask: u32) {
     let mask = rustix::fs::Mode::from_raw_mode(mask);
     let inherited = rustix::process::umask(mask);
     rustix::process::umask(inherited | mask);
 }
 
-/// Says what went wrong. Causes may quote what a daemon or a file said, hence the escaping.
+/// Prints an error. Its causes may quote text of a daemon or a file, hence the escaping in [`print_error`].
 fn report(error: &anyhow::Error) {
-    if let Some(away) = error.chain().find_map(|cause| cause.downcast_ref::<ask::NoDaemon>()) {
-        say(&away.to_string());
-        say(&away.hint());
+    if let Some(unreachable) = error.chain().find_map(|cause| cause.downcast_ref::<ask::NoDaemon>()) {
+        print_error(&unreachable.to_string());
+        print_error(&unreachable.hint());
         return;
     }
-    // A finding is no failure of the program.
-    if let Some(unwell) = error.downcast_ref::<doctor::Unwell>() {
-        return say(&unwell.to_string());
+    if error.is::<Finding>() {
+        return print_error(&error.to_string());
     }
-    say(&format!("failed to {error:#}"));
+    print_error(&format!("failed to {error:#}"));
 }
 
-/// Writes one line to standard error. If that cannot be written, the exit code still tells.
-fn say(text: &str) {
+/// Writes one line to standard error. A failed write is ignored: the exit code remains.
+fn print_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "saltcellar: {}", output::plain(text));
 }

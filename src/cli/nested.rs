@@ -1,14 +1,14 @@
-//! A value of Salt as indented text, in the manner of Salt's own `nested` outputter.
+//! Indented text of a value, similar to Salt's own `nested` outputter.
 
 use serde_json::Value as Json;
 
 use super::output::plain;
 
 const STEP: usize = 4;
-/// Levels beyond this one are no longer indented: nobody counts spaces that far.
+/// Largest indent, in spaces.
 const INDENT_MAX: usize = 60;
 
-/// The value as lines, each indented by `indent` spaces at least.
+/// Formats the value as lines, each indented by at least `indent` spaces.
 pub(super) fn nested(value: &Json, indent: usize) -> String {
     let mut text = String::new();
     write(&mut text, value, indent);
@@ -36,7 +36,7 @@ fn write(out: &mut String, value: &Json, indent: usize) {
     }
 }
 
-/// A key or a dash, and its value: beside it if that fits a line, else below.
+/// A key or a dash with its value: on the same line if it is a leaf, otherwise below.
 fn field(out: &mut String, head: &str, value: &Json, indent: usize) {
     if is_leaf(value) {
         line(out, indent, &format!("{head} {}", leaf(value)));
@@ -46,7 +46,7 @@ fn field(out: &mut String, head: &str, value: &Json, indent: usize) {
     }
 }
 
-/// Whether a value takes one line: scalars, empty ones, and what JSON tags (`{"$bin": ...}`).
+/// Whether a value fits one line: scalars, empty collections, and tagged JSON (`{"$bin": ...}`).
 fn is_leaf(value: &Json) -> bool {
     match value {
         Json::Object(object) => {
@@ -59,7 +59,7 @@ fn is_leaf(value: &Json) -> bool {
     }
 }
 
-/// A one-line value; text stands bare.
+/// Formats a one-line value; text has no quotes.
 pub(super) fn leaf(value: &Json) -> String {
     match value {
         Json::Null => String::new(),
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_indented_as_people_read_them() {
+    fn nested_values_are_indented() {
         let value = json!({
             "pid": 7, "ok": true, "none": null, "empty": [], "blob": {"$bin": "AA=="},
             "out": "one\n\x1b[2Jtwo\n",

@@ -1,9 +1,9 @@
-//! What the program prints: tables for people, JSON for programs.
+//! Standard output: tables for people, JSON for programs.
 //!
 //! # Invariant
 //!
-//! Nothing that came from Salt reaches a terminal as a control character: minions choose much of what is
-//! shown, and an escape sequence is a command to the terminal. See [`plain`] and [`Output::json`].
+//! No control character from Salt's data reaches a terminal: minions control much of the output, and a terminal executes
+//! escape sequences. See [`plain`] and [`Output::json`].
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 use super::outputter::{Colours, nested};
 use crate::wire::json::from_json;
 
-/// The form of an answer.
+/// The structure of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// Aligned columns or indented text, for people.
@@ -25,7 +25,7 @@ pub enum Format {
     Jsonl,
 }
 
-/// The form asked for, with those of Salt's own outputters.
+/// The values of `--output`: the formats, and two of Salt's outputters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
     /// Aligned columns or indented text, for people.
@@ -34,14 +34,14 @@ pub enum Form {
     Json,
     /// One JSON object a line.
     Jsonl,
-    /// As Salt's `nested` shows values.
+    /// Salt's `nested` outputter.
     Nested,
-    /// As Salt's `highstate` shows returns; of a job only.
+    /// Salt's `highstate` outputter; only for the returns of a job.
     Highstate,
 }
 
 impl From<Form> for Format {
-    /// What has no table of its own prints documents, and [`Output::json`] gives them their form.
+    /// Salt's outputters format documents, see [`Output::json`].
     fn from(form: Form) -> Self {
         match form {
             Form::Table => Self::Table,
@@ -61,11 +61,11 @@ impl From<Format> for Form {
     }
 }
 
-/// Why something could not be printed.
+/// A write to standard output failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// The reader went away; end quietly.
-    #[error("nobody reads the output any more")]
+    /// The reader closed the pipe; end without a message.
+    #[error("write the output: the pipe is closed")]
     Closed,
     /// Anything else, such as a full disk.
     #[error("write the output: {0}")]
@@ -78,20 +78,17 @@ impl From<io::Error> for OutputError {
     }
 }
 
-/// Standard output, and how to write to it.
 pub(super) struct Output {
-    /// The form asked for.
     pub(super) form: Form,
-    /// Which of the three kinds that is.
+    /// The format that `form` maps to.
     pub(super) format: Format,
-    /// Columns of the terminal; none if this is not one, and then nothing is cut.
+    /// Columns of the terminal; `None`, and no truncation, if standard output is not a terminal.
     pub(super) width: Option<usize>,
     bold: bool,
     writer: BufWriter<Stdout>,
 }
 
 impl Output {
-    /// Standard output in that form.
     pub(super) fn new(form: impl Into<Form>) -> Self {
         let form = form.into();
         let stdout = io::stdout();
@@ -103,41 +100,40 @@ impl Output {
         Self { form, format, width: columns, bold, writer: BufWriter::new(stdout) }
     }
 
-    /// Salt's colours, on a terminal that wants them.
+    /// Salt's colours; disabled without a terminal or with `NO_COLOR`.
     pub(super) fn colours(&self) -> Colours {
         Colours::new(self.bold)
     }
 
-    /// A line that takes the place of the one before, on a terminal; an empty one takes it away.
+    /// Replaces the status line of a terminal; an empty text removes it. No effect without a terminal.
     pub(super) fn status(&mut self, text: &str) -> Result<(), OutputError> {
         let Some(width) = self.width.filter(|_| self.format == Format::Table) else { return Ok(()) };
-        // The last column stays free: a terminal would begin a new line behind it.
+        // The last column stays empty: a terminal would wrap after it.
         let text: String = text.chars().take(width.saturating_sub(1)).collect();
         write!(self.writer, "\r\x1b[K{}", plain(&text))?;
         self.flush()
     }
 
-    /// One line of text that is known to be plain.
     pub(super) fn line(&mut self, text: &str) -> Result<(), OutputError> {
         Ok(writeln!(self.writer, "{}", plain(text))?)
     }
 
-    /// Lines that are ready to be shown: colours and line ends in them are ours, everything else went through [`plain`].
+    /// Writes text unescaped: the caller has passed all foreign parts through [`plain`].
     pub(super) fn rendered(&mut self, text: &str) -> Result<(), OutputError> {
         Ok(writeln!(self.writer, "{text}")?)
     }
 
-    /// One line that heads others.
+    /// Writes a line in bold on a terminal.
     pub(super) fn heading(&mut self, text: &str) -> Result<(), OutputError> {
         if self.bold { self.rendered(&format!("\x1b[1m{}\x1b[0m", plain(text))) } else { self.line(text) }
     }
 
-    /// Text that ends its own lines.
+    /// Writes text unescaped and without adding a line end.
     pub(super) fn text(&mut self, text: &str) -> Result<(), OutputError> {
         Ok(self.writer.write_all(text.as_bytes())?)
     }
 
-    /// A document: indented as `json`, on one line as `jsonl`.
+    /// Writes a document: indented for `json`, on one line for `jsonl`, otherwise by Salt's outputter.
     pub(super) fn json(&mut self, document: &Json) -> Result<(), OutputError> {
         if matches!(self.form, Form::Nested | Form::Highstate)
             && let Ok(value) = from_json(document)
@@ -148,19 +144,17 @@ impl Output {
         self.rendered(&json_plain(&text))
     }
 
-    /// A document on one line, without its end.
+    /// Writes a document on one line without a line end.
     pub(super) fn json_compact(&mut self, document: &Json) -> Result<(), OutputError> {
         self.text(&json_plain(&document.to_string()))
     }
 
-    /// Hands everything over to the system.
     pub(super) fn flush(&mut self) -> Result<(), OutputError> {
         Ok(self.writer.flush()?)
     }
 }
 
-/// JSON escapes the first 32 control characters itself; the others occur within strings only, where an
-/// escape means the same.
+/// Escapes the control characters that JSON permits unescaped. They occur only within strings, where the escape is equivalent.
 pub(super) fn json_plain(text: &str) -> Cow<'_, str> {
     escape(
         text,
@@ -169,7 +163,7 @@ pub(super) fn json_plain(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// The text with everything escaped that could move a cursor, start a line, or turn the reading direction.
+/// Escapes all characters that move the cursor, start a line, change the text direction, or are invisible.
 pub(super) fn plain(text: &str) -> Cow<'_, str> {
     escape(text, is_unsafe, |out, c| match c {
         '\n' => out.write_str("\\n"),
@@ -204,7 +198,7 @@ fn is_unsafe(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control();
     }
-    // Line separators and what changes the direction of text; then what takes no room, or shows as a blank.
+    // Line separators and bidirectional controls; then characters that are invisible or render as blanks.
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{61c}')
         || matches!(

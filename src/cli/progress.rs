@@ -1,17 +1,16 @@
-//! How far a long piece of work is: a bar on a terminal, a line now and then elsewhere; always on standard error.
+//! Progress of a long operation on standard error: a bar on a terminal, otherwise a line from time to time.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use crate::store::tools::Watch;
 
-/// How often a bar is drawn.
+/// Interval between two drawings of the bar.
 const REDRAW: Duration = Duration::from_millis(100);
-/// How often a line is written where there is no terminal. Work that is done before has none.
+/// Interval between two lines without a terminal. Shorter operations print none.
 const LINES: Duration = Duration::from_secs(10);
 const BAR_CHARS: usize = 24;
 
-/// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     Bytes,
@@ -20,33 +19,32 @@ pub(super) enum Unit {
     Rows,
 }
 
-/// A bar, or lines.
+/// A progress bar, or progress lines.
 pub(super) struct Bar {
     what: &'static str,
     unit: Unit,
-    /// Columns of the terminal; none if this is not one.
+    /// Columns of the terminal; `None` if standard error is not a terminal.
     width: Option<usize>,
-    begun: Instant,
+    started: Instant,
     drawn: Instant,
     has_drawn: bool,
 }
 
 impl Bar {
-    /// For work of that name.
     pub(super) fn new(what: &'static str, unit: Unit) -> Self {
         let stderr = std::io::stderr();
         let size = stderr.is_terminal().then(|| rustix::termios::tcgetwinsize(&stderr).ok()).flatten();
         let width = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
         let now = Instant::now();
-        Self { what, unit, width, begun: now, drawn: now, has_drawn: false }
+        Self { what, unit, width, started: now, drawn: now, has_drawn: false }
     }
 
-    /// Seconds since it began.
+    /// Seconds since the start.
     pub(super) fn seconds(&self) -> f64 {
-        self.begun.elapsed().as_secs_f64()
+        self.started.elapsed().as_secs_f64()
     }
 
-    fn words(&self, done: u64, total: u64, on: &str) -> String {
+    fn text(&self, done: u64, total: u64, on: &str) -> String {
         if total == 0 {
             return format!("{}  {on}", self.what);
         }
@@ -79,11 +77,11 @@ impl Bar {
 
     fn line(&self, width: usize, done: u64, total: u64, on: &str) -> String {
         let share = if total == 0 { 0.0 } else { (done as f64 / total as f64).min(1.0) };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place in the bar")]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a position in the bar")]
         let full = (share * BAR_CHARS as f64) as usize;
         let bar = format!("[{}{}] ", "#".repeat(full), "-".repeat(BAR_CHARS - full));
-        let line = format!("{bar}{}", self.words(done, total, on));
-        // The last column stays free: a terminal would begin a new line behind it.
+        let line = format!("{bar}{}", self.text(done, total, on));
+        // The last column stays empty: a terminal would wrap after it.
         line.chars().take(width.saturating_sub(1)).collect()
     }
 }
@@ -95,16 +93,16 @@ impl Watch for Bar {
             return;
         }
         self.drawn = Instant::now();
-        // Nobody is left to tell if this cannot be written.
+        // There is nowhere to report a failure to write.
         let _ = match self.width {
             Some(width) => write!(std::io::stderr(), "\r\x1b[K{}", self.line(width, done, total, on)),
-            None => writeln!(std::io::stderr(), "{}", self.words(done, total, on)),
+            None => writeln!(std::io::stderr(), "{}", self.text(done, total, on)),
         };
         self.has_drawn = true;
     }
 }
 
-/// Takes the bar away.
+/// Removes the bar.
 impl Drop for Bar {
     fn drop(&mut self) {
         if self.has_drawn && self.width.is_some() {
@@ -113,7 +111,7 @@ impl Drop for Bar {
     }
 }
 
-/// A number of bytes as people read it.
+/// Formats a number of bytes with a binary unit.
 pub(super) fn bytes(n: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = n as f64;
@@ -145,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_short() {
+    fn bytes_have_binary_units() {
         let short = [0, 1023, 1024, 150 * 1024, 3 << 40].map(bytes);
         assert_eq!(short, ["0 B", "1023 B", "1.0 KiB", "150 KiB", "3.0 TiB"]);
     }

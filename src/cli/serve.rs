@@ -5,24 +5,24 @@ use std::path::PathBuf;
 use anyhow::Context;
 
 use super::{Global, logs};
-use crate::config::{Config, Given, Surroundings};
+use crate::config::{CliOverrides, Config, Environment};
 
 /// Flags of `serve`.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Salt socket directory whose event bus is archived; may be repeated
+    /// Archive the event bus in this Salt socket directory; may be repeated
     #[arg(long, value_name = "SOCK_DIR")]
     bus: Vec<PathBuf>,
-    /// off, error, warn, info, debug, trace, or a filter [env: SALTCELLAR_LOG]
+    /// Log level: off, error, warn, info, debug, trace, or a filter [env: SALTCELLAR_LOG]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 }
 
 const EXAMPLES: &str = "\
-Runs until SIGTERM or Ctrl-C, then takes in what has arrived, writes it to disk, and ends.
-No configuration is needed: root's daemon keeps its state under /var/lib/saltcellar and listens at
-/run/saltcellar/saltcellar.sock, anybody else's stays within their own directories.
+Runs until SIGTERM or Ctrl-C, then stores all received events and exits.
+No configuration is required. The daemon of root keeps its state in /var/lib/saltcellar and listens on
+/run/saltcellar/saltcellar.sock; the daemon of another user uses directories of that user.
 
 Examples:
   saltcellar serve
@@ -33,8 +33,8 @@ Examples:
 See also: saltcellar check";
 
 pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
-    let given = Given { bus: args.bus, log_level: args.log_level, ..global.given() };
-    let config = Config::load(&given, &Surroundings::of_process()).context("read the configuration")?;
+    let overrides = CliOverrides { bus: args.bus, log_level: args.log_level, ..global.overrides() };
+    let config = Config::load(&overrides, &Environment::of_process()).context("read the configuration")?;
     super::restrict_umask(config.umask());
     logs::start(&config.log);
     crate::daemon::run(&config)

@@ -1,9 +1,9 @@
-//! `saltcellar setup`: a file among the master's configuration (`master.d`), or a minion's, that makes Salt use saltcellar.
+//! `saltcellar setup`: manages a configuration file in `master.d` or `minion.d` that makes Salt use saltcellar.
 //!
 //! # Invariant
 //!
-//! Without `--write` or `--remove` nothing is changed. With them one file is, atomically, and only if it is not there or is as setup
-//! left it: its first line names the sum of the rest. What a person wrote or changed is left alone and named.
+//! Only `--write` and `--remove` change anything, atomically and only one file. Its first line contains a checksum of the
+//! rest: a file with a wrong checksum or without one was edited or written by a person, and is rejected.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -14,110 +14,102 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use super::Global;
 use super::doctor::SALT_CONFIG;
 use super::output::{Format, Output, plain};
+use super::{Global, finding};
 use crate::config::python_glob::has_magic;
-use crate::config::salt_master::{SaltMaster, same_place};
-use crate::config::{Config, SYSTEM_SOCKET, SocketChoice, Surroundings};
+use crate::config::salt_master::{SaltMaster, same_file};
+use crate::config::{Config, Environment, SYSTEM_SOCKET, SocketChoice};
 
 pub(super) const EXAMPLES: &str = "\
-Without --write it only shows what it would write, and where.
+Without --write, --check or --remove, prints the file and its path.
 
-Exit codes: 0 done, or in place; 1 it is not in place, or somebody else's file is in the way.
+Exit codes: 0 success, or the file is in place; 1 it is not in place, or was not written by setup.
 
 Examples:
-  saltcellar setup                                   the file for the master: the job cache
+  saltcellar setup                                   show the master's file
   sudo saltcellar setup --write && sudo systemctl restart salt-master
-  saltcellar setup --events event-return             events by Salt's own process, where the daemon cannot read the bus
-  saltcellar setup --check --output json             is it in place, and does it take effect
-  sudo saltcellar setup --remove                     as it was before
+  saltcellar setup --events event-return             use event_return, if the daemon cannot read the bus
+  saltcellar setup --check --output json             check that the file is in place and in effect
+  sudo saltcellar setup --remove                     undo it
   saltcellar setup --minion https://master.example:4580 --ca /etc/salt/pki/saltcellar-ca.pem";
 
 /// The file's name in `master.d` or `minion.d`.
 const NAME: &str = "saltcellar.conf";
-/// How its first line begins; the checksum of what follows that line comes next.
+/// Start of the first line; the CRC-32 of all following lines comes next, in hexadecimal.
 const MARK: &str = "# Written by `saltcellar setup`, sum ";
-/// Its permissions: no secret is in it, and a master that is not root reads it too.
+/// Permissions of the file. It contains no secrets, and masters that do not run as root must read it.
 const MODE: u32 = 0o644;
 
 /// Flags of `setup`.
 #[derive(clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags")]
 pub(super) struct Args {
-    /// Write the file; Salt takes it at its next start
+    /// Write the file; Salt reads it at its next start
     #[arg(long, group = "act")]
     write: bool,
-    /// Say whether the file is in place and takes effect
+    /// Check that the file is in place and in effect
     #[arg(long, group = "act")]
     check: bool,
     /// Remove the file
     #[arg(long, group = "act")]
     remove: bool,
-    /// How events come: the daemon reads the bus, or Salt's event_return hands them over, or not at all
+    /// Source of events: the bus, Salt's event_return, or none
     #[arg(long, value_enum, default_value_t = Events::Bus)]
     events: Events,
-    /// Leave the master's job cache as it is
+    /// Do not change the master's job cache
     #[arg(long)]
     no_job_cache: bool,
-    /// The file for minions of other machines instead: the URL of the daemon's HTTPS door
-    #[arg(long, value_name = "URL", value_parser = door, conflicts_with_all = ["events", "no_job_cache"])]
+    /// Manage the file for minions of other machines; URL is that of the daemon's HTTPS source
+    #[arg(long, value_name = "URL", value_parser = https_url, conflicts_with_all = ["events", "no_job_cache"])]
     minion: Option<String>,
-    /// With --minion: who vouches for the daemon's certificate, in PEM [default: whom the system trusts]
+    /// With --minion: CA certificate of the daemon, in PEM [default: the CAs of the system]
     #[arg(long, value_name = "FILE", value_parser = absolute, requires = "minion")]
     ca: Option<PathBuf>,
-    /// Where Salt is configured, as Salt's own -c
+    /// Salt's configuration directory, as for Salt's own -c
     #[arg(long, value_name = "DIR", default_value = SALT_CONFIG)]
     salt_config: PathBuf,
 }
 
-/// How events come.
+/// The source of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Events {
     /// `bus` in the daemon's configuration
     Bus,
     /// `event_return` in the master's
     EventReturn,
-    /// Not archived
+    /// No events
     None,
 }
 
-/// It is not as it should be; what was printed says why.
-#[derive(Debug, thiserror::Error)]
-#[error("find {} in place: {why}", path.display())]
-pub(super) struct NotInPlace {
-    path: PathBuf,
-    why: String,
-}
-
-/// What is to be done, and to which file.
+/// The file to manage.
 struct Plan {
     path: PathBuf,
-    /// The file's whole text.
+    /// The whole file.
     text: String,
-    /// Options that the text sets, as they are to read in the end.
+    /// Options in `text` with their values.
     wanted: Vec<(&'static str, String)>,
-    /// What else is worth knowing before it is written.
+    /// Notes for the reader before the file is written.
     remarks: Vec<String>,
-    /// What is to be done after it is written.
+    /// Steps after the file is written.
     next: Vec<String>,
 }
 
-/// What stands at the file's place.
+/// State of the existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum FileState {
     Nothing,
-    /// What setup would write now.
+    /// Equal to the planned file.
     InPlace,
-    /// What setup wrote with other options, or another version of it.
+    /// Written by setup with other flags or by another version.
     Outdated,
-    /// What setup wrote, changed since.
+    /// Written by setup and edited since.
     Changed,
-    /// Somebody else's.
+    /// Not written by setup.
     Foreign,
 }
 
-impl Found {
+impl FileState {
     fn name(self) -> &'static str {
         match self {
             Self::Nothing => "absent",
@@ -138,23 +130,23 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Some(url) => for_minion(args, url),
         None => for_master(global, args)?,
     };
-    let found = look(&plan.path, &plan.text)?;
+    let found = state_of(&plan.path, &plan.text)?;
     if args.remove {
         return remove(global, &plan, found);
     }
     if args.write {
         refuse_foreign(&plan.path, found)?;
-        if found != Found::InPlace {
+        if found != FileState::InPlace {
             write(&plan.path, &plan.text).with_context(|| format!("write {}", plan.path.display()))?;
         }
-        let overruled = overruled(args, &plan);
-        report(global, &plan, Found::InPlace, &overruled, found != Found::InPlace)?;
-        return in_place(&plan, Found::InPlace, &overruled);
+        let overridden = overridden(args, &plan);
+        report(global, &plan, FileState::InPlace, &overridden, found != FileState::InPlace)?;
+        return ensure_in_place(&plan, FileState::InPlace, &overridden);
     }
     if args.check {
-        let overruled = if found == Found::InPlace { overruled(args, &plan) } else { Vec::new() };
-        report(global, &plan, found, &overruled, false)?;
-        return in_place(&plan, found, &overruled);
+        let overridden = if found == FileState::InPlace { overridden(args, &plan) } else { Vec::new() };
+        report(global, &plan, found, &overridden, false)?;
+        return ensure_in_place(&plan, found, &overridden);
     }
     show(global, &plan, found)
 }
@@ -164,36 +156,35 @@ fn for_master(global: &Global, args: &Args) -> anyhow::Result<Plan> {
     let main = args.salt_config.join("master");
     let master = SaltMaster::read(&main);
     if !main.exists() && master.files.is_empty() {
-        bail!("find a Salt master: there is no {} (name its directory by --salt-config)", main.display());
+        bail!("find a Salt master: {} does not exist (--salt-config sets its directory)", main.display());
     }
-    let (given, surroundings) = (global.given(), Surroundings::of_process());
-    let socket = SocketChoice::find(&given, &surroundings).context("read the configuration")?.path;
-    let config = Config::load(&given, &surroundings).context("read the configuration")?;
+    let (overrides, environment) = (global.overrides(), Environment::of_process());
+    let socket = SocketChoice::find(&overrides, &environment).context("read the configuration")?.path;
+    let config = Config::load(&overrides, &environment).context("read the configuration")?;
     let path = directory(&master, &args.salt_config)?.join(NAME);
     let mut wanted = Vec::new();
     let (mut remarks, mut next) = (Vec::new(), Vec::new());
     if !args.no_job_cache {
         let now = master.text("master_job_cache").unwrap_or("local_cache");
         if !matches!(now, "saltcellar" | "local_cache") {
-            remarks.push(format!("master_job_cache is {now} now; its jobs stay where they are, and Salt asks saltcellar from then on"));
+            remarks.push(format!("master_job_cache is currently {now}; its jobs remain there, but Salt will read only from saltcellar"));
         }
         wanted.push(("master_job_cache", "saltcellar".to_owned()));
     }
-    let reads = config.bus.iter().any(|dir| same_place(dir, &master.sock_dir));
-    // Unless configured it is a text without anything in it.
+    let reads = config.bus.iter().any(|dir| same_file(dir, &master.sock_dir));
+    // Salt's default is an empty text.
     let others: Vec<_> =
         master.texts("event_return").into_iter().filter(|name| !matches!(*name, "" | "saltcellar")).collect();
     match args.events {
         Events::EventReturn => {
-            // Salt takes a list here. What it has already stays in it.
+            // A list: keeps the returners that are already configured.
             let names: Vec<_> = others.iter().copied().chain(["saltcellar"]).collect();
             wanted.push(("event_return", format!("[{}]", names.join(", "))));
             wanted.push(("event_return_queue", "1000".to_owned()));
             wanted.push(("event_return_queue_max_seconds", "1".to_owned()));
             if reads {
-                remarks.push(
-                    "the daemon reads this master's bus already: `--events bus` does with less".to_owned(),
-                );
+                remarks
+                    .push("the daemon already reads this master's bus: `--events bus` is cheaper".to_owned());
             }
         }
         Events::Bus if !reads => next.push(format!(
@@ -202,17 +193,19 @@ fn for_master(global: &Global, args: &Args) -> anyhow::Result<Plan> {
         )),
         Events::Bus | Events::None => {}
     }
-    // Root's default is the system's socket; anybody else may have one of their own.
+    // The default is the system's socket for root, but may be another for other users.
     if socket != Path::new(SYSTEM_SOCKET) || master.user != "root" {
         wanted.push(("saltcellar.socket", yaml_text(&socket.display().to_string())));
     }
     if wanted.is_empty() {
-        bail!("write a file: nothing is to be in it with these flags");
+        bail!("write a file: these flags leave it without options");
     }
-    next.push("restart the master (`systemctl restart salt-master`): its processes keep the job cache they began with".to_owned());
-    next.push("`saltcellar doctor` says whether anything is missing".to_owned());
-    let head =
-        "# saltcellar beside this master. To undo it: `saltcellar setup --remove`, and restart the master.";
+    next.push(
+        "restart the master (`systemctl restart salt-master`): its processes read the option only at start"
+            .to_owned(),
+    );
+    next.push("run `saltcellar doctor` to check the result".to_owned());
+    let head = "# Options for saltcellar. To undo: `saltcellar setup --remove`, then restart the master.";
     Ok(Plan { path, text: marked(head, &wanted), wanted, remarks, next })
 }
 
@@ -222,52 +215,53 @@ fn for_minion(args: &Args, url: &str) -> Plan {
     if let Some(ca) = &args.ca {
         wanted.push(("saltcellar.ca", yaml_text(&ca.display().to_string())));
     }
-    let head = "# Where this minion's `--return saltcellar` goes. To undo it: `saltcellar setup --minion URL --remove`.";
+    let head =
+        "# Target of this minion's `--return saltcellar`. To undo: `saltcellar setup --minion URL --remove`.";
     Plan {
         path: args.salt_config.join("minion.d").join(NAME),
         text: marked(head, &wanted),
         wanted,
-        remarks: vec!["put the same file onto every minion that is to return by itself".to_owned()],
+        remarks: vec!["copy the same file to every minion that sends its own returns".to_owned()],
         next: vec![
             "the minion needs the extension: its package, or `salt '*' saltutil.sync_returners`".to_owned(),
-            "restart the minion; then `salt MINION test.ping --return saltcellar`".to_owned(),
+            "restart the minion, then test with `salt MINION test.ping --return saltcellar`".to_owned(),
         ],
     }
 }
 
-/// The URL of an HTTPS door.
-fn door(text: &str) -> Result<String, String> {
+/// Parses the URL of an HTTPS source.
+fn https_url(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("https://").unwrap_or_default();
     let fits = !host.is_empty()
         && !host.starts_with([':', '/'])
         && text.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\'));
     fits.then(|| text.to_owned()).ok_or_else(|| {
-        "give the URL of the daemon's HTTPS door, such as https://master.example:4580".to_owned()
+        "expected the URL of the daemon's HTTPS source, such as https://master.example:4580".to_owned()
     })
 }
 
-/// The path of a file on the minion.
+/// Parses the path of a file on the minion.
 fn absolute(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.is_absolute() {
         Ok(path)
     } else {
-        Err("give an absolute path, that of the file on the minion".to_owned())
+        Err("expected the absolute path of a file on the minion".to_owned())
     }
 }
 
-/// The directory whose files the master includes.
+/// The directory of `default_include`.
 fn directory(master: &SaltMaster, salt_config: &Path) -> anyhow::Result<PathBuf> {
     let include = master.text("default_include").unwrap_or("master.d/*.conf");
     let Some(dir) = include.strip_suffix("/*.conf").filter(|dir| !has_magic(dir)) else {
         bail!(
-            "find where to write: default_include is {include:?}, and not a directory's *.conf; put the lines where it looks"
+            "find the directory of included files: default_include is {include:?}, expected DIR/*.conf; add the options by hand"
         );
     };
     Ok(salt_config.join(dir))
 }
 
-/// The whole file: its mark, what it is, the options.
+/// The whole file: [`MARK`] with the checksum, a comment, the options.
 fn marked(head: &str, wanted: &[(&'static str, String)]) -> String {
     let mut body = format!("{head}\n");
     for (option, value) in wanted {
@@ -277,7 +271,7 @@ fn marked(head: &str, wanted: &[(&'static str, String)]) -> String {
     format!("{MARK}{:08x}\n{body}", crc32fast::hash(body.as_bytes()))
 }
 
-/// Text as YAML, in quotes where it is more than a path's usual characters.
+/// Formats text as YAML, quoted unless it is a simple absolute path.
 fn yaml_text(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     if text.starts_with('/') && text.chars().all(is_plain) {
@@ -287,49 +281,47 @@ fn yaml_text(text: &str) -> String {
     }
 }
 
-/// What is there now.
-fn look(path: &Path, text: &str) -> anyhow::Result<Found> {
+fn state_of(path: &Path, text: &str) -> anyhow::Result<FileState> {
     match fs::symlink_metadata(path) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Ok(Found::Nothing);
+            return Ok(FileState::Nothing);
         }
-        Err(error) => return Err(error).with_context(|| format!("look at {}", path.display())),
-        // A link is somebody's doing, whatever it leads to.
-        Ok(found) if !found.is_file() => return Ok(Found::Foreign),
+        Err(error) => return Err(error).with_context(|| format!("inspect {}", path.display())),
+        // Setup never creates links.
+        Ok(found) if !found.is_file() => return Ok(FileState::Foreign),
         Ok(_) => {}
     }
     let there = fs::read(path).with_context(|| format!("read {}", path.display()))?;
     if there == text.as_bytes() {
-        return Ok(Found::InPlace);
+        return Ok(FileState::InPlace);
     }
     let there = String::from_utf8_lossy(&there);
     let Some((sum, body)) = there.strip_prefix(MARK).and_then(|rest| rest.split_once('\n')) else {
-        return Ok(Found::Foreign);
+        return Ok(FileState::Foreign);
     };
     let is_whole = sum == format!("{:08x}", crc32fast::hash(body.as_bytes()));
-    Ok(if is_whole { Found::Outdated } else { Found::Changed })
+    Ok(if is_whole { FileState::Outdated } else { FileState::Changed })
 }
 
-fn refuse_foreign(path: &Path, found: Found) -> anyhow::Result<()> {
+fn refuse_foreign(path: &Path, found: FileState) -> anyhow::Result<()> {
     match found {
-        Found::Changed | Found::Foreign => {
+        FileState::Changed | FileState::Foreign => {
             bail!(
-                "touch {}: it is {}; move it away first, or keep it and do without setup",
+                "change {}: it is {}; move it away first, or keep it and do not use setup",
                 path.display(),
                 found.name()
             )
         }
-        Found::Nothing | Found::InPlace | Found::Outdated => Ok(()),
+        FileState::Nothing | FileState::InPlace | FileState::Outdated => Ok(()),
     }
 }
 
-/// Puts the whole file there at once: whoever reads the directory meanwhile finds the old one or the new one. Salt's
-/// patterns pass over names that begin with a dot.
+/// Replaces the file atomically. The scratch file is hidden from Salt, whose patterns skip names that start with a dot.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(dir)?;
     let scratch = dir.join(format!(".{NAME}.{}", std::process::id()));
-    // What a run that was killed left behind, where numbers of processes come again soon.
+    // A killed run may have left one behind if process ids repeat.
     if let Err(error) = fs::remove_file(&scratch)
         && error.kind() != ErrorKind::NotFound
     {
@@ -344,26 +336,26 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
         File::open(dir)?.sync_all()
     };
     put().inspect_err(|_| {
-        // It is in nobody's way, if it is there at all.
+        // A leftover is harmless.
         let _ = fs::remove_file(&scratch);
     })
 }
 
-fn remove(global: &Global, plan: &Plan, found: Found) -> anyhow::Result<()> {
+fn remove(global: &Global, plan: &Plan, found: FileState) -> anyhow::Result<()> {
     refuse_foreign(&plan.path, found)?;
     if found.is_ours() {
-        let gone = || {
+        let remove_file = || {
             fs::remove_file(&plan.path)?;
             File::open(plan.path.parent().unwrap_or(Path::new("/")))?.sync_all()
         };
-        gone().with_context(|| format!("remove {}", plan.path.display()))?;
+        remove_file().with_context(|| format!("remove {}", plan.path.display()))?;
     }
     let mut out = Output::new(global.output);
     match out.format {
         Format::Table if found.is_ours() => {
             out.line(&format!("removed {}; restart Salt", plain(&plan.path.display().to_string())))?;
         }
-        Format::Table => out.line(&format!("{} is not there", plain(&plan.path.display().to_string())))?,
+        Format::Table => out.line(&format!("{} does not exist", plain(&plan.path.display().to_string())))?,
         Format::Json | Format::Jsonl => {
             out.json(&json!({ "path": plan.path.display().to_string(), "removed": found.is_ours() }))?;
         }
@@ -371,42 +363,41 @@ fn remove(global: &Global, plan: &Plan, found: Found) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Options of the file that Salt will not take from it, because a later file says otherwise.
-fn overruled(args: &Args, plan: &Plan) -> Vec<String> {
+/// Options of the file that a later file overrides.
+fn overridden(args: &Args, plan: &Plan) -> Vec<String> {
     if args.minion.is_some() {
         return Vec::new();
     }
     let master = SaltMaster::read(&args.salt_config.join("master"));
-    let takes = |option: &str, value: &str| {
-        let given = master.texts(option);
+    let in_effect = |option: &str, value: &str| {
+        let configured = master.texts(option);
         match option {
-            "event_return" => given.contains(&"saltcellar"),
-            "saltcellar.socket" => given == [value.trim_matches('"')],
-            _ => given == [value] || master.int(option).is_some_and(|n| n.to_string() == value),
+            "event_return" => configured.contains(&"saltcellar"),
+            "saltcellar.socket" => configured == [value.trim_matches('"')],
+            _ => configured == [value] || master.int(option).is_some_and(|n| n.to_string() == value),
         }
     };
-    let lost = plan.wanted.iter().filter(|(option, value)| !takes(option, value));
+    let lost = plan.wanted.iter().filter(|(option, value)| !in_effect(option, value));
     lost.map(|(option, value)| format!("{option}: {value}")).collect()
 }
 
-/// The verdict of `--check`, and of `--write` after it has written.
-fn in_place(plan: &Plan, found: Found, overruled: &[String]) -> anyhow::Result<()> {
+/// Fails unless the file is in place and in effect.
+fn ensure_in_place(plan: &Plan, found: FileState, overridden: &[String]) -> anyhow::Result<()> {
     let why = match found {
-        Found::InPlace if overruled.is_empty() => return Ok(()),
-        Found::InPlace => {
-            format!("a later file of the master's configuration overrules {}", overruled.join(", "))
+        FileState::InPlace if overridden.is_empty() => return Ok(()),
+        FileState::InPlace => {
+            format!("a later file of the master's configuration overrides {}", overridden.join(", "))
         }
         found => format!("it is {}", found.name()),
     };
-    Err(NotInPlace { path: plan.path.clone(), why }.into())
+    Err(finding(format!("{} is not in effect: {why}", plan.path.display())))
 }
 
-/// What is so, and what is to be done next.
 fn report(
     global: &Global,
     plan: &Plan,
-    found: Found,
-    overruled: &[String],
+    found: FileState,
+    overridden: &[String],
     written: bool,
 ) -> anyhow::Result<()> {
     let mut out = Output::new(global.output);
@@ -420,13 +411,13 @@ fn report(
                 }
             }
         }
-        Format::Json | Format::Jsonl => out.json(&document(plan, found, overruled, written))?,
+        Format::Json | Format::Jsonl => out.json(&document(plan, found, overridden, written))?,
     }
     Ok(out.flush()?)
 }
 
-/// What would be written, as a file that holds it and says the rest in comments.
-fn show(global: &Global, plan: &Plan, found: Found) -> anyhow::Result<()> {
+/// Prints the planned file, followed by remarks as comments.
+fn show(global: &Global, plan: &Plan, found: FileState) -> anyhow::Result<()> {
     let mut out = Output::new(global.output);
     match out.format {
         Format::Table => {
@@ -434,8 +425,10 @@ fn show(global: &Global, plan: &Plan, found: Found) -> anyhow::Result<()> {
             let path = plan.path.display();
             out.line("")?;
             out.line(&format!("# {}: {}", plain(&path.to_string()), found.name()))?;
-            if matches!(found, Found::Nothing | Found::Outdated) {
-                out.line("# `saltcellar setup --write`, with the same flags, writes the lines above to it")?;
+            if matches!(found, FileState::Nothing | FileState::Outdated) {
+                out.line(
+                    "# `saltcellar setup --write`, with the same flags, writes the lines above to this file",
+                )?;
             }
             for line in plan.remarks.iter().chain(&plan.next) {
                 out.line(&format!("# - {}", plain(line)))?;
@@ -446,13 +439,13 @@ fn show(global: &Global, plan: &Plan, found: Found) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-fn document(plan: &Plan, found: Found, overruled: &[String], written: bool) -> serde_json::Value {
+fn document(plan: &Plan, found: FileState, overridden: &[String], written: bool) -> serde_json::Value {
     json!({
         "path": plan.path.display().to_string(),
         "state": found.name(),
         "written": written,
         "text": plan.text,
-        "overruled": overruled,
+        "overruled": overridden,
         "remarks": plan.remarks,
         "next": plan.next,
     })
@@ -463,36 +456,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_known_again_by_its_mark_and_nobody_elses_is_taken_for_it() {
+    fn only_files_with_a_valid_checksum_are_recognised_as_written_by_setup() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(NAME);
-        let text = marked("# What it is.", &[("master_job_cache", "saltcellar".to_owned())]);
-        let is = || look(&path, &text).unwrap();
-        assert_eq!(is(), Found::Nothing);
+        let text = marked("# New text.", &[("master_job_cache", "saltcellar".to_owned())]);
+        let is = || state_of(&path, &text).unwrap();
+        assert_eq!(is(), FileState::Nothing);
         fs::write(dir.path().join(format!(".{NAME}.{}", std::process::id())), "torn").unwrap();
         write(&path, &text).unwrap();
-        assert_eq!(is(), Found::InPlace);
+        assert_eq!(is(), FileState::InPlace);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
         let names: Vec<_> =
             fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, [NAME]);
-        write(&path, &marked("# What it was.", &[("master_job_cache", "saltcellar".to_owned())])).unwrap();
-        assert_eq!(is(), Found::Outdated);
+        write(&path, &marked("# Old text.", &[("master_job_cache", "saltcellar".to_owned())])).unwrap();
+        assert_eq!(is(), FileState::Outdated);
         fs::write(&path, format!("{text}timeout: 5\n")).unwrap();
-        assert_eq!(is(), Found::Changed);
+        assert_eq!(is(), FileState::Changed);
         fs::write(&path, "master_job_cache: redis\n").unwrap();
-        assert_eq!(is(), Found::Foreign);
+        assert_eq!(is(), FileState::Foreign);
         fs::write(&path, [0xff, 0xfe]).unwrap();
-        assert_eq!(is(), Found::Foreign);
+        assert_eq!(is(), FileState::Foreign);
         let real = dir.path().join("real");
         fs::rename(&path, &real).unwrap();
         fs::write(&real, &text).unwrap();
         std::os::unix::fs::symlink(&real, &path).unwrap();
-        assert_eq!(is(), Found::Foreign, "a link");
+        assert_eq!(is(), FileState::Foreign, "a link");
     }
 
     #[test]
-    fn values_are_yaml_whatever_is_in_them() {
+    fn values_are_quoted_as_yaml_if_necessary() {
         assert_eq!(yaml_text("/run/saltcellar/saltcellar.sock"), "/run/saltcellar/saltcellar.sock");
         assert_eq!(yaml_text("/a b: c"), r#""/a b: c""#);
         assert_eq!(yaml_text("https://master:4580"), r#""https://master:4580""#);

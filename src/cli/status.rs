@@ -1,4 +1,4 @@
-//! `saltcellar status`: how the daemon is.
+//! `saltcellar status`: shows the state of the daemon.
 
 use anyhow::Context;
 use serde_json::Value as Json;
@@ -16,7 +16,7 @@ Examples:
 
 pub(super) fn run(global: &Global) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
-    let status = ask::call(&mut client, "status", []).context("ask for the status")?;
+    let status = ask::call(&mut client, "status", []).context("query the status")?;
     let mut out = Output::new(global.output);
     match out.format {
         Format::Table => table(&mut out, &status)?,
@@ -66,14 +66,14 @@ fn table(out: &mut Output, status: &Json) -> Result<(), OutputError> {
         out,
         status,
         "rules",
-        ["name", "list", "entries", "left_out"],
-        [Column::left("RULE"), Column::left("LIST"), Column::right("ENTRIES"), Column::right("LEFT OUT")],
+        ["name", "list", "entries", "filtered"],
+        [Column::left("RULE"), Column::left("LIST"), Column::right("ENTRIES"), Column::right("FILTERED")],
     )?;
     list(
         out,
         status,
         "zeromq",
-        ["door", "path", "peers", "events", "dropped"],
+        ["source", "path", "peers", "events", "dropped"],
         [
             Column::left("ZEROMQ"),
             Column::left("PATH"),
@@ -99,11 +99,11 @@ fn table(out: &mut Output, status: &Json) -> Result<(), OutputError> {
         out,
         status,
         "spools",
-        ["dir", "waiting_bytes", "aside_bytes", "problem"],
+        ["dir", "waiting_bytes", "dead_letter_bytes", "problem"],
         [
             Column::left("SPOOL"),
             Column::right("WAITING BYTES"),
-            Column::right("ASIDE BYTES"),
+            Column::right("DEAD-LETTERED BYTES"),
             Column::left("PROBLEM"),
         ],
     )?;

@@ -1,82 +1,80 @@
-//! Aligned columns.
+//! Tables of aligned columns that fit the terminal.
 
 use super::output::{Output, OutputError, plain};
 
-/// Characters that a shortened column keeps at least.
+/// Minimum width of a truncated column.
 const SHRUNK_CHARS_MIN: usize = 8;
 const GAP: &str = "  ";
-
-/// What a column keeps unless it says otherwise, see [`Column::keeps`].
+/// Default of [`Column::min_chars`] of columns that are truncated at the end.
 const SHRUNK_CHARS: usize = 9;
+/// The same for columns that are truncated in the middle.
 const MIDDLE_CHARS: usize = 24;
 
-/// A column's heading and manner.
 pub(super) struct Column {
     title: &'static str,
-    manner: Manner,
-    /// Left out on a narrow terminal, the greatest number first; 0 never.
-    yields: u8,
-    /// Characters that it is given if it can: before it is cut shorter, another one yields.
-    keeps: usize,
+    fit: Fit,
+    /// Order in which columns are omitted on a narrow terminal, largest first; 0 means never.
+    drop_order: u8,
+    /// Preferred minimum width: other columns are omitted before this one becomes narrower.
+    min_chars: usize,
 }
 
 #[derive(PartialEq)]
-enum Manner {
+enum Fit {
     Left,
     Right,
-    Shrinks,
-    Middle,
+    TruncateEnd,
+    TruncateMiddle,
 }
 
-impl Manner {
-    fn shrinks(&self) -> bool {
-        matches!(self, Self::Shrinks | Self::Middle)
+impl Fit {
+    fn truncates(&self) -> bool {
+        matches!(self, Self::TruncateEnd | Self::TruncateMiddle)
     }
 }
 
 impl Column {
-    /// Text.
+    /// Left-aligned text, never truncated.
     pub(super) const fn left(title: &'static str) -> Self {
-        Self { title, manner: Manner::Left, yields: 0, keeps: 0 }
+        Self { title, fit: Fit::Left, drop_order: 0, min_chars: 0 }
     }
 
-    /// Numbers.
+    /// Right-aligned numbers, never truncated.
     pub(super) const fn right(title: &'static str) -> Self {
-        Self { title, manner: Manner::Right, yields: 0, keeps: 0 }
+        Self { title, fit: Fit::Right, drop_order: 0, min_chars: 0 }
     }
 
-    /// Text that is cut where a terminal is too narrow.
-    pub(super) const fn shrinks(title: &'static str) -> Self {
-        Self { title, manner: Manner::Shrinks, yields: 0, keeps: SHRUNK_CHARS }
+    /// Text that is truncated at its end on a narrow terminal.
+    pub(super) const fn truncated(title: &'static str) -> Self {
+        Self { title, fit: Fit::TruncateEnd, drop_order: 0, min_chars: SHRUNK_CHARS }
     }
 
-    /// The same of text whose end tells as much as its beginning.
-    pub(super) const fn middle(title: &'static str) -> Self {
-        Self { title, manner: Manner::Middle, yields: 0, keeps: MIDDLE_CHARS }
+    /// Text that is truncated in its middle on a narrow terminal.
+    pub(super) const fn middle_truncated(title: &'static str) -> Self {
+        Self { title, fit: Fit::TruncateMiddle, drop_order: 0, min_chars: MIDDLE_CHARS }
     }
 
-    /// Left out altogether where a terminal is too narrow; those with a greater number go first.
-    pub(super) const fn yields(self, first: u8) -> Self {
-        Self { yields: first, ..self }
+    /// Omits the column on a narrow terminal; columns with a larger `order` are omitted first.
+    pub(super) const fn drop_order(self, order: u8) -> Self {
+        Self { drop_order: order, ..self }
     }
 
-    /// Keeps so many characters if another column can yield.
-    pub(super) const fn keeps(self, chars: usize) -> Self {
-        Self { keeps: chars, ..self }
+    /// Sets the preferred minimum width, see the field.
+    pub(super) const fn min_chars(self, chars: usize) -> Self {
+        Self { min_chars: chars, ..self }
     }
 }
 
-/// Columns, and the widths they have had so far: a table may come in parts.
+/// A table, which may be printed in several parts. Column widths never shrink between parts.
 pub(super) struct Table {
     columns: Vec<Column>,
     widths: Vec<usize>,
-    /// Which are shown; settled with the first rows.
+    /// Whether each column is shown; fixed by the first rows.
     shown: Vec<bool>,
     headed: bool,
 }
 
 impl Table {
-    /// A table without rows.
     pub(super) fn new(columns: impl Into<Vec<Column>>) -> Self {
         let columns = columns.into();
         let widths = columns.iter().map(|column| chars(column.title)).collect();
@@ -84,12 +82,12 @@ impl Table {
         Self { columns, widths, shown, headed: false }
     }
 
-    /// Prints the heading, once, and these rows.
+    /// Prints the rows, preceded by the heading on the first call.
     pub(super) fn print(&mut self, out: &mut Output, rows: &[Vec<String>]) -> Result<(), OutputError> {
         self.print_with(out, rows, |_| String::new())
     }
 
-    /// Like [`Table::print`], with lines of `below` under each row, which it gets by number.
+    /// Like [`Table::print`], with the text `below(index)` under each row.
     pub(super) fn print_with(
         &mut self,
         out: &mut Output,
@@ -111,7 +109,7 @@ impl Table {
         Ok(())
     }
 
-    /// Widens the columns to their content, then narrows what may shrink to the terminal.
+    /// Widens the columns to their content, then omits and truncates columns until the table fits the terminal.
     fn fit(&mut self, rows: &[Vec<String>], terminal: Option<usize>) {
         for row in rows {
             for (width, cell) in self.widths.iter_mut().zip(row) {
@@ -119,10 +117,10 @@ impl Table {
             }
         }
         let Some(terminal) = terminal else { return };
-        while !self.headed && self.comfortable() > terminal {
-            let yielding = self.columns.iter().zip(&mut self.shown);
-            let yielding = yielding.filter(|(column, shown)| **shown && column.yields > 0);
-            let Some((_, shown)) = yielding.max_by_key(|(column, _)| column.yields) else { break };
+        while !self.headed && self.preferred_width() > terminal {
+            let optional = self.columns.iter().zip(&mut self.shown);
+            let optional = optional.filter(|(column, shown)| **shown && column.drop_order > 0);
+            let Some((_, shown)) = optional.max_by_key(|(column, _)| column.drop_order) else { break };
             *shown = false;
         }
         loop {
@@ -132,7 +130,7 @@ impl Table {
             let excess = total.saturating_sub(terminal);
             let shrinkable = self.columns.iter().zip(&mut self.widths).zip(&self.shown);
             let shrinkable = shrinkable.filter(|((column, width), shown)| {
-                **shown && column.manner.shrinks() && **width > SHRUNK_CHARS_MIN
+                **shown && column.fit.truncates() && **width > SHRUNK_CHARS_MIN
             });
             let widest = shrinkable.map(|((_, width), _)| width).max_by_key(|width| **width);
             match widest {
@@ -142,12 +140,12 @@ impl Table {
         }
     }
 
-    /// Columns of a terminal on which nothing is cut short of telling.
-    fn comfortable(&self) -> usize {
+    /// Terminal width at which every column has its preferred minimum width.
+    fn preferred_width(&self) -> usize {
         let all = self.columns.iter().zip(&self.widths).zip(&self.shown).filter(|(_, shown)| **shown);
-        let widths = all.map(|((column, width), _)| match column.manner {
-            Manner::Shrinks | Manner::Middle => column.keeps.min(*width),
-            Manner::Left | Manner::Right => *width,
+        let widths = all.map(|((column, width), _)| match column.fit {
+            Fit::TruncateEnd | Fit::TruncateMiddle => column.min_chars.min(*width),
+            Fit::Left | Fit::Right => *width,
         });
         widths.map(|width| width + GAP.len()).sum::<usize>().saturating_sub(GAP.len())
     }
@@ -155,13 +153,13 @@ impl Table {
     fn line(&self, row: &[String]) -> String {
         let cells = self.columns.iter().zip(&self.widths).zip(row).zip(&self.shown);
         let cells = cells.filter(|(_, shown)| **shown).map(|(cell, _)| cell);
-        let cells = cells.map(|((column, &width), cell)| match column.manner {
-            Manner::Right => format!("{cell:>width$}"),
-            Manner::Shrinks if chars(cell) > width => {
+        let cells = cells.map(|((column, &width), cell)| match column.fit {
+            Fit::Right => format!("{cell:>width$}"),
+            Fit::TruncateEnd if chars(cell) > width => {
                 let kept: String = cell.chars().take(width.saturating_sub(1)).collect();
                 format!("{kept}\u{2026}")
             }
-            Manner::Middle if chars(cell) > width => {
+            Fit::TruncateMiddle if chars(cell) > width => {
                 let kept = width.saturating_sub(1);
                 let tail = kept * 3 / 5;
                 let begin: String = cell.chars().take(kept - tail).collect();
@@ -183,7 +181,7 @@ mod tests {
     use super::*;
 
     fn lines(terminal: Option<usize>) -> Vec<String> {
-        let mut table = Table::new([Column::right("SEQ"), Column::shrinks("TAG"), Column::left("ID")]);
+        let mut table = Table::new([Column::right("SEQ"), Column::truncated("TAG"), Column::left("ID")]);
         let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
         let rows = [row(["1", "salt/job/1/ret/web1", "web1"]), row(["1000", "x", ""])];
         table.fit(&rows, terminal);
@@ -191,19 +189,19 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_aligned_and_cut_on_a_terminal_only() {
+    fn columns_are_aligned_and_truncated_only_on_a_terminal() {
         assert_eq!(lines(None), ["   1  salt/job/1/ret/web1  web1", "1000  x"]);
         assert_eq!(lines(Some(22)), ["   1  salt/job/\u{2026}  web1".to_owned(), "1000  x".to_owned()]);
         assert_eq!(lines(Some(1)), ["   1  salt/jo\u{2026}  web1".to_owned(), "1000  x".to_owned()]);
     }
 
     #[test]
-    fn a_narrow_terminal_costs_columns_before_it_costs_their_meaning() {
+    fn a_narrow_terminal_omits_columns_before_it_truncates_others() {
         let lines = |terminal| {
             let columns = [
-                Column::left("TIME").yields(2),
-                Column::middle("TAG"),
-                Column::shrinks("MINION").yields(1),
+                Column::left("TIME").drop_order(2),
+                Column::middle_truncated("TAG"),
+                Column::truncated("MINION").drop_order(1),
                 Column::right("N"),
             ];
             let mut table = Table::new(columns);

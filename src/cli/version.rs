@@ -1,11 +1,11 @@
-//! `saltcellar version`: the program's version and those of the formats it speaks.
+//! `saltcellar version`: prints the versions of the program and its formats.
 
 use serde_json::{Map, Value as Json, json};
 
 use super::Global;
 use super::output::{Format, Output};
 
-/// Formats that other programs or other versions meet, each with the version of this build.
+/// Versions of the formats that other programs or other releases read.
 const FORMATS: &[(&str, u32)] =
     &[("store", crate::store::FORMAT_VERSION), ("wire", crate::wire::call::VERSION as u32)];
 

@@ -1,4 +1,4 @@
-//! Times as people write and read them. All are UTC; inside they are microseconds since 1970.
+//! Times on the command line and in tables. All are UTC, held as microseconds since 1970.
 
 use crate::clock::{Civil, Clock, Micros};
 
@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 const MICROS: i64 = 1_000_000;
 const DAY_S: i64 = 86_400;
 
-/// A moment on the command line: `10m` ago, or a date.
+/// A time on the command line: an age such as `10m`, or a date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct When(pub(super) i64);
 
@@ -17,8 +17,8 @@ impl std::str::FromStr for When {
     fn from_str(text: &str) -> Result<Self, String> {
         let ago = ago_s(text).and_then(|seconds| now_micros().checked_sub(seconds.checked_mul(MICROS)?));
         ago.or_else(|| date_micros(text)).map(Self).ok_or_else(|| {
-            "give 30s, 10m, 2h, 3d or 1w (ago), or a date in UTC: 2026-11-21, 2026-11-21T05:47, \
-             2026-11-21T05:47:28.123"
+            "expected an age (30s, 10m, 2h, 3d, 1w) or a date in UTC (2026-11-21, 2026-11-21T05:47, \
+             2026-11-21T05:47:28.123)"
                 .to_owned()
         })
     }
@@ -30,20 +30,20 @@ impl From<When> for rmpv::Value {
     }
 }
 
-/// Flags of what is listed by time and number.
+/// Flags that select a time range.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct Stretch {
-    /// Not older than: 10m, 2h, 3d, 2026-11-21, 2026-11-21T05:47:28 (UTC)
+pub(super) struct TimeRange {
+    /// Start of the time range: 10m, 2h, 3d (ago), or 2026-11-21, 2026-11-21T05:47:28 (UTC)
     #[arg(long, value_name = "TIME")]
     pub(super) since: Option<When>,
-    /// Not younger than
+    /// End of the time range
     #[arg(long, value_name = "TIME")]
     pub(super) until: Option<When>,
 }
 
-impl Stretch {
-    /// The same as arguments of a call; nil for what is not said.
-    pub(super) fn said(&self) -> [(&'static str, rmpv::Value); 2] {
+impl TimeRange {
+    /// The range as arguments of a call; an absent end is nil.
+    pub(super) fn arguments(&self) -> [(&'static str, rmpv::Value); 2] {
         [("since", self.since), ("until", self.until)]
             .map(|(name, when)| (name, when.map_or(rmpv::Value::Nil, rmpv::Value::from)))
     }
@@ -71,7 +71,7 @@ fn number(digits: &str) -> Option<i64> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// `2026-11-21`, then if wanted `T05:47`, `:28`, `.123456`, `Z`; a space may stand for the `T`.
+/// Parses `2026-11-21`, optionally followed by `T05:47`, `:28`, `.123456` and `Z`; a space may replace the `T`.
 pub(super) fn date_micros(text: &str) -> Option<i64> {
     let text = text.strip_suffix('Z').unwrap_or(text);
     let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
@@ -101,12 +101,12 @@ fn part<'a>(parts: &mut impl Iterator<Item = &'a str>, digits: usize) -> Option<
     parts.next().filter(|part| part.len() == digits).and_then(number)
 }
 
-/// Turns the integer under `time` into ISO text; rows of the daemon carry integers.
+/// Converts the field `time` of a row from microseconds to ISO text.
 pub(super) fn iso_in(row: &mut Json) {
     iso_at(row, "time");
 }
 
-/// The same of another key.
+/// Like [`iso_in`] for the field `key`.
 pub(super) fn iso_at(row: &mut Json, key: &str) {
     if let Some(time) = row.get_mut(key)
         && let Some(micros) = time.as_i64()
@@ -115,7 +115,7 @@ pub(super) fn iso_at(row: &mut Json, key: &str) {
     }
 }
 
-/// ISO text as tables show it: `2026-11-21 05:47:28.123`.
+/// Formats ISO text for tables: `2026-11-21 05:47:28.123`.
 pub(super) fn short(iso: &Json) -> String {
     let iso = iso.as_str().unwrap_or_default();
     iso.get(..23).unwrap_or(iso).replace('T', " ")
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn invalid_times_are_rejected() {
         for text in [
             "",
             "m",
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_age_counts_back_from_now() {
+    fn an_age_is_subtracted_from_now() {
         let When(then) = "2h".parse().unwrap();
         let age = now_micros() - then;
         assert!((7_200 * MICROS..7_210 * MICROS).contains(&age), "{age}");

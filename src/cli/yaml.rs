@@ -1,7 +1,7 @@
-//! Data that a person types: JSON, or YAML as Salt's own command line reads it.
+//! Data typed on the command line: JSON, or YAML as Salt's own command line reads it.
 //!
-//! JSON may hold what `--output json` prints ([`crate::wire::json`]). Of YAML, plain scalars mean what they mean to PyYAML:
-//! `yes` is true, `010` is 8, `1_000` a thousand; dates stay text.
+//! JSON may contain the tagged values of `--output json` ([`crate::wire::json`]). Plain YAML scalars have their PyYAML
+//! meaning: `yes` is true, `010` is 8, `1_000` is 1000. Dates remain text.
 
 use anyhow::{Context as _, anyhow, bail};
 use rmpv::Value;
@@ -10,7 +10,6 @@ use saphyr_parser::{Event, Parser, ScalarStyle, StrInput};
 use crate::limits::CONFIG_DEPTH_MAX;
 use crate::wire::json::from_json;
 
-/// Reads a value.
 pub(super) fn value(text: &str) -> anyhow::Result<Value> {
     if let Ok(json) = serde_json::from_str(text) {
         return Ok(from_json(&json)?);
@@ -27,7 +26,7 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn next(&mut self) -> anyhow::Result<Event<'a>> {
         loop {
-            let event = self.events.next().ok_or_else(|| anyhow!("it ends too early"))?;
+            let event = self.events.next().ok_or_else(|| anyhow!("unexpected end of input"))?;
             let (event, _) = event.map_err(|error| anyhow!("{error}"))?;
             if !matches!(event, Event::Nothing | Event::StreamStart | Event::DocumentStart(_)) {
                 return Ok(event);
@@ -42,7 +41,7 @@ impl<'a> Reader<'a> {
         };
         match (self.next()?, self.next()?) {
             (Event::DocumentEnd, Event::StreamEnd) => Ok(value),
-            _ => bail!("there is more than one document"),
+            _ => bail!("more than one document"),
         }
     }
 
@@ -70,18 +69,18 @@ impl<'a> Reader<'a> {
                         event => self.node(event, depth + 1)?,
                     };
                     if pairs.iter().any(|(known, _)| *known == key) {
-                        bail!("the key {key} is given twice");
+                        bail!("duplicate key {key}");
                     }
                     let event = self.next()?;
                     pairs.push((key, self.node(event, depth + 1)?));
                 }
             }
-            _ => bail!("anchors, aliases and tags are not read here; write the value out"),
+            _ => bail!("anchors, aliases and tags are not supported"),
         }
     }
 }
 
-/// What a plain scalar means.
+/// The value of a plain scalar, by the rules of PyYAML.
 fn plain(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Value::Nil,
@@ -118,7 +117,7 @@ fn integer(minus: bool, digits: &str) -> Option<Value> {
     if minus { 0_i64.checked_sub_unsigned(number).map(Value::from) } else { Some(Value::from(number)) }
 }
 
-/// As in PyYAML a float has a point, and an exponent a sign.
+/// As in PyYAML, a float requires a point, and an exponent requires a sign.
 fn float(minus: bool, digits: &str) -> Option<Value> {
     let (whole, rest) = digits.split_once('.')?;
     let (fraction, exponent) = match rest.split_once(['e', 'E']) {
@@ -168,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_why() {
+    fn errors_name_the_cause() {
         for (text, why) in [
             ("{a: 1", "neither JSON nor YAML"),
             ("a: &x 1\nb: *x", "anchors"),
             ("a: !!str 1", "anchors, aliases and tags"),
-            ("{a: 1, a: 2}", "given twice"),
+            ("{a: 1, a: 2}", "duplicate key"),
             ("a\n---\nb", "more than one document"),
             (&"[".repeat(100), "neither"),
         ] {

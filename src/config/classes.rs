@@ -1,10 +1,10 @@
-//! The list under `store.classes`: read with a line for each mistake, and written again.
+//! `store.classes`: parsing with a line number for each error, and rendering.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::keys::{Bad, text};
+use super::keys::{ValueError, text};
 use super::raw::{Entry, Node, Value};
 use super::{duration, size};
 use crate::limits::{CLASS_NAME_BYTES_MAX, CLASS_RULES_MAX, CLASSES_MAX, KEEP_AGE_MAX, KEEP_AGE_MIN};
@@ -15,23 +15,26 @@ pub(super) fn defaults() -> Vec<ClassRules> {
     vec![ClassRules::events(), ClassRules::jobs()]
 }
 
-/// Reads the list. `events` and `jobs` are added at its end if it does not have them.
-pub(super) fn read(value: &Value) -> Result<Vec<ClassRules>, Bad> {
+/// Reads the list; appends `events` and `jobs` if they are missing.
+pub(super) fn read(value: &Value) -> Result<Vec<ClassRules>, ValueError> {
     let Value::List(items) = value else {
-        return Err(Bad::from(format!("{} is not accepted", value.noun())));
+        return Err(ValueError::from(format!("{} is not accepted", value.noun())));
     };
     let mut classes: Vec<ClassRules> = Vec::new();
     for (n, node) in items.iter().enumerate() {
         let class = class(node, &format!("[{n}]"))?;
         if classes.iter().any(|known| known.name == class.name) {
-            let problem = format!("the class {:?} stands here twice", class.name);
+            let problem = format!("the class {:?} appears twice", class.name);
             return Err(bad(node.line, &format!("[{n}].name"), problem, "give each class one item"));
         }
         classes.push(class);
     }
     if classes.len() > CLASSES_MAX {
         let problem = format!("{} classes", classes.len());
-        return Err(Bad { accepted: Some(format!("give at most {CLASSES_MAX}")), ..Bad::from(problem) });
+        return Err(ValueError {
+            accepted: Some(format!("give at most {CLASSES_MAX}")),
+            ..ValueError::from(problem)
+        });
     }
     for fixed in defaults() {
         if !classes.iter().any(|class| class.name == fixed.name) {
@@ -41,7 +44,7 @@ pub(super) fn read(value: &Value) -> Result<Vec<ClassRules>, Bad> {
     Ok(classes)
 }
 
-/// The list as a file would hold it.
+/// The list as in a configuration file.
 pub(super) fn show(classes: &[ClassRules]) -> Json {
     classes.iter().map(show_class).collect()
 }
@@ -71,12 +74,12 @@ fn show_rule(rule: &ClassRule) -> Json {
     patterns.into_iter().flatten().map(|(name, glob)| (name.to_owned(), glob)).collect::<Map<_, _>>().into()
 }
 
-fn bad(line: usize, at: &str, problem: String, accepted: &str) -> Bad {
-    Bad { line: Some(line), at: at.to_owned(), problem, accepted: Some(accepted.to_owned()) }
+fn bad(line: usize, at: &str, problem: String, accepted: &str) -> ValueError {
+    ValueError { line: Some(line), at: at.to_owned(), problem, accepted: Some(accepted.to_owned()) }
 }
 
 /// The entries of a mapping whose keys must be among `known`.
-fn entries<'a>(node: &'a Node, at: &str, known: &[&str]) -> Result<&'a [Entry], Bad> {
+fn entries<'a>(node: &'a Node, at: &str, known: &[&str]) -> Result<&'a [Entry], ValueError> {
     let accepted = format!("give {}", known.join(", "));
     let Value::Map(entries) = &node.value else {
         let problem = format!("{} where keys are expected", node.value.noun());
@@ -94,7 +97,7 @@ fn find<'a>(entries: &'a [Entry], name: &str) -> Option<&'a Node> {
     entries.iter().find(|entry| entry.name == name).map(|entry| &entry.node)
 }
 
-fn class(node: &Node, at: &str) -> Result<ClassRules, Bad> {
+fn class(node: &Node, at: &str) -> Result<ClassRules, ValueError> {
     const NAME: &str = "give a name of lower-case letters, digits, - and _ that begins with a letter";
     let keys = entries(node, at, &["name", "match", "keep"])?;
     let place = format!("{at}.name");
@@ -113,7 +116,7 @@ fn class(node: &Node, at: &str) -> Result<ClassRules, Bad> {
     let place = format!("{at}.match");
     let rules = match (find(keys, "match"), &fixed) {
         (Some(found), Some(_)) => {
-            let problem = format!("{name} takes what no other class takes");
+            let problem = format!("{name} contains the entries that match no other class");
             return Err(bad(found.line, &place, problem, "leave `match` out"));
         }
         (None, Some(_)) => Vec::new(),
@@ -132,7 +135,7 @@ fn class(node: &Node, at: &str) -> Result<ClassRules, Bad> {
 const RULES: &str = "give a list such as [{fun: saltutil.find_job}, {tag: \"salt/auth\"}]";
 const KEEP: &str = "give at least one of age, bytes and entries, such as {age: 7d}";
 
-fn rules(node: &Node, at: &str) -> Result<Vec<ClassRule>, Bad> {
+fn rules(node: &Node, at: &str) -> Result<Vec<ClassRule>, ValueError> {
     let problem = match &node.value {
         Value::List(items) if (1..=CLASS_RULES_MAX).contains(&items.len()) => {
             let rules = items.iter().enumerate().map(|(n, item)| rule(item, &format!("{at}[{n}]")));
@@ -144,7 +147,7 @@ fn rules(node: &Node, at: &str) -> Result<Vec<ClassRule>, Bad> {
     Err(bad(node.line, at, problem, &format!("{RULES}, of 1 to {CLASS_RULES_MAX}")))
 }
 
-fn rule(node: &Node, at: &str) -> Result<ClassRule, Bad> {
+fn rule(node: &Node, at: &str) -> Result<ClassRule, ValueError> {
     let keys = entries(node, at, &["fun", "tag"])?;
     let glob = |name: &str| {
         let Some(found) = find(keys, name) else { return Ok(None) };
@@ -153,41 +156,41 @@ fn rule(node: &Node, at: &str) -> Result<ClassRule, Bad> {
     };
     let rule = ClassRule { fun: glob("fun")?, tag: glob("tag")? };
     if rule.fun.is_none() && rule.tag.is_none() {
-        return Err(bad(node.line, at, "it takes nothing".to_owned(), "give fun, tag, or both"));
+        return Err(bad(node.line, at, "it matches nothing".to_owned(), "give fun, tag, or both"));
     }
     Ok(rule)
 }
 
-/// Bounds; an age that is left out is the default one of `jobs` and `events`, else there is none.
-fn keep(node: &Node, at: &str, age_left_out: Option<Age>) -> Result<Keep, Bad> {
+/// Reads the limits. Without `age`: `default_age`, else no limit by age.
+fn keep(node: &Node, at: &str, default_age: Option<Age>) -> Result<Keep, ValueError> {
     let keys = entries(node, at, &["age", "bytes", "entries"])?;
     if keys.is_empty() {
-        return Err(bad(node.line, at, "no bound at all".to_owned(), KEEP));
+        return Err(bad(node.line, at, "no limit given".to_owned(), KEEP));
     }
     let ages = format!(
-        "give a time from {} to {} such as 12h or 30d, or `salt` for what the master's keep_jobs_seconds says, or \
+        "give a time from {} to {} such as 12h or 30d, or `salt` for the master's keep_jobs_seconds, or \
          `forever`",
         duration::show(KEEP_AGE_MIN),
         duration::show(KEEP_AGE_MAX)
     );
     let sizes = "give a size from 1MiB: a number of bytes, or a number with KiB, MiB or GiB";
-    let age = bound(keys, at, "age", &ages, age)?.or(age_left_out).unwrap_or(Age::Forever);
-    let bytes = bound(keys, at, "bytes", sizes, |value| {
+    let age = limit(keys, at, "age", &ages, age)?.or(default_age).unwrap_or(Age::Forever);
+    let bytes = limit(keys, at, "bytes", sizes, |value| {
         size::parse(text(value).ok()?).filter(|&bytes| bytes >= size::MIB)
     })?;
-    let entries = bound(keys, at, "entries", "give a number from 1000", |value| {
+    let entries = limit(keys, at, "entries", "give a number from 1000", |value| {
         text(value).ok()?.parse().ok().filter(|&entries| entries >= 1000)
     })?;
     Ok(Keep { age, bytes, entries })
 }
 
-fn bound<T>(
+fn limit<T>(
     keys: &[Entry],
     at: &str,
     name: &str,
     accepted: &str,
     read: impl Fn(&Value) -> Option<T>,
-) -> Result<Option<T>, Bad> {
+) -> Result<Option<T>, ValueError> {
     let Some(found) = find(keys, name) else { return Ok(None) };
     let refused = || {
         let problem = format!("{} is not accepted", found.value.noun());
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_read_again() {
+    fn rendered_classes_are_read_back_equal() {
         for text in [
             "[]",
             "- {name: a, match: [{fun: 'x*', tag: 'y?'}], keep: {age: 90s, bytes: 1500000, entries: 1000}}",
@@ -252,26 +255,29 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_told_with_its_line_its_key_and_what_would_do() {
+    fn an_error_names_line_key_and_accepted_values() {
         let check = |text: &str, expected: &str| {
-            let told = read_text(text).expect_err(text);
-            assert!(told.starts_with(expected), "{text:?}: {told}");
+            let error = read_text(text).expect_err(text);
+            assert!(error.starts_with(expected), "{text:?}: {error}");
         };
         check("x", "0: \"x\" is not accepted");
         check("- 5", "1[0]: \"5\" where keys are expected; give name, match, keep");
         check("- keep: {age: 1d}\n", "1[0].name: missing; give a name of lower-case");
         check("- name: A\n", "1[0].name: \"A\" is not accepted; give a name of lower-case");
-        check("- name: jobs\n  match: []\n", "2[0].match: jobs takes what no other class takes; leave");
+        check(
+            "- name: jobs\n  match: []\n",
+            "2[0].match: jobs contains the entries that match no other class; leave",
+        );
         check("- name: a\n  keep: {age: 1d}\n", "1[0].match: missing; give a list such as");
         check("- name: a\n  match: []\n", "2[0].match: a list of 0; give a list such as");
-        check("- name: a\n  match: [{}]\n", "2[0].match[0]: it takes nothing; give fun, tag, or both");
+        check("- name: a\n  match: [{}]\n", "2[0].match[0]: it matches nothing; give fun, tag, or both");
         check("- name: a\n  match:\n   - fn: x\n", "3[0].match[0].fn: unknown key; give fun, tag");
         check(
             "- name: a\n  match:\n   - fun: [x]\n",
             "3[0].match[0].fun: a list is not accepted; give a glob",
         );
         check("- name: a\n  match: [{fun: x}]\n", "1[0].keep: missing; give at least one of");
-        check("- name: jobs\n  keep: {}\n", "2[0].keep: no bound at all; give at least one of");
+        check("- name: jobs\n  keep: {}\n", "2[0].keep: no limit given; give at least one of");
         check("- name: jobs\n  keep: {days: 3}\n", "2[0].keep.days: unknown key; give age, bytes, entries");
         check(
             "- name: jobs\n  keep: {age: 30}\n",
@@ -284,7 +290,7 @@ mod tests {
             "2[0].keep.entries: \"5\" is not accepted; give a number",
         );
         let twice = "- {name: jobs, keep: {age: 1d}}\n- {name: jobs, keep: {age: 2d}}\n";
-        check(twice, "2[1].name: the class \"jobs\" stands here twice; give each class one item");
+        check(twice, "2[1].name: the class \"jobs\" appears twice; give each class one item");
         let one = |n| format!("- {{name: c{n}, match: [{{fun: x}}], keep: {{age: 1d}}}}\n");
         let many = (0..40).map(one).collect::<Vec<_>>().concat();
         check(&many, "0: 40 classes; give at most");

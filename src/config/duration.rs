@@ -1,10 +1,10 @@
-//! Lengths of time as people write them: `90s`, `12h`, `30d`.
+//! Durations as text: `90s`, `12h`, `30d`.
 
 use std::time::Duration;
 
 const UNITS: [(&str, u64); 5] = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400), ("w", 604_800)];
 
-/// Reads a length of time; none if it is not one or does not fit. The unit must be said.
+/// Parses a duration. `None` without a unit, or if the text is malformed or out of range.
 pub fn parse(text: &str) -> Option<Duration> {
     let digits_end = text.find(|c: char| !c.is_ascii_digit())?;
     let (digits, unit) = text.split_at_checked(digits_end)?;
@@ -12,7 +12,7 @@ pub fn parse(text: &str) -> Option<Duration> {
     digits.parse::<u64>().ok()?.checked_mul(factor).map(Duration::from_secs)
 }
 
-/// Writes a length of time in the largest unit that divides it; days rather than weeks.
+/// Formats a duration in the largest unit that divides it; days rather than weeks.
 pub(super) fn show(length: Duration) -> String {
     let seconds = length.as_secs();
     let divides =
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_of_time_are_read_and_shown() {
+    fn durations_are_parsed_and_formatted() {
         for (text, seconds, shown) in [
             ("30d", 2_592_000, "30d"),
             ("2w", 1_209_600, "14d"),

@@ -1,18 +1,18 @@
-//! Where a setting came from, and what is wrong with one.
+//! The origin of a setting, and the error for an invalid one.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value was said, from the weakest voice to the strongest.
+/// The origin of a value, in order of increasing precedence.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// Nobody said anything.
+    /// The built-in default.
     Default,
     /// A configuration file; lines count from 1.
     File {
         /// The file as it was named.
         path: PathBuf,
-        /// The line of the key, or of the value where a value is meant.
+        /// The line of the key, or of the value where an item of it is meant.
         line: usize,
     },
     /// An environment variable.
@@ -31,16 +31,16 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A setting that cannot be used: where it was said, which, and what would be accepted instead.
+/// An invalid setting: its origin, its key, the problem, and the accepted values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigError {
-    /// Where the setting was said.
+    /// The origin of the setting.
     pub origin: Origin,
     /// The dotted name of the key; empty where the file as a whole is meant.
     pub key: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What would be accepted; empty where the problem says it all.
+    /// The accepted values; empty where the problem is self-explanatory.
     pub accepted: String,
 }
 

@@ -1,28 +1,28 @@
-//! The keys of the HTTPS door: where it listens, what it shows, whose keys it believes, what may be read.
+//! The keys under `https`: address, certificate, trusted keys, and read access of minions.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde_json::Value as Json;
 
-use super::keys::{Bad, refused, text};
+use super::keys::{ValueError, refused, text};
 use super::raw::Value;
 
-/// Where a master keeps its minions' keys unless told otherwise.
+/// Salt's default for a master's `pki_dir`.
 pub(super) const PKI_DIR: &str = "/etc/salt/pki/master";
 
-/// The HTTPS door.
+/// The HTTPS source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpsConfig {
-    /// Address and port; without one there is no such door.
+    /// Address and port; the source is off without one.
     pub listen: Option<SocketAddr>,
-    /// The certificate and those that vouch for it, in PEM.
+    /// The certificate and its intermediates, PEM.
     pub certificate: Option<PathBuf>,
-    /// Its private key, in PEM.
+    /// Its private key, PEM.
     pub key: Option<PathBuf>,
-    /// The master's `pki_dir`: `minions` below it holds the accepted keys.
+    /// The master's `pki_dir`, whose `minions` directory holds the accepted keys.
     pub pki_dir: PathBuf,
-    /// What a minion may read.
+    /// Read access of minions.
     pub read: MinionsRead,
 }
 
@@ -38,12 +38,12 @@ impl Default for HttpsConfig {
     }
 }
 
-/// What a minion may read through the HTTPS door.
+/// What a minion may read through the HTTPS source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MinionsRead {
     /// Nothing.
     None,
-    /// What it returned itself.
+    /// Its own returns.
     Own,
     /// Every job and every return.
     All,
@@ -52,7 +52,7 @@ pub enum MinionsRead {
 impl MinionsRead {
     const ALL: [Self; 3] = [Self::None, Self::Own, Self::All];
 
-    /// As in the configuration.
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -62,7 +62,7 @@ impl MinionsRead {
     }
 }
 
-pub(super) fn address(value: &Value) -> Result<Option<SocketAddr>, Bad> {
+pub(super) fn address(value: &Value) -> Result<Option<SocketAddr>, ValueError> {
     text(value)?.parse().map(Some).or_else(|_| refused(value))
 }
 
@@ -70,7 +70,7 @@ pub(super) fn show_address(address: Option<SocketAddr>) -> Json {
     address.map_or(Json::Null, |address| Json::from(address.to_string()))
 }
 
-pub(super) fn minions_read(value: &Value) -> Result<MinionsRead, Bad> {
+pub(super) fn minions_read(value: &Value) -> Result<MinionsRead, ValueError> {
     let name = text(value)?;
     MinionsRead::ALL.into_iter().find(|read| read.name() == name).map_or_else(|| refused(value), Ok)
 }

@@ -1,29 +1,28 @@
-//! Every key of the configuration, once: its name, what it takes, its default, its documentation, an example,
-//! and how it is read and shown.
+//! All configuration keys: name, accepted values, default, documentation, example, parser and renderer.
 //!
-//! `docs/CONFIG.md`, the hints for unknown keys, and what `saltcellar check` prints are all made from
-//! [`KEYS`]. A new key is one item here and one field of [`Config`].
+//! `docs/CONFIG.md`, the hints for unknown keys, and the output of `saltcellar check` derive from [`KEYS`]. A new key is
+//! one item here and one field of [`Config`].
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 use tracing_subscriber::EnvFilter;
 
+use super::environment::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR};
 use super::raw::{Node, Value};
-use super::surroundings::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR};
 use super::{Config, LogFormat, Space, classes, duration, https, reactor_keys, rules, size};
 use crate::limits;
 use crate::model::{Durability, Right};
 
-/// One key. Public so that documentation can be made from it.
+/// One key. Public for the generated documentation.
 pub struct Key {
     /// Dotted name: `log.level` is `level` under `log`.
     pub name: &'static str,
-    /// What it takes, so that it reads well after "give".
-    pub takes: &'static str,
-    /// The default, in words where it depends on the user.
+    /// The accepted values, worded to follow "give".
+    pub accepts: &'static str,
+    /// The default; in prose where it depends on the user.
     pub default: &'static str,
-    /// What it is for, in one line.
+    /// The documentation, one paragraph.
     pub doc: &'static str,
     /// A value, as YAML.
     pub example: &'static str,
@@ -31,22 +30,22 @@ pub struct Key {
     pub flag: Option<&'static str>,
     /// The environment variable that sets it.
     pub environment: Option<&'static str>,
-    pub(super) set: fn(&mut Config, &Value) -> Result<(), Bad>,
+    pub(super) set: fn(&mut Config, &Value) -> Result<(), ValueError>,
     pub(super) show: fn(&Config) -> Json,
 }
 
-/// Why a value was not taken.
-pub(super) struct Bad {
-    /// The line, where it is not that of the key.
+/// The reason for rejecting a value.
+pub(super) struct ValueError {
+    /// The line, where it differs from the key's.
     pub(super) line: Option<usize>,
-    /// Where below the key, such as `[0].name`; empty where the key's own value is meant.
+    /// The position below the key, such as `[0].name`; empty for the key's own value.
     pub(super) at: String,
     pub(super) problem: String,
-    /// What would be accepted there, where it is not what the key takes.
+    /// The accepted values, where they differ from the key's.
     pub(super) accepted: Option<String>,
 }
 
-impl From<String> for Bad {
+impl From<String> for ValueError {
     fn from(problem: String) -> Self {
         Self { line: None, at: String::new(), problem, accepted: None }
     }
@@ -56,9 +55,9 @@ impl From<String> for Bad {
 pub const KEYS: &[Key] = &[
     Key {
         name: "state_dir",
-        takes: "an absolute path of a directory",
+        accepts: "an absolute path of a directory",
         default: "`/var/lib/saltcellar` for root, else `saltcellar` under `$XDG_STATE_HOME` or `~/.local/state`",
-        doc: "Everything the daemon keeps lives in this directory. One daemon per directory.",
+        doc: "The directory of all the daemon's data. One daemon per directory.",
         example: "/var/lib/saltcellar",
         flag: Some("--state-dir"),
         environment: Some(ENV_STATE_DIR),
@@ -67,7 +66,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "socket",
-        takes: "an absolute path of at most 107 bytes",
+        accepts: "an absolute path of at most 107 bytes",
         default: "`/run/saltcellar/saltcellar.sock` for root, else `saltcellar/saltcellar.sock` under `$XDG_RUNTIME_DIR`, \
                   `$XDG_STATE_HOME` or `~/.local/state`, the first that is set",
         doc: "The unix socket for the Salt extension and the command line.",
@@ -79,9 +78,9 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "socket_mode",
-        takes: "file permissions in octal, from \"0600\" to \"0777\"",
+        accepts: "file permissions in octal, from \"0600\" to \"0777\"",
         default: "\"0660\"",
-        doc: "Permissions of the socket. Processes that can write to it have the right of `socket_peers`.",
+        doc: "Permissions of the socket. Processes that can write to it have the right `socket_peers`.",
         example: "\"0660\"",
         flag: None,
         environment: None,
@@ -90,9 +89,9 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "socket_group",
-        takes: "the name of a group",
+        accepts: "the name of a group",
         default: "none: the daemon's own group",
-        doc: "Group of the socket: its members may use the command line and the Salt extension. The daemon's files are then readable for its own group (umask 0027), otherwise for its user alone (0077).",
+        doc: "Group of the socket. Its members can use the command line and the Salt extension. With a group, the daemon's files are readable by the daemon's own group (umask 0027), otherwise by its user only (0077).",
         example: "salt",
         flag: None,
         environment: None,
@@ -101,12 +100,12 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "socket_peers",
-        takes: "read or write",
+        accepts: "read or write",
         default: "write",
-        doc: "What peers of the socket may do that are not administrators: read jobs and events, or add to them as well. \
-              Administrators are root, the daemon's own user, and the owner of the event socket in a directory of `bus`, which is the \
-              user of that master. Only they may delete, hold and import jobs, fire events, replay reactions, and set \
-              Thorium's register. The calls and their rights are listed in docs/WIRE.md.",
+        doc: "The right of socket peers that are not administrators: `read` jobs and events, or also `write` them. \
+        Administrators are root, the daemon's own user, and the owner of the event socket in a directory of `bus`, which is the \
+        user of that master. Only administrators may delete, hold and import jobs, fire events, replay reactions, and set \
+        Thorium's register. docs/WIRE.md lists the calls and their rights.",
         example: "read",
         flag: None,
         environment: None,
@@ -115,9 +114,9 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "bus",
-        takes: "a list of absolute paths of directories",
+        accepts: "a list of absolute paths of directories",
         default: "[]",
-        doc: "Salt socket directories (`sock_dir`) whose event bus the daemon reads itself.",
+        doc: "Salt socket directories (`sock_dir`) whose event bus the daemon reads.",
         example: "[/var/run/salt/master]",
         flag: Some("--bus"),
         environment: None,
@@ -126,10 +125,10 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "spools",
-        takes: "a list of absolute paths of directories",
+        accepts: "a list of absolute paths of directories",
         default: "[/var/cache/salt/master/saltcellar, /var/cache/salt/minion/saltcellar]",
-        doc: "Where the Salt extension of this machine keeps entries while the daemon is away (its `spool_dir`). `status` and \
-              `doctor` look into them; what is not there is passed over.",
+        doc: "Directories in which the Salt extension of this machine keeps entries while the daemon is unreachable (its \
+        `spool_dir`). `status` and `doctor` inspect them; missing ones are ignored.",
         example: "[/var/cache/salt/master/saltcellar]",
         flag: None,
         environment: None,
@@ -138,8 +137,8 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "https.listen",
-        takes: "an address and a port, such as \"0.0.0.0:4580\" or \"[::]:4580\"",
-        default: "none: there is no such door",
+        accepts: "an address and a port, such as \"0.0.0.0:4580\" or \"[::]:4580\"",
+        default: "none: the HTTPS source is off",
         doc: HTTPS,
         example: "\"0.0.0.0:4580\"",
         flag: None,
@@ -149,11 +148,10 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "https.certificate",
-        takes: "an absolute path of a PEM file",
-        default: "none: https.listen needs one",
-        doc: "The certificate that the HTTPS door shows, followed by those that vouch for it up to what the minions trust. \
-              This file and that of the key are read again when they change; until both are good again, the last good ones \
-              are shown.",
+        accepts: "an absolute path of a PEM file",
+        default: "none; required by https.listen",
+        doc: "The certificate of the HTTPS source, followed by its intermediates up to an authority that the minions trust. \
+        The daemon reads this file and the key again when they change. If either is invalid, the last valid pair stays in use.",
         example: "/etc/saltcellar/tls/certificate.pem",
         flag: None,
         environment: None,
@@ -162,10 +160,10 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "https.key",
-        takes: "an absolute path of a PEM file",
-        default: "none: https.listen needs one",
-        doc: "The private key of that certificate (PKCS #8, PKCS #1 or SEC 1, without a passphrase), which nobody but the \
-              daemon's user should be able to read.",
+        accepts: "an absolute path of a PEM file",
+        default: "none; required by https.listen",
+        doc: "The private key of that certificate (PKCS #8, PKCS #1 or SEC 1, without a passphrase). Only the daemon's user \
+        should be able to read it.",
         example: "/etc/saltcellar/tls/key.pem",
         flag: None,
         environment: None,
@@ -174,10 +172,10 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "https.pki_dir",
-        takes: "an absolute path of a directory",
+        accepts: "an absolute path of a directory",
         default: "/etc/salt/pki/master",
-        doc: "The master's `pki_dir`. What a minion signed is checked with its key in `minions` below it, which `salt-key` \
-              keeps: a key that is deleted or rejected there is not believed any more from then on.",
+        doc: "The master's `pki_dir`. Signatures are verified with the minion's key in its `minions` directory, which `salt-key` \
+        maintains. A key that is deleted or rejected there is no longer accepted.",
         example: "/etc/salt/pki/master",
         flag: None,
         environment: None,
@@ -186,10 +184,10 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "https.read",
-        takes: "none, own or all",
+        accepts: "none, own or all",
         default: "none",
-        doc: "What a minion may read through the HTTPS door (`salt-call ret.get_jid saltcellar JID` and its kin): nothing, \
-              its own returns, or every job and every minion's returns.",
+        doc: "What a minion may read through the HTTPS source (for example with `salt-call ret.get_jid saltcellar JID`): nothing, \
+        its own returns, or all jobs and all returns.",
         example: "own",
         flag: None,
         environment: None,
@@ -198,7 +196,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "ingest.filter",
-        takes: "a list of rules, each with `do` and any of `name`, `tag`, `fun` and `minion`",
+        accepts: "a list of rules, each with `do` and any of `name`, `tag`, `fun` and `minion`",
         default: "[]",
         doc: FILTER,
         example: "[{do: drop, fun: saltutil.find_job}, {do: sample 10, tag: 'salt/beacon/*', minion: [lab-*, test-*]}]",
@@ -209,7 +207,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "ingest.redact",
-        takes: "a list of rules, each with `builtin`, `keys`, `paths` or `patterns`, and any of `name`, `tag`, `fun` and `minion`",
+        accepts: "a list of rules, each with `builtin`, `keys`, `paths` or `patterns`, and any of `name`, `tag`, `fun` and `minion`",
         default: "[]",
         doc: REDACT,
         example: "[{builtin: passwords}, {builtin: private_keys}, {builtin: pillar}, {fun: 'vault.*', paths: [return]}, \
@@ -221,11 +219,11 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "ingest.masters",
-        takes: "a list of absolute paths of files",
+        accepts: "a list of absolute paths of files",
         default: "[/etc/salt/master]",
-        doc: "Configuration files of the Salt masters whose events come here; that of `reactor.master` is added. The keys in their \
-              `cachedir` (`.root_key` and those of other users) are redacted wherever they occur, without a rule: a master \
-              accepts every command from a peer that knows one. The daemon's user has to be able to read the key files.",
+        doc: "Configuration files of the Salt masters whose events the daemon stores; that of `reactor.master` is added. The keys in their \
+        `cachedir` (`.root_key` and those of other users) are redacted in all data, without a rule, because a master \
+        accepts every command from a peer with such a key. The daemon's user needs read access to the key files.",
         example: "[/etc/salt/master, /srv/other/etc/master]",
         flag: None,
         environment: None,
@@ -234,10 +232,10 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "ingest.spill_bytes_max",
-        takes: "a size from 16MiB to 1024GiB: a number of bytes, or a number with KiB, MiB or GiB",
+        accepts: "a size from 16MiB to 1024GiB: a number of bytes, or a number with KiB, MiB or GiB",
         default: "1GiB",
-        doc: "What each bus says while the store is slow or refuses waits in memory, then in files of at most this size \
-              together under `spill/` in the state directory. Beyond it events are lost, counted, and a gap is recorded.",
+        doc: "Events of a bus that the store cannot accept at once wait in memory, then in files under `spill/` in the state \
+        directory. This is the limit of these files for each bus. Beyond it events are lost and counted, and a gap record is stored.",
         example: "4GiB",
         flag: None,
         environment: None,
@@ -259,11 +257,11 @@ pub const KEYS: &[Key] = &[
     reactor_keys::HELPER_MEMORY,
     Key {
         name: "zeromq.pull",
-        takes: IPC,
+        accepts: IPC,
         default: "none: off",
-        doc: "A ZeroMQ PULL that takes events from any program with a PUSH socket: one frame with tag, two newlines and a \
-              msgpack map, as on Salt's bus, or two frames with tag and map. While the store has no room, senders wait. \
-              Nothing is acknowledged; docs/ZEROMQ.md says what a kill may take.",
+        doc: "A ZeroMQ PULL socket for events from any program with a PUSH socket. A message is one frame with tag, two newlines and a \
+        msgpack map, as on Salt's bus, or two frames with tag and map. While the store has no room, senders wait. \
+        Messages are not acknowledged; docs/ZEROMQ.md describes what a killed process can lose.",
         example: "ipc:///run/saltcellar/events-in.sock",
         flag: None,
         environment: None,
@@ -272,10 +270,10 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "zeromq.pub",
-        takes: IPC,
+        accepts: IPC,
         default: "none: off",
-        doc: "A ZeroMQ PUB of every event that is stored, in the same form, once it is durable. A SUB socket gets those \
-              whose tag begins with what it subscribed to. For a slow subscriber events are dropped, and counted.",
+        doc: "A ZeroMQ PUB socket with every stored event, in the same form, once it is durable. A SUB socket receives the events \
+        whose tag starts with one of its subscriptions. Events are dropped and counted for a slow subscriber.",
         example: "ipc:///run/saltcellar/events-out.sock",
         flag: None,
         environment: None,
@@ -284,9 +282,9 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "zeromq.mode",
-        takes: "file permissions in octal, from \"0600\" to \"0777\"",
-        default: "that of `socket_mode`",
-        doc: "Permissions of the ZeroMQ sockets: whoever may write to them may add to history, and read all of it that comes.",
+        accepts: "file permissions in octal, from \"0600\" to \"0777\"",
+        default: "the value of `socket_mode`",
+        doc: "Permissions of the ZeroMQ sockets. A process with write access can store events, and read every new event.",
         example: "\"0660\"",
         flag: None,
         environment: None,
@@ -295,8 +293,8 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "zeromq.group",
-        takes: "the name of a group",
-        default: "that of `socket_group`",
+        accepts: "the name of a group",
+        default: "the value of `socket_group`",
         doc: "Group of the ZeroMQ sockets.",
         example: "salt",
         flag: None,
@@ -306,9 +304,9 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "log.level",
-        takes: "off, error, warn, info, debug or trace, or a filter such as \"info,saltcellar::store=debug\"",
+        accepts: "off, error, warn, info, debug or trace, or a filter such as \"info,saltcellar::store=debug\"",
         default: "info",
-        doc: "How much the daemon says about itself.",
+        doc: "Verbosity of the daemon's log.",
         example: "debug",
         flag: Some("--log-level"),
         environment: Some(ENV_LOG),
@@ -317,9 +315,9 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "log.format",
-        takes: "auto, text or json",
+        accepts: "auto, text or json",
         default: "auto",
-        doc: "Form of the log: `auto` is text, with colours on a terminal and without times under the journal.",
+        doc: "Format of the log: `auto` is text, with colours on a terminal and without times under the journal.",
         example: "json",
         flag: None,
         environment: None,
@@ -328,9 +326,9 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "store.durability",
-        takes: "durable, or written and a time from 1s to 60s",
+        accepts: "durable, or written and a time from 1s to 60s",
         default: "durable",
-        doc: "When a call is answered. `durable`: when its entries are synced; a power cut takes nothing that was answered. `written 5s`: when they are handed to the kernel, and synced within that time; a daemon that is killed loses nothing, a power cut takes what was answered in the last five seconds.",
+        doc: "When a call is acknowledged. `durable`: after its entries are synced; a power cut loses no acknowledged entry. `written 5s`: after its entries are handed to the kernel, which are synced within that time; a killed daemon loses nothing, a power cut loses up to the last five seconds.",
         example: "written 5s",
         flag: None,
         environment: None,
@@ -344,9 +342,9 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "store.segment_bytes_max",
-        takes: "a size from 1MiB to 64GiB: a number of bytes, or a number with KiB, MiB or GiB",
+        accepts: "a size from 1MiB to 64GiB: a number of bytes, or a number with KiB, MiB or GiB",
         default: "256MiB",
-        doc: "A segment of the log that has grown to this size is sealed and a new one begun.",
+        doc: "The size at which a segment of the log is sealed and a new one started.",
         example: "1GiB",
         flag: None,
         environment: None,
@@ -357,9 +355,9 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "store.entry_bytes_max",
-        takes: "a size from 64KiB to 64MiB: a number of bytes, or a number with KiB or MiB",
+        accepts: "a size from 64KiB to 64MiB: a number of bytes, or a number with KiB or MiB",
         default: "64MiB",
-        doc: "The largest event, load or return that is stored; a larger one is refused and counted.",
+        doc: "The largest event, load or return that is stored. Larger ones are rejected and counted.",
         example: "16MiB",
         flag: None,
         environment: None,
@@ -368,8 +366,8 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "store.classes",
-        takes: "a list of classes, each with `name`, `match` and `keep`",
-        default: "`jobs` for as long as Salt's `keep_jobs_seconds` says, `events` for 30 days",
+        accepts: "a list of classes, each with `name`, `match` and `keep`",
+        default: "`jobs` with the age of Salt's `keep_jobs_seconds`, `events` with 30 days",
         doc: CLASSES,
         example: "[{name: chatter, match: [{fun: saltutil.find_job}, {tag: salt/auth}], keep: {age: 1d}}]",
         flag: None,
@@ -379,10 +377,10 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "store.free_bytes_low",
-        takes: "a size: a number of bytes, or a number with KiB, MiB or GiB; or auto",
+        accepts: "a size: a number of bytes, or a number with KiB, MiB or GiB; or auto",
         default: "auto",
-        doc: "With less free space than this, the oldest segments go before their time: of classes with a `match`, \
-              then of `events`, then of `jobs`. `auto` is a tenth of the file system, at most 3GiB.",
+        doc: "With less free space than this, retention deletes the oldest segments early: first of classes with a `match`, \
+        then of `events`, then of `jobs`. `auto` is a tenth of the file system, at most 3GiB.",
         example: "10GiB",
         flag: None,
         environment: None,
@@ -391,10 +389,10 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "store.free_bytes_min",
-        takes: "a size: a number of bytes, or a number with KiB, MiB or GiB; or auto",
+        accepts: "a size: a number of bytes, or a number with KiB, MiB or GiB; or auto",
         default: "auto",
-        doc: "With less free space than this, nothing more is taken: callers are told `unavailable`, and spool. Reading \
-              goes on. `auto` is a twentieth of the file system, at most 1GiB.",
+        doc: "With less free space than this, the store accepts no entries: callers get `unavailable` and spool. Reading continues. \
+        `auto` is a twentieth of the file system, at most 1GiB.",
         example: "2GiB",
         flag: None,
         environment: None,
@@ -403,94 +401,98 @@ pub const KEYS: &[Key] = &[
     },
 ];
 
-const HTTPS: &str = "Where the HTTPS door for minions listens, for `--return saltcellar` and `ext_job_cache` on other machines; \
-`https.certificate` and `https.key` belong to it. A minion signs what it sends with its own Salt key, and can store its own \
-returns and nothing else (docs/WIRE.md). TLS must end here, at the daemon: a signature holds for this certificate only.";
+const HTTPS: &str = "Address of the HTTPS source for minions, for `--return saltcellar` and `ext_job_cache` on other machines. \
+Requires `https.certificate` and `https.key`. A minion signs its calls with its own Salt key, and can store only its own \
+returns (docs/WIRE.md). The daemon must terminate TLS itself: a signature is valid for this certificate only.";
 const IPC: &str = "ipc:// and an absolute path of at most 107 bytes";
 
-const CLASSES: &str = "What is kept how long. An entry goes to the first class with an item under `match` that takes it; \
-what none takes goes to `jobs` if it belongs to a job, else to `events`, and these two are always there. An item has a \
-glob over the function (`fun`), over the event's tag (`tag`), or both. A function takes its jobs as a whole: load, \
-returns and events. A tag takes events one by one. `keep` bounds the class by `age` (a time such as `12h` or `30d`, \
-`forever`, or `salt` for what the master's `keep_jobs_seconds` says), by `bytes` on disk, and by `entries`. The oldest \
-entries go first, in segments of at most a sixteenth of each bound; jobs that are held stay (`saltcellar store hold`).";
+const CLASSES: &str = "Retention classes. An entry belongs to the first class with a matching item under `match`. Entries without \
+a match belong to `jobs` if they are part of a job, else to `events`; these two classes always exist. An item has a \
+glob for the function (`fun`), for the event's tag (`tag`), or both. A function selects its jobs as a whole: load, \
+returns and events. A tag selects single events. `keep` limits the class by `age` (a time such as `12h` or `30d`, \
+`forever`, or `salt` for the master's `keep_jobs_seconds`), by `bytes` on disk, and by `entries`. The oldest \
+entries are deleted first, in segments of at most a sixteenth of each limit. Held jobs are kept (`saltcellar store hold`).";
 
-const FILTER: &str = "What is stored. The rules are tried in order at every door (bus, `event_return`, `returner` and others); \
-the first whose globs all match decides, and what none takes is stored. `tag`, `fun` and `minion` are a glob or a list of \
-globs, as in Salt; a rule without any takes everything, so a list that ends in `{do: drop}` stores only what a rule before \
-it takes with `do: store`. `do` is `store`, `drop`, or `sample N`: one of N is stored, chosen by a hash of the jid, or of tag and \
-data where there is none, so that every door chooses the same ones and a job is kept as a whole. It is about events and \
-returns. A load that Salt publishes is always stored, for Salt takes a job without one for unknown. What is left out is \
-counted, per rule in `saltcellar status`.";
+const FILTER: &str = "Rules for storing or dropping events and returns, tried in order at every source (bus, `event_return`, \
+`returner` and others). The first rule whose globs all match decides; entries without a matching rule are stored. `tag`, `fun` and \
+`minion` are a glob or a list of globs, as in Salt. A rule without globs matches everything, so a list that ends in `{do: drop}` stores \
+only entries that an earlier rule matches with `do: store`. `do` is `store`, `drop`, or `sample N`, which stores one of N entries. The choice \
+depends on a hash of the jid, or of tag and data for entries without a jid, so every source makes the same choice and a job is \
+kept as a whole. Loads that Salt publishes are always stored, because Salt treats a job without a load as unknown. \
+`saltcellar status` counts dropped entries per rule.";
 
-const REDACT: &str = "What is replaced by `[redacted]` before anything is stored, spilled or queued, at every door. Without rules only masters' keys are (`ingest.masters`): the job cache gives back what minions returned, and only its owner knows what of that is secret. Each rule \
-names values by `keys` (globs over the keys of maps at any depth, without regard to case), `paths` (keys from the top, joined by \
-dots, each a glob: `return.*.password`; a place in a list is its number) or `patterns` (regular expressions over texts; what \
-matches goes, the rest stays), or is a `builtin`: `passwords` (keys such as password, passwd, passphrase, secret, token, api_key, \
-private_key), `private_keys` (blocks from `-----BEGIN ... PRIVATE KEY-----` to their end), `pillar` (what `pillar.*` returns, \
-and values under the keys pillar and pillar_override). `tag`, `fun` and `minion` narrow a rule, as under `ingest.filter`. \
-nil, true and false stay; so do the keys jid, id, fun, retcode, success, tgt, minions, cmd, out and _stamp of a return, an event or a \
-load, by which jobs are known; tags are not searched. What is gone is gone: `salt-run jobs.lookup_jid` shows `[redacted]`, too. What is stored already stays.";
+const REDACT: &str = "Rules for replacing values by `[redacted]` at every source, before anything is stored, spilled or queued. Without rules \
+only masters' keys are redacted (`ingest.masters`), because only the owner of a job cache knows which returned values are secret. A rule \
+selects values by `keys` (globs for keys of maps at any depth, ignoring case), `paths` (keys from the top, joined by \
+dots, each a glob: `return.*.password`; an index selects an item of a list), `patterns` (regular expressions for text; only the matching \
+part is replaced), or a `builtin`: `passwords` (keys such as password, passwd, passphrase, secret, token, api_key, \
+private_key), `private_keys` (blocks from `-----BEGIN ... PRIVATE KEY-----` to their end), `pillar` (results of `pillar.*`, \
+and values under the keys pillar and pillar_override). `tag`, `fun` and `minion` restrict a rule, as under `ingest.filter`. \
+nil, true and false are kept. So are the keys jid, id, fun, retcode, success, tgt, minions, cmd, out and _stamp of a return, an event or a \
+load, which identify jobs. Tags are not searched. Redaction is irreversible: `salt-run jobs.lookup_jid` shows `[redacted]`, too. Entries stored earlier are not changed.";
 
-/// The key of that name.
+/// Finds a key by its full name.
 pub(super) fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// Whether keys live under that name.
+/// Whether `name` is a section with keys.
 pub(super) fn is_section(name: &str) -> bool {
     !under(name).is_empty()
 }
 
-/// The keys under that name, for messages.
+/// The full names of the keys in the section `name`, for messages.
 pub(super) fn under(name: &str) -> String {
     let within = |key: &&Key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
     KEYS.iter().filter(within).map(|key| key.name).collect::<Vec<_>>().join(", ")
 }
 
-/// The known key that looks most like `name`.
+/// The known key or section with the smallest edit distance to `name`.
 pub(super) fn nearest(name: &str) -> &'static str {
     let sections = KEYS.iter().filter_map(|key| Some(key.name.split_once('.')?.0));
     let names = KEYS.iter().map(|key| key.name).chain(sections);
     names.min_by_key(|known| strsim::damerau_levenshtein(known, name)).unwrap_or("state_dir")
 }
 
-pub(super) fn put<T>(place: &mut T, value: Result<T, Bad>) -> Result<(), Bad> {
-    *place = value?;
+pub(super) fn put<T>(field: &mut T, value: Result<T, ValueError>) -> Result<(), ValueError> {
+    *field = value?;
     Ok(())
 }
 
-pub(super) fn refused<T>(value: &Value) -> Result<T, Bad> {
-    Err(Bad::from(format!("{} is not accepted", value.noun())))
+pub(super) fn refused<T>(value: &Value) -> Result<T, ValueError> {
+    Err(ValueError::from(format!("{} is not accepted", value.noun())))
 }
 
-pub(super) fn text(value: &Value) -> Result<&str, Bad> {
+pub(super) fn text(value: &Value) -> Result<&str, ValueError> {
     match value {
         Value::Text(text) if !text.is_empty() && !text.contains('\0') => Ok(text),
         _ => refused(value),
     }
 }
 
-pub(super) fn path(value: &Value) -> Result<PathBuf, Bad> {
+pub(super) fn path(value: &Value) -> Result<PathBuf, ValueError> {
     let path = Path::new(text(value)?);
     if path.is_absolute() { Ok(path.to_owned()) } else { refused(value) }
 }
 
-fn socket_path(value: &Value) -> Result<PathBuf, Bad> {
+fn socket_path(value: &Value) -> Result<PathBuf, ValueError> {
     let path = path(value)?;
     let bytes = path.as_os_str().len();
     if bytes > limits::SOCKET_PATH_BYTES_MAX {
-        return Err(Bad::from(format!("{} has {bytes} bytes, too long for a unix socket", value.noun())));
+        return Err(ValueError::from(format!(
+            "{} has {bytes} bytes, too long for a unix socket",
+            value.noun()
+        )));
     }
     Ok(path)
 }
 
-fn ipc(value: &Value) -> Result<PathBuf, Bad> {
+fn ipc(value: &Value) -> Result<PathBuf, ValueError> {
     let address = text(value)?;
     match address.split_once("://") {
         Some(("ipc", path)) => socket_path(&Value::Text(path.to_owned())),
-        Some((other, _)) => Err(Bad::from(format!(
-            "{other}:// is not offered: ZeroMQ here has no authentication beyond the permissions of a file"
+        Some((other, _)) => Err(ValueError::from(format!(
+            "{other}:// is not supported: ZeroMQ sockets here are protected by file permissions only"
         ))),
         None => refused(value),
     }
@@ -500,9 +502,9 @@ fn show_ipc(path: Option<&Path>) -> Json {
     path.map_or(Json::Null, |path| Json::from(format!("ipc://{}", path.display())))
 }
 
-fn paths(value: &Value) -> Result<Vec<PathBuf>, Bad> {
+fn paths(value: &Value) -> Result<Vec<PathBuf>, ValueError> {
     let Value::List(items) = value else { return refused(value) };
-    let item = |node: &Node| path(&node.value).map_err(|bad| Bad { line: Some(node.line), ..bad });
+    let item = |node: &Node| path(&node.value).map_err(|bad| ValueError { line: Some(node.line), ..bad });
     items.iter().map(item).collect()
 }
 
@@ -510,7 +512,7 @@ pub(super) fn path_json(path: &Path) -> Json {
     Json::from(path.to_string_lossy().into_owned())
 }
 
-fn mode(value: &Value) -> Result<u32, Bad> {
+fn mode(value: &Value) -> Result<u32, ValueError> {
     let digits = text(value)?;
     let digits = digits.strip_prefix("0o").unwrap_or(digits);
     match u32::from_str_radix(digits, 8) {
@@ -519,7 +521,7 @@ fn mode(value: &Value) -> Result<u32, Bad> {
     }
 }
 
-fn peer_right(value: &Value) -> Result<Right, Bad> {
+fn peer_right(value: &Value) -> Result<Right, ValueError> {
     let name = text(value)?;
     [Right::Read, Right::Write]
         .into_iter()
@@ -527,20 +529,20 @@ fn peer_right(value: &Value) -> Result<Right, Bad> {
         .map_or_else(|| refused(value), Ok)
 }
 
-fn log_level(value: &Value) -> Result<String, Bad> {
+fn log_level(value: &Value) -> Result<String, ValueError> {
     let level = text(value)?;
     let plain = matches!(level, "off" | "error" | "warn" | "info" | "debug" | "trace");
-    // To the filter a lone word that is no level is the name of a module; here it is a slip of the pen.
+    // The filter reads a lone word that is not a level as a module name; here it is a typing error.
     let filter = level.contains('=') && EnvFilter::builder().parse(level).is_ok();
     if plain || filter { Ok(level.to_owned()) } else { refused(value) }
 }
 
-fn log_format(value: &Value) -> Result<LogFormat, Bad> {
+fn log_format(value: &Value) -> Result<LogFormat, ValueError> {
     let name = text(value)?;
     LogFormat::ALL.into_iter().find(|format| format.name() == name).map_or_else(|| refused(value), Ok)
 }
 
-fn durability(value: &Value) -> Result<Durability, Bad> {
+fn durability(value: &Value) -> Result<Durability, ValueError> {
     let words = text(value)?;
     let within = || {
         let within = duration::parse(words.strip_prefix("written ")?.trim())?;
@@ -549,19 +551,19 @@ fn durability(value: &Value) -> Result<Durability, Bad> {
     if words == "durable" { Ok(Durability::Durable) } else { within().map_or_else(|| refused(value), Ok) }
 }
 
-fn size_in(value: &Value, least: u64, most: u64) -> Result<u64, Bad> {
+fn size_in(value: &Value, least: u64, most: u64) -> Result<u64, ValueError> {
     match size::parse(text(value)?) {
         Some(bytes) if (least..=most).contains(&bytes) => Ok(bytes),
         _ => refused(value),
     }
 }
 
-fn entry_size(value: &Value) -> Result<usize, Bad> {
+fn entry_size(value: &Value) -> Result<usize, ValueError> {
     let bytes = size_in(value, 64 * size::KIB, limits::ENTRY_BYTES_MAX as u64)?;
     usize::try_from(bytes).or_else(|_| refused(value))
 }
 
-fn space(value: &Value) -> Result<Space, Bad> {
+fn space(value: &Value) -> Result<Space, ValueError> {
     match text(value)? {
         "auto" => Ok(Space::Auto),
         text => size::parse(text).map_or_else(|| refused(value), |bytes| Ok(Space::Bytes(bytes))),
@@ -581,7 +583,7 @@ mod tests {
     use crate::config::raw;
 
     #[test]
-    fn every_example_is_accepted_and_shown_again() {
+    fn every_example_is_accepted_and_rendered_examples_are_read_back() {
         for key in KEYS {
             let node = raw::parse(key.example).unwrap();
             let mut config = Config::for_state_dir("/s", "/s/sock");
@@ -598,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn every_plain_default_is_what_a_fresh_config_has() {
+    fn every_plain_default_equals_the_value_of_a_fresh_config() {
         let fresh = Config::for_state_dir("/s", "/s/sock");
         for key in KEYS.iter().filter(|key| !key.default.contains(' ')) {
             let mut config = fresh.clone();
@@ -608,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn values_outside_of_what_a_key_takes_are_refused() {
+    fn values_that_a_key_does_not_accept_are_rejected() {
         for (name, value) in [
             ("state_dir", "relative/path"),
             ("state_dir", "[/a]"),
@@ -651,12 +653,12 @@ mod tests {
     }
 
     #[test]
-    fn bounds_in_prose_are_those_of_the_limits() {
-        let takes = |name| find(name).unwrap().takes;
+    fn limits_in_prose_match_the_constants() {
+        let accepts = |name| find(name).unwrap().accepts;
         for name in ["socket", "zeromq.pull", "zeromq.pub"] {
-            assert!(takes(name).contains(&format!("at most {} bytes", limits::SOCKET_PATH_BYTES_MAX)));
+            assert!(accepts(name).contains(&format!("at most {} bytes", limits::SOCKET_PATH_BYTES_MAX)));
         }
-        assert!(takes("store.entry_bytes_max").contains(&size::show(limits::ENTRY_BYTES_MAX as u64)));
+        assert!(accepts("store.entry_bytes_max").contains(&size::show(limits::ENTRY_BYTES_MAX as u64)));
     }
 
     #[test]

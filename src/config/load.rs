@@ -1,47 +1,47 @@
-//! Puts flags, environment, file and defaults together.
+//! Merges flags, environment, file and defaults.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::keys::{self, Bad};
+use super::environment::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR, SYSTEM_SOCKET};
+use super::keys::{self, ValueError};
 use super::raw::{self, Entry, Node, Value};
-use super::surroundings::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR, SYSTEM_SOCKET};
-use super::{Config, ConfigError, Origin, Surroundings};
+use super::{Config, ConfigError, Environment, Origin};
 use crate::limits;
 
-/// What the command line says.
+/// Settings from the command line.
 #[derive(Debug, Clone, Default)]
-pub struct Given {
-    /// `--config`: this file instead of the default one. It must exist.
+pub struct CliOverrides {
+    /// `--config`: replaces the default file. It must exist.
     pub config: Option<PathBuf>,
     /// `--state-dir`
     pub state_dir: Option<PathBuf>,
     /// `--socket`
     pub socket: Option<PathBuf>,
-    /// `--bus`, each time; the file's list counts only if there is none.
+    /// `--bus`, each occurrence; replaces the file's list.
     pub bus: Vec<PathBuf>,
     /// `--log-level`
     pub log_level: Option<String>,
 }
 
-/// The socket at which a client looks for the daemon, and who said so.
+/// The daemon's socket for a client, and the origin of that path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketChoice {
-    /// The socket.
+    /// The path of the socket.
     pub path: PathBuf,
-    /// Who named it.
+    /// The origin of the path.
     pub origin: Origin,
 }
 
 impl SocketChoice {
-    /// The socket that the daemon of these flags, environment and file would listen on.
+    /// The socket that a daemon with these flags, environment and file would listen on.
     ///
-    /// If nobody names one and the user's own does not exist, this is the socket of the system's daemon,
-    /// where that exists.
-    pub fn find(given: &Given, surroundings: &Surroundings) -> Result<Self, ConfigError> {
-        let mut config = said(given, surroundings)?;
-        default_socket(&mut config, surroundings)?;
+    /// Without an explicit path, and if the user's own socket does not exist, this is the system daemon's socket if
+    /// that exists.
+    pub fn find(given: &CliOverrides, environment: &Environment) -> Result<Self, ConfigError> {
+        let mut config = merged(given, environment)?;
+        default_socket(&mut config, environment)?;
         let origin = config.origin("socket").clone();
         let system = Path::new(SYSTEM_SOCKET);
         if origin == Origin::Default && !config.socket.exists() && system.exists() {
@@ -51,33 +51,33 @@ impl SocketChoice {
     }
 }
 
-/// The whole configuration.
-pub(super) fn config(given: &Given, surroundings: &Surroundings) -> Result<Config, ConfigError> {
-    let mut config = said(given, surroundings)?;
+/// The complete configuration.
+pub(super) fn config(given: &CliOverrides, environment: &Environment) -> Result<Config, ConfigError> {
+    let mut config = merged(given, environment)?;
     if *config.origin("state_dir") == Origin::Default {
-        config.state_dir = surroundings.default_state_dir()?;
+        config.state_dir = environment.default_state_dir()?;
     }
-    default_socket(&mut config, surroundings)?;
-    whole_https(&config)?;
-    one_reactor(&config)?;
+    default_socket(&mut config, environment)?;
+    check_https(&config)?;
+    check_reactor(&config)?;
     Ok(config)
 }
 
-/// A daemon reacts for a master, or for a minion.
-fn one_reactor(config: &Config) -> Result<(), ConfigError> {
+/// Rejects a reactor for both a master and a minion.
+fn check_reactor(config: &Config) -> Result<(), ConfigError> {
     if config.reactor.master.is_none() || config.reactor.minion.is_none() {
         return Ok(());
     }
     Err(ConfigError {
         origin: config.origin("reactor.minion").clone(),
         key: "reactor.minion".to_owned(),
-        problem: "reactor.master is given, too".to_owned(),
-        accepted: "give one of them; the other's reactor is a daemon of its own".to_owned(),
+        problem: "reactor.master is also set".to_owned(),
+        accepted: "set only one of them; run a second daemon for the other reactor".to_owned(),
     })
 }
 
-/// An HTTPS door has a certificate and its key.
-fn whole_https(config: &Config) -> Result<(), ConfigError> {
+/// Rejects an HTTPS source without certificate or key.
+fn check_https(config: &Config) -> Result<(), ConfigError> {
     let https = &config.https;
     let missing = match (&https.certificate, &https.key) {
         _ if https.listen.is_none() => return Ok(()),
@@ -89,26 +89,26 @@ fn whole_https(config: &Config) -> Result<(), ConfigError> {
     Err(ConfigError {
         origin: config.origin("https.listen").clone(),
         key: "https.listen".to_owned(),
-        problem: "this door has no certificate to show".to_owned(),
+        problem: "the HTTPS source needs a certificate and a key".to_owned(),
         accepted: format!("give {missing} too"),
     })
 }
 
-/// What was said; the paths that depend on the user are empty if nobody named them.
-fn said(given: &Given, surroundings: &Surroundings) -> Result<Config, ConfigError> {
+/// The explicit settings; paths that depend on the user are empty unless set.
+fn merged(given: &CliOverrides, environment: &Environment) -> Result<Config, ConfigError> {
     let mut config = Config::for_state_dir("", "");
     match &given.config {
         Some(path) => read_file(&mut config, path)?,
         None => {
-            if let Some(path) = surroundings.default_config_file() {
+            if let Some(path) = environment.default_config_file() {
                 read_file(&mut config, &path)?;
             }
         }
     }
     let environment = [
-        ("state_dir", ENV_STATE_DIR, surroundings.state_dir.as_deref().map(path_value)),
-        ("socket", ENV_SOCKET, surroundings.socket.as_deref().map(path_value)),
-        ("log.level", ENV_LOG, surroundings.log_level.clone().map(Value::Text)),
+        ("state_dir", ENV_STATE_DIR, environment.state_dir.as_deref().map(path_value)),
+        ("socket", ENV_SOCKET, environment.socket.as_deref().map(path_value)),
+        ("log.level", ENV_LOG, environment.log_level.clone().map(Value::Text)),
     ];
     for (name, variable, value) in environment {
         if let Some(value) = value {
@@ -130,17 +130,17 @@ fn said(given: &Given, surroundings: &Surroundings) -> Result<Config, ConfigErro
     Ok(config)
 }
 
-fn default_socket(config: &mut Config, surroundings: &Surroundings) -> Result<(), ConfigError> {
+fn default_socket(config: &mut Config, environment: &Environment) -> Result<(), ConfigError> {
     if *config.origin("socket") != Origin::Default {
         return Ok(());
     }
-    let path = surroundings.default_socket()?;
-    // Set like any other value, for the check of its length; the origin stays what it is.
+    let path = environment.default_socket()?;
+    // Set like any other value, to check its length; the origin stays the default.
     set(config, "socket", &path_value(&path), &Origin::Default)
 }
 
-/// A path of the command line or the environment counts from the working directory. One that is not UTF-8
-/// is refused later, as a path that cannot be written in a file either.
+/// Makes a path of the command line or the environment absolute, from the working directory. A path that is not UTF-8
+/// becomes null, which is rejected: the file could not express it either.
 fn path_value(path: &Path) -> Value {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     absolute.to_str().map_or(Value::Null, |path| Value::Text(path.to_owned()))
@@ -150,12 +150,12 @@ fn set(config: &mut Config, name: &str, value: &Value, origin: &Origin) -> Resul
     let Some(key) = keys::find(name) else {
         return Err(unknown(origin.clone(), name));
     };
-    (key.set)(config, value).map_err(|Bad { line, at, problem, accepted }| {
+    (key.set)(config, value).map_err(|ValueError { line, at, problem, accepted }| {
         let origin = match (origin, line) {
             (Origin::File { path, .. }, Some(line)) => Origin::File { path: path.clone(), line },
             _ => origin.clone(),
         };
-        let accepted = accepted.unwrap_or_else(|| format!("give {}", key.takes));
+        let accepted = accepted.unwrap_or_else(|| format!("give {}", key.accepts));
         ConfigError { origin, key: format!("{name}{at}"), problem, accepted }
     })?;
     config.origins.insert(key.name, origin.clone());
@@ -190,7 +190,7 @@ fn read_file(config: &mut Config, path: &Path) -> Result<(), ConfigError> {
     }
 }
 
-/// Applies one entry, or what lies under it.
+/// Applies one entry, or the entries of a section.
 fn apply(
     config: &mut Config,
     prefix: &str,
@@ -200,11 +200,11 @@ fn apply(
     let name = format!("{prefix}{}", entry.name);
     if keys::find(&name).is_some() {
         if matches!(config.origin(&name), Origin::File { .. }) {
-            // Once under its section and once by its dotted name; the parser sees two different keys.
+            // Once in its section and once by its dotted name; the parser sees two different keys.
             return Err(ConfigError {
                 origin: at(entry.line),
                 key: name,
-                problem: "given twice".to_owned(),
+                problem: "duplicate key".to_owned(),
                 accepted: "give it once".to_owned(),
             });
         }
@@ -214,7 +214,7 @@ fn apply(
         return Err(unknown(at(entry.line), &name));
     }
     match &entry.node.value {
-        // A section whose keys are all commented out.
+        // A section with all keys commented out.
         Value::Null => Ok(()),
         Value::Map(entries) => {
             let prefix = format!("{name}.");
@@ -244,16 +244,16 @@ fn read_text(path: &Path) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    /// A user's surroundings within `dir`.
-    fn user(dir: &Path) -> Surroundings {
-        Surroundings { home: Some(dir.to_owned()), ..Surroundings::default() }
+    /// A user's environment within `dir`.
+    fn user(dir: &Path) -> Environment {
+        Environment { home: Some(dir.to_owned()), ..Environment::default() }
     }
 
-    fn with_file(text: &str) -> (tempfile::TempDir, Given) {
+    fn with_file(text: &str) -> (tempfile::TempDir, CliOverrides) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.yaml");
         std::fs::write(&path, text).unwrap();
-        (dir, Given { config: Some(path), ..Given::default() })
+        (dir, CliOverrides { config: Some(path), ..CliOverrides::default() })
     }
 
     fn problem(text: &str) -> String {
@@ -266,7 +266,7 @@ mod tests {
     fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
         let (dir, mut given) = with_file("socket: /file.sock\nstate_dir: /file\nbus: [/a, /b]\n");
         let mut around = user(dir.path());
-        let load = |given: &Given, around: &Surroundings| Config::load(given, around).unwrap();
+        let load = |given: &CliOverrides, around: &Environment| Config::load(given, around).unwrap();
 
         let config = load(&given, &around);
         assert_eq!(config.socket, Path::new("/file.sock"));
@@ -288,10 +288,10 @@ mod tests {
     #[test]
     fn under_systemd_the_directories_are_the_units() {
         let dir = tempfile::tempdir().unwrap();
-        let mut surroundings = user(dir.path());
-        surroundings.service_state_dir = Some("/var/lib/saltcellar".into());
-        surroundings.service_runtime_dir = Some("/run/saltcellar".into());
-        let config = Config::load(&Given::default(), &surroundings).unwrap();
+        let mut environment = user(dir.path());
+        environment.service_state_dir = Some("/var/lib/saltcellar".into());
+        environment.service_runtime_dir = Some("/run/saltcellar".into());
+        let config = Config::load(&CliOverrides::default(), &environment).unwrap();
         assert_eq!(config.state_dir, Path::new("/var/lib/saltcellar"));
         assert_eq!(config.socket, Path::new("/run/saltcellar/saltcellar.sock"));
     }
@@ -299,29 +299,29 @@ mod tests {
     #[test]
     fn defaults_follow_the_user() {
         let around = user(Path::new("/home/u"));
-        let config = Config::load(&Given::default(), &around).unwrap();
+        let config = Config::load(&CliOverrides::default(), &around).unwrap();
         assert_eq!(config.state_dir, Path::new("/home/u/.local/state/saltcellar"));
         assert_eq!(config.socket, Path::new("/home/u/.local/state/saltcellar/saltcellar.sock"));
 
-        let around = Surroundings {
+        let around = Environment {
             xdg_state_home: Some("/x/state".into()),
             xdg_runtime_dir: Some("/x/run".into()),
             ..around
         };
-        let config = Config::load(&Given::default(), &around).unwrap();
+        let config = Config::load(&CliOverrides::default(), &around).unwrap();
         assert_eq!(config.state_dir, Path::new("/x/state/saltcellar"));
         assert_eq!(config.socket, Path::new("/x/run/saltcellar/saltcellar.sock"));
 
-        let given = Given { state_dir: Some("/elsewhere".into()), ..Given::default() };
+        let given = CliOverrides { state_dir: Some("/elsewhere".into()), ..CliOverrides::default() };
         let config = Config::load(&given, &around).unwrap();
         assert_eq!(config.socket, Path::new("/x/run/saltcellar/saltcellar.sock"));
-        let root = Surroundings { root: true, ..around };
+        let root = Environment { root: true, ..around };
         assert_eq!(root.default_socket().unwrap(), Path::new("/run/saltcellar/saltcellar.sock"));
     }
 
     #[test]
     fn without_a_home_the_missing_path_is_asked_for() {
-        let error = Config::load(&Given::default(), &Surroundings::default()).unwrap_err();
+        let error = Config::load(&CliOverrides::default(), &Environment::default()).unwrap_err();
         assert_eq!(
             error.to_string(),
             "default: state_dir: no default, because HOME is not set; give --state-dir or set \
@@ -335,16 +335,16 @@ mod tests {
         let home = dir.path().join(".config/saltcellar");
         std::fs::create_dir_all(&home).unwrap();
         std::fs::write(home.join("saltcellar.yaml"), "log:\n  level: debug\n").unwrap();
-        let config = Config::load(&Given::default(), &user(dir.path())).unwrap();
+        let config = Config::load(&CliOverrides::default(), &user(dir.path())).unwrap();
         assert_eq!(config.log.level, "debug");
 
-        let given = Given { config: Some("/no/such.yaml".into()), ..Given::default() };
+        let given = CliOverrides { config: Some("/no/such.yaml".into()), ..CliOverrides::default() };
         let error = Config::load(&given, &user(dir.path())).unwrap_err().to_string();
         assert!(error.starts_with("/no/such.yaml:1: cannot read the file: No such file"), "{error}");
     }
 
     #[test]
-    fn a_bad_file_is_refused_with_line_key_and_what_would_do() {
+    fn an_invalid_file_is_rejected_with_line_key_and_accepted_values() {
         assert_eq!(
             problem("log:\n  levle: info\n"),
             "c.yaml:2: log.levle: unknown key; the nearest known key is log.level"
@@ -357,9 +357,9 @@ mod tests {
             problem("log: info\n"),
             "c.yaml:1: log: \"info\" where keys are expected; give log.level, log.format"
         );
-        assert_eq!(problem("a: 1\na: 2\n"), "c.yaml:2: the key \"a\" is given twice");
+        assert_eq!(problem("a: 1\na: 2\n"), "c.yaml:2: duplicate key \"a\"");
         let twice = problem("store:\n  segment_bytes_max: 1GiB\nstore.segment_bytes_max: 2GiB\n");
-        assert!(twice.starts_with("c.yaml:3:") && twice.contains("given twice"), "{twice}");
+        assert!(twice.starts_with("c.yaml:3:") && twice.contains("duplicate key"), "{twice}");
         assert_eq!(problem("- a\n"), "c.yaml:1: a list where keys are expected");
         assert!(problem("socket: [\n").starts_with("c.yaml:"));
         let long = format!("socket: /{}\n", "x".repeat(120));
@@ -368,33 +368,33 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_reacts_for_one() {
+    fn a_reactor_for_both_a_master_and_a_minion_is_rejected() {
         let (dir, given) = with_file("reactor:\n  master: /m\n  minion: /n\n");
         let error = Config::load(&given, &user(dir.path())).unwrap_err().to_string();
-        assert!(error.contains(":3: reactor.minion: reactor.master is given, too"), "{error}");
+        assert!(error.contains(":3: reactor.minion: reactor.master is also set"), "{error}");
     }
 
     #[test]
-    fn an_https_door_needs_a_certificate_and_its_key() {
+    fn an_https_source_needs_a_certificate_and_a_key() {
         let problem = |text: &str| {
             let (dir, given) = with_file(text);
             Config::load(&given, &user(dir.path())).unwrap_err().to_string()
         };
         let alone = problem("https:\n  listen: 127.0.0.1:4580\n");
-        assert!(alone.contains("c.yaml:2: https.listen: this door has no certificate to show"), "{alone}");
+        assert!(alone.contains("c.yaml:2: https.listen: the HTTPS source needs a certificate"), "{alone}");
         assert!(alone.ends_with("give https.certificate and https.key too"), "{alone}");
         let half = problem("https:\n  key: /k\n  listen: 127.0.0.1:4580\n");
         assert!(half.ends_with("give https.certificate too"), "{half}");
         let nowhere = problem("https:\n  listen: everywhere\n");
         assert!(nowhere.contains("give an address and a port"), "{nowhere}");
         let (dir, given) = with_file("https:\n  certificate: /c\n");
-        assert!(Config::load(&given, &user(dir.path())).is_ok(), "without a door they stand by");
+        assert!(Config::load(&given, &user(dir.path())).is_ok(), "a certificate without a source is valid");
     }
 
     #[test]
-    fn the_default_socket_must_fit_too() {
+    fn the_default_socket_path_must_fit_a_socket_address() {
         let around = user(Path::new(&format!("/{}", "x".repeat(120))));
-        let given = Given { state_dir: Some("/s".into()), ..Given::default() };
+        let given = CliOverrides { state_dir: Some("/s".into()), ..CliOverrides::default() };
         let error = Config::load(&given, &around).unwrap_err().to_string();
         assert!(error.starts_with("default: socket: ") && error.contains("too long"), "{error}");
     }
@@ -404,7 +404,11 @@ mod tests {
         for text in ["", "log:\n", "log:\nstore:\n  # nothing\n"] {
             let (dir, given) = with_file(text);
             let around = user(dir.path());
-            assert_eq!(Config::load(&given, &around), Config::load(&Given::default(), &around), "{text:?}");
+            assert_eq!(
+                Config::load(&given, &around),
+                Config::load(&CliOverrides::default(), &around),
+                "{text:?}"
+            );
         }
     }
 }

@@ -1,16 +1,16 @@
-//! The configuration: from what flags, environment and file say to one checked [`Config`].
+//! The configuration: flags, environment and file merged into one validated [`Config`].
 //!
-//! A flag wins over the environment, the environment over the file, the file over the default. Each value
-//! remembers where it came from. What a file may say is listed in [`KEYS`] and in `docs/CONFIG.md`.
+//! A flag overrides the environment, the environment the file, the file the default. Each value remembers its origin.
+//! [`KEYS`] and `docs/CONFIG.md` list the keys.
 //!
 //! # Invariant
 //!
-//! A [`Config`] that exists can be used as it stands: paths are absolute, the socket's path fits a socket
-//! address, sizes lie within [`crate::limits`]. Making one reads the configuration file and touches nothing
-//! else.
+//! A [`Config`] is valid: paths are absolute, the socket's path fits a socket address, sizes lie within [`crate::limits`].
+//! Loading one reads the configuration file and no other file.
 
 mod classes;
 mod duration;
+mod environment;
 mod error;
 mod https;
 mod keys;
@@ -23,30 +23,29 @@ mod render;
 mod rules;
 pub mod salt_master;
 mod size;
-mod surroundings;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub use self::duration::parse as parse_duration;
+pub use self::environment::{Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR};
 pub use self::error::{ConfigError, Origin};
 pub use self::https::{HttpsConfig, MinionsRead};
 pub use self::keys::{KEYS, Key};
-pub use self::load::{Given, SocketChoice};
+pub use self::load::{CliOverrides, SocketChoice};
 pub use self::reactor::ReactorConfig;
 pub use self::render::markdown;
 pub use self::size::parse as parse_size;
-pub use self::surroundings::{SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR, Surroundings};
 use crate::limits;
 use crate::model::{ClassRules, Durability, FilterRule, RedactRule, Right};
 
-/// Where the extension of a packaged master and minion spools (`saltcellar` in their `cachedir`).
+/// Default spool directories of a packaged master and minion (`saltcellar` in their `cachedir`).
 const SPOOLS: [&str; 2] = ["/var/cache/salt/master/saltcellar", "/var/cache/salt/minion/saltcellar"];
 
-/// What the daemon runs on.
+/// The validated configuration of a daemon.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Everything the daemon keeps lives below this directory.
+    /// Directory of all the daemon's data.
     pub state_dir: PathBuf,
     /// The unix socket for the extension and the command line.
     pub socket: PathBuf,
@@ -54,42 +53,42 @@ pub struct Config {
     pub socket_mode: u32,
     /// Group of the socket, by name; none leaves the daemon's own.
     pub socket_group: Option<String>,
-    /// The right of the socket's peers other than administrators.
+    /// The right of socket peers other than administrators.
     pub socket_peers: Right,
     /// Salt socket directories whose event bus is read.
     pub bus: Vec<PathBuf>,
-    /// Directories in which the Salt extension of this machine spools; looked into, never written.
+    /// Spool directories of this machine's Salt extension; inspected, never written.
     pub spools: Vec<PathBuf>,
-    /// The door for minions on other machines.
+    /// The source for minions on other machines.
     pub https: HttpsConfig,
-    /// What passes the doors.
+    /// Filter, redaction and spill.
     pub ingest: IngestConfig,
     /// The reactor.
     pub reactor: ReactorConfig,
-    /// The ZeroMQ doors.
+    /// The ZeroMQ sockets.
     pub zeromq: ZeromqConfig,
     /// The daemon's own log.
     pub log: LogConfig,
     /// The store.
     pub store: StoreConfig,
-    /// Where each key's value was said; a key that is absent has its default.
+    /// The origin of each key; absent for a default.
     origins: BTreeMap<&'static str, Origin>,
 }
 
-/// What passes the doors.
+/// Filter, redaction and spill of the sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IngestConfig {
-    /// What is stored and what is not.
+    /// Rules for dropping entries.
     pub filter: Vec<FilterRule>,
-    /// What is replaced before anything is stored.
+    /// Rules for replacing values.
     pub redact: Vec<RedactRule>,
-    /// Configuration files of the Salt masters whose keys are redacted from everything.
+    /// Configuration files of the Salt masters whose keys are always redacted.
     pub masters: Vec<PathBuf>,
-    /// Bytes on disk that each bus may have waiting for the store.
+    /// Bytes of the spill of each bus on disk.
     pub spill_bytes_max: u64,
 }
 
-/// The ZeroMQ doors; each is off unless it has a path.
+/// The ZeroMQ sockets; each is off unless it has a path.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ZeromqConfig {
     /// The socket of the PULL.
@@ -102,24 +101,24 @@ pub struct ZeromqConfig {
     pub group: Option<String>,
 }
 
-/// How the daemon speaks about itself.
+/// The daemon's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogConfig {
-    /// A level or an env-filter directive; known to parse.
+    /// A level or an env-filter directive, validated.
     pub level: String,
-    /// The form of a line.
+    /// The format of a line.
     pub format: LogFormat,
 }
 
 impl Config {
-    /// The umask of the daemon: nothing for others; reading for the group if the socket has one.
+    /// The umask of the daemon: no access for others, read access for the group if the socket has one.
     pub fn umask(&self) -> u32 {
         if self.socket_group.is_some() { 0o027 } else { 0o077 }
     }
 }
 
 impl Space {
-    /// The bytes, if it says any.
+    /// The bytes, unless automatic.
     pub fn bytes(self) -> Option<u64> {
         match self {
             Self::Auto => None,
@@ -128,10 +127,10 @@ impl Space {
     }
 }
 
-/// The form of a log line.
+/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Text, fitted to where it goes: a terminal, the journal, a file.
+    /// Text, suited to the output: a terminal, the journal, a file.
     Auto,
     /// Text without colours, with times.
     Text,
@@ -151,34 +150,34 @@ impl LogFormat {
     }
 }
 
-/// Bounds of the store.
+/// Settings of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreConfig {
-    /// When a call is answered.
+    /// When a call is acknowledged.
     pub durability: Durability,
     /// Bytes after which a segment of the log is sealed.
     pub segment_bytes_max: u64,
-    /// Bytes of the largest entry taken; at most [`limits::ENTRY_BYTES_MAX`].
+    /// Bytes of the largest accepted entry; at most [`limits::ENTRY_BYTES_MAX`].
     pub entry_bytes_max: usize,
     /// Retention classes; `jobs` and `events` are among them.
     pub classes: Vec<ClassRules>,
-    /// Below so much free space retention tightens.
+    /// Retention deletes early below this free space.
     pub free_bytes_low: Space,
-    /// Below so much free space nothing is taken.
+    /// The store accepts no entries below this free space.
     pub free_bytes_min: Space,
 }
 
-/// So much of the file system that the state directory is on.
+/// An amount of free space on the state directory's file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Space {
-    /// A part of it that suits most, up to a bound (see [`limits::FREE_BYTES_MIN`]).
+    /// A share of the file system, up to a limit (see [`limits::FREE_BYTES_MIN`]).
     Auto,
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
 }
 
 impl Config {
-    /// Defaults for that state directory and socket, without a look at files or environment.
+    /// The defaults with the given state directory and socket; reads no file and no environment.
     pub fn for_state_dir(state_dir: impl Into<PathBuf>, socket: impl Into<PathBuf>) -> Self {
         Self {
             state_dir: state_dir.into(),
@@ -210,12 +209,12 @@ impl Config {
         }
     }
 
-    /// Reads flags, environment and file, in that order of weight.
-    pub fn load(given: &Given, surroundings: &Surroundings) -> Result<Self, ConfigError> {
-        load::config(given, surroundings)
+    /// Merges flags, environment and file, in order of decreasing precedence.
+    pub fn load(given: &CliOverrides, environment: &Environment) -> Result<Self, ConfigError> {
+        load::config(given, environment)
     }
 
-    /// Where the value of the key `name` was said.
+    /// The origin of the value of key `name`.
     pub fn origin(&self, name: &str) -> &Origin {
         self.origins.get(name).unwrap_or(&Origin::Default)
     }
@@ -225,13 +224,13 @@ impl Config {
         render::yaml(self)
     }
 
-    /// The effective configuration as JSON: `config` as a file would hold it, `origins` by dotted name.
+    /// The effective configuration as JSON: `config` as in a file, `origins` by dotted name.
     pub fn to_json(&self) -> serde_json::Value {
         render::json(self)
     }
 }
 
-/// Two configurations are equal if a daemon would run alike on them, whoever said so.
+/// Equality ignores origins.
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
         KEYS.iter().all(|key| (key.show)(self) == (key.show)(other))

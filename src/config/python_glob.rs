@@ -1,20 +1,20 @@
-//! File names by pattern, as Python's `glob.glob(pattern)` finds them: Salt expands `include`, `file_roots` and the
-//! reactor's references with it.
+//! Finds files by pattern like Python's `glob.glob(pattern)`, with which Salt expands `include`, `file_roots` and the
+//! reactor's references.
 //!
-//! No recursion: `**` is `*`. A dot at the start of a name is matched only by a dot. The order within a directory is
-//! the directory's own. Names that are no UTF-8 are not found.
+//! No recursion: `**` is `*`. A leading dot is matched only by a dot. The order within a directory is the
+//! directory's own. Names that are not UTF-8 are not found.
 
 use std::fs;
 use std::path::Path;
 
 use crate::model::Glob;
 
-/// Has the text a character that makes it a pattern?
+/// Whether the text contains a wildcard.
 pub fn has_magic(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-/// The files and directories that match.
+/// The matching files and directories.
 pub fn glob(pattern: &str) -> Vec<String> {
     let (dir, name) = split(pattern);
     if !has_magic(pattern) {
@@ -24,7 +24,7 @@ pub fn glob(pattern: &str) -> Vec<String> {
     if dir.is_empty() {
         return names_in("", name);
     }
-    // "/" is its own directory; a pattern in it would never end.
+    // "/" is its own parent; a pattern in it would recurse forever.
     let dirs = if dir != pattern && has_magic(dir) { glob(dir) } else { vec![dir.to_owned()] };
     let mut found = Vec::new();
     for dir in dirs {
@@ -33,7 +33,7 @@ pub fn glob(pattern: &str) -> Vec<String> {
     found
 }
 
-/// `os.path.split`: what comes before the last slash, without trailing ones unless it is all slashes; what comes after.
+/// `os.path.split`: the part before the last slash, without trailing slashes unless it is all slashes, and the part after.
 fn split(path: &str) -> (&str, &str) {
     let cut = path.rfind('/').map_or(0, |at| at + 1);
     let (head, tail) = path.split_at(cut);
@@ -58,7 +58,7 @@ fn names_in(dir: &str, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// Also true for a link that leads nowhere.
+/// Also true for a dangling link.
 fn exists(path: &str) -> bool {
     fs::symlink_metadata(path).is_ok()
 }

@@ -1,7 +1,7 @@
-//! What a configuration file says, before anyone asks what it means.
+//! The syntax tree of a configuration file.
 //!
-//! Owns the step from YAML text to a tree in which every key and value knows its line. Scalars stay the
-//! text that was typed: whether `0660` is a number, an octal mode or a name is for the key to say.
+//! Every key and value knows its line. Scalars stay text as typed: the key decides whether `0660` is a number, an octal
+//! mode or a name.
 //!
 //! # Invariant
 //!
@@ -14,7 +14,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput};
 
 use crate::limits;
 
-/// One value of a file and the line on which it begins.
+/// A value and the line on which it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) line: usize,
@@ -35,7 +35,7 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// What this is, for messages.
+    /// A description for messages.
     pub(super) fn noun(&self) -> String {
         match self {
             Self::Null => "nothing".to_owned(),
@@ -54,7 +54,7 @@ pub(super) struct Entry {
     pub(super) node: Node,
 }
 
-/// The text is not YAML that a configuration may be written in.
+/// The text is not YAML, or uses YAML that configurations do not support.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BadYaml {
     pub(super) line: usize,
@@ -77,7 +77,7 @@ pub(super) fn parse(text: &str) -> Result<Node, BadYaml> {
             Event::StreamEnd => return Ok(document.unwrap_or(Node { line: 1, value: Value::Null })),
             Event::StreamStart | Event::DocumentEnd | Event::Nothing => {}
             Event::DocumentStart(_) if document.is_some() => {
-                return Err(BadYaml::new(line, "a second document begins; one is read"));
+                return Err(BadYaml::new(line, "a second document starts here; only one is allowed"));
             }
             Event::DocumentStart(_) => document = Some(reader.node(0)?),
             _ => return Err(BadYaml::new(line, "content outside of a document")),
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
             Event::Scalar(_, _, _, Some(_))
             | Event::SequenceStart(_, Some(_))
             | Event::MappingStart(_, Some(_)) => {
-                return Err(BadYaml::new(line, "tags (!name) are not used here; write the value alone"));
+                return Err(BadYaml::new(line, "tags (!name) are not supported; write the value alone"));
             }
             Event::Alias(_)
             | Event::Scalar(_, _, 1.., _)
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
             | Event::MappingStart(1.., _) => {
                 return Err(BadYaml::new(
                     line,
-                    "anchors and aliases (&name, *name) are not used here; write the value out",
+                    "anchors and aliases (&name, *name) are not supported; write the value out",
                 ));
             }
             Event::Scalar(text, ScalarStyle::Plain, ..) if is_null(&text) => Value::Null,
@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
             };
             let node = self.node(depth + 1)?;
             if !seen.insert(name.clone()) {
-                return Err(BadYaml::new(line, format!("the key {name:?} is given twice")));
+                return Err(BadYaml::new(line, format!("duplicate key {name:?}")));
             }
             entries.push(Entry { name, line, node });
         }
@@ -202,9 +202,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_configuration_does_not_use_is_refused_with_its_line() {
-        assert_eq!(problem("a: 1\nb: 2\na: 3\n"), "3: the key \"a\" is given twice");
-        assert_eq!(problem("a: 1\n'a': 3\n"), "2: the key \"a\" is given twice");
+    fn unsupported_yaml_is_rejected_with_its_line() {
+        assert_eq!(problem("a: 1\nb: 2\na: 3\n"), "3: duplicate key \"a\"");
+        assert_eq!(problem("a: 1\n'a': 3\n"), "2: duplicate key \"a\"");
         assert!(problem("a: &x 1\nb: *x\n").starts_with("1: anchors"));
         assert!(problem("a: !!str 1\n").starts_with("1: tags"));
         assert!(problem("a: 1\n---\nb: 2\n").starts_with("2: a second document"));

@@ -1,4 +1,4 @@
-//! What the configuration says about the reactor.
+//! The keys under `reactor`: parsing and rendering.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map as JsonMap, Value as Json, json};
 
-use super::keys::{Bad, text};
+use super::keys::{ValueError, text};
 use super::raw::{Entry, Node, Value};
 use super::salt_master::Role;
 use super::{duration, size};
@@ -17,20 +17,20 @@ use crate::limits::{
 use crate::model::{Allow, Glob, Rate, ReactorSettings, RuleOptions, RuleOrder};
 use crate::sls;
 
-/// The reactor; there is none unless `master` or `minion` is given.
+/// The reactor; off unless `master` or `minion` is set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReactorConfig {
     /// The master's own configuration file.
     pub master: Option<PathBuf>,
-    /// A minion's.
+    /// A minion's configuration file.
     pub minion: Option<PathBuf>,
-    /// Rules in place of the master's: a list in Salt's form, or the path of a file with one.
+    /// Rules that replace the master's: a list in Salt's form, or the path of a file with one.
     pub rules: Option<sls::Value>,
-    /// Salt's Python, for what is not rendered natively.
+    /// Salt's Python, for files that are not rendered natively.
     pub python: Option<PathBuf>,
-    /// Bytes of data that one process of Salt's Python may have; none for no bound.
+    /// Bytes of data of one process of Salt's Python; `None` for no limit.
     pub helper_memory: Option<u64>,
-    /// How it runs.
+    /// Scheduling and limits.
     pub settings: ReactorSettings,
 }
 
@@ -42,13 +42,13 @@ impl Default for ReactorConfig {
 }
 
 impl ReactorConfig {
-    /// Whose reactor it is, by which file, and the key that says so; none if there is no reactor.
+    /// The role of the reactor, the configuration file of its master or minion, and the key that names it; `None` if it is off.
     pub fn of_whom(&self) -> Option<(Role, &Path, &'static str)> {
         let master = self.master.as_deref().map(|path| (Role::Master, path, "reactor.master"));
         master.or_else(|| self.minion.as_deref().map(|path| (Role::Minion, path, "reactor.minion")))
     }
 
-    /// The settings, with `allow` of all rules in each that has none of its own.
+    /// The settings, with the general `allow` in each rule without its own.
     pub fn effective(&self) -> ReactorSettings {
         let mut settings = self.settings.clone();
         let general = settings.plain.allow.clone();
@@ -63,12 +63,12 @@ impl ReactorConfig {
     }
 }
 
-fn bad(line: usize, at: &str, problem: String, accepted: &str) -> Bad {
-    Bad { line: Some(line), at: at.to_owned(), problem, accepted: Some(accepted.to_owned()) }
+fn bad(line: usize, at: &str, problem: String, accepted: &str) -> ValueError {
+    ValueError { line: Some(line), at: at.to_owned(), problem, accepted: Some(accepted.to_owned()) }
 }
 
 /// Reads `reactor.rules`.
-pub(super) fn read_rules(value: &Value) -> Result<Option<sls::Value>, Bad> {
+pub(super) fn read_rules(value: &Value) -> Result<Option<sls::Value>, ValueError> {
     match value {
         Value::Text(path) if path.starts_with('/') => Ok(Some(path.as_str().into())),
         Value::List(items) => {
@@ -81,7 +81,7 @@ pub(super) fn read_rules(value: &Value) -> Result<Option<sls::Value>, Bad> {
             }
             Ok(Some(plain(value)))
         }
-        other => Err(Bad::from(format!("{} is not accepted", other.noun()))),
+        other => Err(ValueError::from(format!("{} is not accepted", other.noun()))),
     }
 }
 
@@ -96,7 +96,7 @@ fn plain(value: &Value) -> sls::Value {
     }
 }
 
-/// `reactor.rules` as a file would hold it.
+/// `reactor.rules` as in a configuration file.
 pub(super) fn show_rules(rules: Option<&sls::Value>) -> Json {
     match rules {
         None | Some(sls::Value::Null) => Json::Null,
@@ -111,39 +111,39 @@ pub(super) fn show_rules(rules: Option<&sls::Value>) -> Json {
     }
 }
 
-/// Reads `reactor.shadow` and its like.
-pub(super) fn truth(value: &Value) -> Result<bool, Bad> {
+/// Reads a boolean.
+pub(super) fn truth(value: &Value) -> Result<bool, ValueError> {
     match text(value)? {
         "true" => Ok(true),
         "false" => Ok(false),
-        other => Err(Bad::from(format!("{other:?} is not accepted"))),
+        other => Err(ValueError::from(format!("{other:?} is not accepted"))),
     }
 }
 
 /// Reads `reactor.shadow_window`.
-pub(super) fn window(value: &Value) -> Result<Duration, Bad> {
+pub(super) fn window(value: &Value) -> Result<Duration, ValueError> {
     let within = REACTOR_SHADOW_WINDOW_MIN..=REACTOR_SHADOW_WINDOW_MAX;
     let window = duration::parse(text(value)?).filter(|window| within.contains(window));
-    window.ok_or_else(|| Bad::from(format!("{} is not accepted", value.noun())))
+    window.ok_or_else(|| ValueError::from(format!("{} is not accepted", value.noun())))
 }
 
 /// Reads `reactor.helper_memory`.
-pub(super) fn helper_memory(value: &Value) -> Result<Option<u64>, Bad> {
+pub(super) fn helper_memory(value: &Value) -> Result<Option<u64>, ValueError> {
     let text = text(value)?;
     let bytes = size::parse(text).filter(|bytes| *bytes >= REACTOR_HELPER_MEMORY_MIN);
     if bytes.is_none() && text != "none" {
-        return Err(Bad::from(format!("{text:?} is not accepted")));
+        return Err(ValueError::from(format!("{text:?} is not accepted")));
     }
     Ok(bytes)
 }
 
 /// Reads `reactor.depth_max`.
-pub(super) fn depth(value: &Value) -> Result<u32, Bad> {
+pub(super) fn depth(value: &Value) -> Result<u32, ValueError> {
     let depth = text(value)?.parse().ok().filter(|depth| (1..=1000).contains(depth));
-    depth.ok_or_else(|| Bad::from(format!("{} is not accepted", value.noun())))
+    depth.ok_or_else(|| ValueError::from(format!("{} is not accepted", value.noun())))
 }
 
-/// Puts what is said of all rules into their options.
+/// Changes the options that apply to all rules.
 pub(super) fn put_plain(config: &mut ReactorConfig, change: impl FnOnce(&mut RuleOptions)) {
     let mut plain = (*config.settings.plain).clone();
     change(&mut plain);
@@ -151,22 +151,22 @@ pub(super) fn put_plain(config: &mut ReactorConfig, change: impl FnOnce(&mut Rul
 }
 
 /// Reads `reactor.allow`.
-pub(super) fn read_allow(value: &Value) -> Result<Vec<Allow>, Bad> {
+pub(super) fn read_allow(value: &Value) -> Result<Vec<Allow>, ValueError> {
     allows(value, 0, "")
 }
 
-fn allows(value: &Value, line: usize, at: &str) -> Result<Vec<Allow>, Bad> {
+fn allows(value: &Value, line: usize, at: &str) -> Result<Vec<Allow>, ValueError> {
     const ACCEPTED: &str =
         "give a list of rules, each with `fun` and any of `client` (local, runner, wheel, caller) and `tgt`";
     let place = |line: usize, at: &str, problem: String| {
         if line == 0 {
-            Bad { accepted: Some(ACCEPTED.to_owned()), ..Bad::from(problem) }
+            ValueError { accepted: Some(ACCEPTED.to_owned()), ..ValueError::from(problem) }
         } else {
             bad(line, at, problem, ACCEPTED)
         }
     };
     let Value::List(items) = value else { return Err(place(line, at, value.noun())) };
-    // For all rules an empty list is the default; for one rule it would mean two things.
+    // For all rules an empty list is the default; for one rule it would be ambiguous.
     if (items.is_empty() && line > 0) || items.len() > REACTOR_OPTIONS_MAX {
         return Err(place(line, at, format!("a list of {}", items.len())));
     }
@@ -187,19 +187,19 @@ fn allows(value: &Value, line: usize, at: &str) -> Result<Vec<Allow>, Bad> {
 }
 
 /// Reads `reactor.options`.
-pub(super) fn read_options(value: &Value) -> Result<Vec<Arc<RuleOptions>>, Bad> {
+pub(super) fn read_options(value: &Value) -> Result<Vec<Arc<RuleOptions>>, ValueError> {
     let Value::List(items) = value else {
-        return Err(Bad::from(format!("{} is not accepted", value.noun())));
+        return Err(ValueError::from(format!("{} is not accepted", value.noun())));
     };
     if items.len() > REACTOR_OPTIONS_MAX {
         let accepted = Some(format!("give at most {REACTOR_OPTIONS_MAX}"));
-        return Err(Bad { accepted, ..Bad::from(format!("{} items", items.len())) });
+        return Err(ValueError { accepted, ..ValueError::from(format!("{} items", items.len())) });
     }
     let mut found: Vec<Arc<RuleOptions>> = Vec::new();
     for (n, item) in items.iter().enumerate() {
         let options = one(item, &format!("[{n}]"))?;
         if found.iter().any(|known| known.rule == options.rule) {
-            let problem = format!("the rule {:?} stands here twice", options.rule);
+            let problem = format!("the rule {:?} appears twice", options.rule);
             return Err(bad(item.line, &format!("[{n}].rule"), problem, "give each rule one item"));
         }
         found.push(Arc::new(options));
@@ -222,11 +222,11 @@ const NAMES: [&str; 12] = [
     "allow",
 ];
 
-fn one(item: &Node, at: &str) -> Result<RuleOptions, Bad> {
+fn one(item: &Node, at: &str) -> Result<RuleOptions, ValueError> {
     let keys = entries(item, at, &NAMES)?;
     let place = |name: &str| format!("{at}.{name}");
     let pattern = find(keys, "rule").map(|node| text(&node.value)).transpose()?;
-    let accepted = "give the rule's pattern as it stands in the list of rules";
+    let accepted = "give the rule's pattern exactly as in the list of rules";
     let pattern = pattern.ok_or_else(|| bad(item.line, &place("rule"), "missing".to_owned(), accepted))?;
     let mut options = RuleOptions { rule: pattern.into(), ..RuleOptions::default() };
     for entry in keys {
@@ -292,7 +292,7 @@ fn show_order(order: RuleOrder) -> Json {
     })
 }
 
-/// `reactor.allow` as a file would hold it.
+/// `reactor.allow` as in a configuration file.
 pub(super) fn show_allow(allow: &[Allow]) -> Json {
     let one = |allow: &Allow| {
         let mut map = JsonMap::new();
@@ -304,12 +304,12 @@ pub(super) fn show_allow(allow: &[Allow]) -> Json {
     allow.iter().map(one).collect()
 }
 
-/// `reactor.options` as a file would hold it.
+/// `reactor.options` as in a configuration file.
 pub(super) fn show_options(rules: &[Arc<RuleOptions>]) -> Json {
     let default = RuleOptions::default();
     let one = |rule: &Arc<RuleOptions>| {
         let time = |time: Duration| Json::from(duration::show(time));
-        let said = [
+        let fields = [
             ("rule", Some(json!(*rule.rule))),
             ("at_most_once", rule.at_most_once.then_some(Json::Bool(true))),
             ("retry_unanswered", rule.retry_unanswered.then_some(Json::Bool(true))),
@@ -326,13 +326,13 @@ pub(super) fn show_options(rules: &[Arc<RuleOptions>]) -> Json {
             ("order", (rule.order != default.order).then(|| show_order(rule.order))),
             ("allow", (!rule.allow.is_empty()).then(|| show_allow(&rule.allow))),
         ];
-        let pairs = said.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let pairs = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         Json::Object(pairs.collect())
     };
     rules.iter().map(one).collect()
 }
 
-fn entries<'a>(node: &'a Node, at: &str, known: &[&str]) -> Result<&'a [Entry], Bad> {
+fn entries<'a>(node: &'a Node, at: &str, known: &[&str]) -> Result<&'a [Entry], ValueError> {
     let accepted = format!("give a mapping with {}", known.join(", "));
     let Value::Map(entries) = &node.value else {
         return Err(bad(node.line, at, node.value.noun(), &accepted));
@@ -352,13 +352,13 @@ mod tests {
     use super::*;
     use crate::config::raw;
 
-    fn read<T>(yaml: &str, read: impl Fn(&Value) -> Result<T, Bad>) -> Result<T, String> {
+    fn read<T>(yaml: &str, read: impl Fn(&Value) -> Result<T, ValueError>) -> Result<T, String> {
         let node = raw::parse(yaml).unwrap();
         read(&node.value).map_err(|bad| format!("{}{}: {}", bad.line.unwrap_or(0), bad.at, bad.problem))
     }
 
     #[test]
-    fn options_are_shown_as_they_were_read() {
+    fn rendered_options_are_read_back_equal() {
         let yaml = "[{rule: 'a/*', at_most_once: true, retry_unanswered: true, tries: 3, backoff: 2s, rate: 10/1m, budget: 100/1h, debounce: 5s, \
                     once_per: 10m, concurrency: 2, order: rule, allow: [{client: local, fun: 'test.*', tgt: 'web*'}, {fun: x}]}]";
         let options = read(yaml, read_options).unwrap();
@@ -377,9 +377,9 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn errors_name_their_position() {
         for (yaml, expected) in [
-            ("\n- {rule: a}\n- {rule: a}\n", "3[1].rule: the rule \"a\" stands here twice"),
+            ("\n- {rule: a}\n- {rule: a}\n", "3[1].rule: the rule \"a\" appears twice"),
             ("\n- {tries: 2}\n", "2[0].rule: missing"),
             ("\n- rule: a\n  rate: 10\n", "3[0].rate: \"10\""),
             ("\n- rule: a\n  concurrency: 0\n", "3[0].concurrency: \"0\""),

@@ -1,4 +1,4 @@
-//! Writes configurations and their documentation: `saltcellar check` and `docs/CONFIG.md`.
+//! Renders configurations and their documentation: `saltcellar check` and `docs/CONFIG.md`.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{Config, KEYS, Key, Origin};
 
-/// The effective configuration as YAML that [`super::Config::load`] would read again.
+/// The effective configuration as YAML that [`super::Config::load`] can read.
 pub(super) fn yaml(config: &Config) -> String {
     let mut text = format!("# saltcellar {}, effective configuration\n", env!("CARGO_PKG_VERSION"));
     let mut section = "";
@@ -24,7 +24,7 @@ pub(super) fn yaml(config: &Config) -> String {
         };
         let origin = config.origin(key.name);
         match &value {
-            // A key without a value cannot be written; it is shown all the same.
+            // A key without a value cannot be written, but is listed.
             Json::Null => line(&mut text, format_args!("{indent}# {name}: not set  # {origin}")),
             Json::Array(items) if !items.is_empty() => {
                 line(&mut text, format_args!("{indent}{name}:  # {origin}"));
@@ -70,21 +70,21 @@ pub fn markdown() -> String {
 }
 
 const PREFACE: &str = "\
-<!-- Made from src/config/keys.rs; renew with: UPDATE_EXPECT=1 cargo test --test tidy -->
+<!-- Generated from src/config/keys.rs; renew with: UPDATE_EXPECT=1 cargo test --test tidy -->
 # Configuration
 
-`saltcellar serve` runs without any configuration. What it would run on, and where each value comes from, is
-what `saltcellar check` prints.
+`saltcellar serve` runs without any configuration. `saltcellar check` prints the effective configuration and
+the origin of each value.
 
-A flag wins over the environment, the environment over the file, the file over the default. The file is YAML:
+A flag overrides the environment, the environment the file, the file the default. The file is YAML:
 the one named by `--config`, else `/etc/saltcellar/saltcellar.yaml` for root and
-`$XDG_CONFIG_HOME/saltcellar/saltcellar.yaml` (or `~/.config/...`) for everybody else, if it exists. An unknown
-key, a value of the wrong kind, a key given twice: each is refused with file, line, and what would be
-accepted. Anchors, aliases and tags of YAML are not used. Paths in a file are absolute; those of flags and
-environment count from the working directory.
+`$XDG_CONFIG_HOME/saltcellar/saltcellar.yaml` (or `~/.config/...`) for other users, if it exists. Unknown
+keys, values of the wrong kind and duplicate keys are rejected with file, line, and the accepted
+values. Anchors, aliases and tags of YAML are not supported. Paths in a file are absolute; paths in flags and
+environment are relative to the working directory.
 
-A client (`saltcellar jobs`, `events`, `status`) finds the socket by the same rules. Where nobody names one and
-the user's own does not exist, it turns to the system's, `/run/saltcellar/saltcellar.sock`.
+A client (`saltcellar jobs`, `events`, `status`) finds the socket by the same rules. Without an explicit path, and if
+the user's own socket does not exist, it uses the system's, `/run/saltcellar/saltcellar.sock`.
 
 ```yaml
 state_dir: /var/lib/saltcellar
@@ -94,11 +94,11 @@ log:
 store:
   segment_bytes_max: 256MiB
   classes:
-    - name: chatter            # what is asked every few seconds, and the keys that come and go
+    - name: chatter            # frequent polling, and key events
       match: [{fun: saltutil.find_job}, {fun: saltutil.running}, {tag: salt/auth}]
       keep: {age: 1d, bytes: 1GiB}
-    - name: jobs               # what belongs to jobs and no class above takes
-      keep: {age: salt}        # the default: what the master's keep_jobs_seconds says
+    - name: jobs               # jobs without a class above
+      keep: {age: salt}        # the default: the master's keep_jobs_seconds
     - name: events             # everything else
       keep: {age: 30d}         # the default
 ```
@@ -106,7 +106,7 @@ store:
 
 fn key_markdown(text: &mut String, key: &Key) {
     line(text, format_args!("\n## `{}`\n\n{}\n", key.name, key.doc));
-    line(text, format_args!("- takes {}", key.takes));
+    line(text, format_args!("- value: {}", key.accepts));
     let plain = !key.default.contains(' ') && !key.default.contains('`');
     let quote = if plain { "`" } else { "" };
     line(text, format_args!("- default: {quote}{}{quote}", key.default));
@@ -129,7 +129,7 @@ fn origin_json(origin: &Origin) -> Json {
     Json::from(origin.to_string())
 }
 
-/// A value of YAML on one line: text is bare where that can only mean the same text, else quoted as in JSON.
+/// A YAML value on one line. Text is bare where that is unambiguous, else quoted as in JSON.
 fn scalar(value: &Json) -> String {
     match value {
         Json::String(text) if is_bare(text) => text.clone(),
@@ -156,11 +156,11 @@ fn is_bare(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Given, Surroundings};
+    use crate::config::{CliOverrides, Environment};
     use crate::model::{Age, ClassRule, ClassRules, Glob, Keep};
 
     #[test]
-    fn the_effective_configuration_can_be_read_again() {
+    fn a_rendered_configuration_is_read_back_equal() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.yaml");
         let mut config = Config::for_state_dir("/s: odd # \"path\"", "/s/sock");
@@ -175,14 +175,14 @@ mod tests {
         let rules = vec![rule("a, b: {c}"), rule("[!x]*")];
         config.store.classes.insert(0, ClassRules { name: "own".into(), rules, keep });
         std::fs::write(&path, config.to_yaml()).unwrap();
-        let given = Given { config: Some(path), ..Given::default() };
-        assert_eq!(Config::load(&given, &Surroundings::default()), Ok(config));
+        let given = CliOverrides { config: Some(path), ..CliOverrides::default() };
+        assert_eq!(Config::load(&given, &Environment::default()), Ok(config));
     }
 
     #[test]
-    fn each_value_is_shown_with_its_origin() {
-        let given = Given { socket: Some("/flag.sock".into()), ..Given::default() };
-        let around = Surroundings { state_dir: Some("/e".into()), ..Surroundings::default() };
+    fn each_value_is_rendered_with_its_origin() {
+        let given = CliOverrides { socket: Some("/flag.sock".into()), ..CliOverrides::default() };
+        let around = Environment { state_dir: Some("/e".into()), ..Environment::default() };
         let config = Config::load(&given, &around).unwrap();
         let yaml = config.to_yaml();
         let lines: Vec<_> = yaml.lines().skip(1).collect();

@@ -1,8 +1,8 @@
-//! The lists under `ingest.filter` and `ingest.redact`: read with a line for each mistake, and written again.
+//! `ingest.filter` and `ingest.redact`: parsing with a line number for each error, and rendering.
 
 use serde_json::{Map, Value as Json, json};
 
-use super::keys::{Bad, text};
+use super::keys::{ValueError, text};
 use super::raw::{Entry, Node, Value};
 use crate::limits::{INGEST_RULES_MAX, SAMPLE_MAX};
 use crate::model::{Action, Builtin, FilterRule, Glob, Pattern, RedactRule, Scope};
@@ -10,7 +10,7 @@ use crate::model::{Action, Builtin, FilterRule, Glob, Pattern, RedactRule, Scope
 const SCOPE: [&str; 3] = ["tag", "fun", "minion"];
 
 /// Reads `ingest.filter`.
-pub(super) fn read_filter(value: &Value) -> Result<Vec<FilterRule>, Bad> {
+pub(super) fn read_filter(value: &Value) -> Result<Vec<FilterRule>, ValueError> {
     list(value, |node, at| {
         let keys = entries(node, at, &["do", "name", "tag", "fun", "minion"])?;
         let place = format!("{at}.do");
@@ -35,7 +35,7 @@ fn action(value: &Value) -> Option<Action> {
 }
 
 /// Reads `ingest.redact`.
-pub(super) fn read_redact(value: &Value) -> Result<Vec<RedactRule>, Bad> {
+pub(super) fn read_redact(value: &Value) -> Result<Vec<RedactRule>, ValueError> {
     list(value, |node, at| {
         let keys =
             entries(node, at, &["builtin", "keys", "paths", "patterns", "name", "tag", "fun", "minion"])?;
@@ -50,13 +50,13 @@ pub(super) fn read_redact(value: &Value) -> Result<Vec<RedactRule>, Bad> {
         if rule.builtin.is_none() && rule.keys.is_empty() && rule.paths.is_empty() && rule.patterns.is_empty()
         {
             let accepted = "give at least one of builtin, keys, paths and patterns";
-            return Err(bad(node.line, at, "it replaces nothing".to_owned(), accepted));
+            return Err(bad(node.line, at, "it selects nothing".to_owned(), accepted));
         }
         Ok(rule)
     })
 }
 
-fn builtin(keys: &[Entry], at: &str) -> Result<Option<Builtin>, Bad> {
+fn builtin(keys: &[Entry], at: &str) -> Result<Option<Builtin>, ValueError> {
     let Some(found) = find(keys, "builtin") else { return Ok(None) };
     let known = Builtin::ALL.into_iter().find(|one| text(&found.value).is_ok_and(|name| one.name() == name));
     let names = Builtin::ALL.map(Builtin::name).join(", ");
@@ -70,15 +70,15 @@ fn path(text: &str) -> Result<Vec<Glob>, String> {
     Ok(text.split('.').map(Glob::new).collect())
 }
 
-/// The name of a rule; empty if it has none, until [`list`] gives it one.
-fn name(keys: &[Entry], at: &str) -> Result<String, Bad> {
+/// The name of a rule; empty without one, until [`list`] assigns a number.
+fn name(keys: &[Entry], at: &str) -> Result<String, ValueError> {
     let Some(found) = find(keys, "name") else { return Ok(String::new()) };
     let name = text(&found.value).ok().filter(|name| name.len() <= 64);
     let accepted = "give a name of at most 64 bytes";
     name.map(str::to_owned).ok_or_else(|| refused(found, &format!("{at}.name"), accepted))
 }
 
-fn scope(keys: &[Entry], at: &str) -> Result<Scope, Bad> {
+fn scope(keys: &[Entry], at: &str) -> Result<Scope, ValueError> {
     let globs = |name| texts(keys, at, name, "a glob", |text| Ok(Glob::new(text)));
     let [tag, fun, minion] = SCOPE.map(globs);
     Ok(Scope { tag: tag?, fun: fun?, minion: minion? })
@@ -91,7 +91,7 @@ fn texts<T>(
     name: &str,
     what: &str,
     read: impl Fn(&str) -> Result<T, String>,
-) -> Result<Vec<T>, Bad> {
+) -> Result<Vec<T>, ValueError> {
     let Some(found) = find(keys, name) else { return Ok(Vec::new()) };
     let place = format!("{at}.{name}");
     let accepted = format!("give {what}, or a list of 1 to {INGEST_RULES_MAX}");
@@ -108,7 +108,6 @@ fn texts<T>(
     }
 }
 
-/// A rule that has a name.
 trait Named {
     fn name(&mut self) -> &mut String;
 }
@@ -125,14 +124,20 @@ impl Named for RedactRule {
     }
 }
 
-/// Reads the rules of a list. One without a name gets its number, from 1.
-fn list<T: Named>(value: &Value, read: impl Fn(&Node, &str) -> Result<T, Bad>) -> Result<Vec<T>, Bad> {
+/// Reads a list of rules. A rule without a name gets its number, from 1.
+fn list<T: Named>(
+    value: &Value,
+    read: impl Fn(&Node, &str) -> Result<T, ValueError>,
+) -> Result<Vec<T>, ValueError> {
     let Value::List(items) = value else {
-        return Err(Bad::from(format!("{} is not accepted", value.noun())));
+        return Err(ValueError::from(format!("{} is not accepted", value.noun())));
     };
     if items.len() > INGEST_RULES_MAX {
         let problem = format!("{} rules", items.len());
-        return Err(Bad { accepted: Some(format!("give at most {INGEST_RULES_MAX}")), ..Bad::from(problem) });
+        return Err(ValueError {
+            accepted: Some(format!("give at most {INGEST_RULES_MAX}")),
+            ..ValueError::from(problem)
+        });
     }
     let mut rules: Vec<T> = Vec::new();
     for (n, node) in items.iter().enumerate() {
@@ -141,7 +146,7 @@ fn list<T: Named>(value: &Value, read: impl Fn(&Node, &str) -> Result<T, Bad>) -
             *rule.name() = (n + 1).to_string();
         }
         if rules.iter_mut().any(|known| known.name() == rule.name()) {
-            let problem = format!("the name {:?} stands here twice", rule.name());
+            let problem = format!("the name {:?} appears twice", rule.name());
             return Err(bad(node.line, &format!("[{n}].name"), problem, "give each rule a name of its own"));
         }
         rules.push(rule);
@@ -149,7 +154,7 @@ fn list<T: Named>(value: &Value, read: impl Fn(&Node, &str) -> Result<T, Bad>) -
     Ok(rules)
 }
 
-/// `ingest.filter` as a file would hold it.
+/// `ingest.filter` as in a configuration file.
 pub(super) fn show_filter(rules: &[FilterRule]) -> Json {
     let show = |rule: &FilterRule| {
         let action = match rule.action {
@@ -165,7 +170,7 @@ pub(super) fn show_filter(rules: &[FilterRule]) -> Json {
     rules.iter().map(show).collect()
 }
 
-/// `ingest.redact` as a file would hold it.
+/// `ingest.redact` as in a configuration file.
 pub(super) fn show_redact(rules: &[RedactRule]) -> Json {
     let show = |rule: &RedactRule| {
         let mut map = Map::from_iter([("name".to_owned(), json!(rule.name))]);
@@ -200,7 +205,7 @@ fn find<'a>(entries: &'a [Entry], name: &str) -> Option<&'a Node> {
 }
 
 /// The entries of a mapping whose keys must be among `known`.
-fn entries<'a>(node: &'a Node, at: &str, known: &[&str]) -> Result<&'a [Entry], Bad> {
+fn entries<'a>(node: &'a Node, at: &str, known: &[&str]) -> Result<&'a [Entry], ValueError> {
     let accepted = format!("give {}", known.join(", "));
     let Value::Map(entries) = &node.value else {
         return Err(bad(node.line, at, format!("{} where keys are expected", node.value.noun()), &accepted));
@@ -213,12 +218,12 @@ fn entries<'a>(node: &'a Node, at: &str, known: &[&str]) -> Result<&'a [Entry], 
     }
 }
 
-fn refused(node: &Node, at: &str, accepted: &str) -> Bad {
+fn refused(node: &Node, at: &str, accepted: &str) -> ValueError {
     bad(node.line, at, format!("{} is not accepted", node.value.noun()), accepted)
 }
 
-fn bad(line: usize, at: &str, problem: String, accepted: &str) -> Bad {
-    Bad { line: Some(line), at: at.to_owned(), problem, accepted: Some(accepted.to_owned()) }
+fn bad(line: usize, at: &str, problem: String, accepted: &str) -> ValueError {
+    ValueError { line: Some(line), at: at.to_owned(), problem, accepted: Some(accepted.to_owned()) }
 }
 
 #[cfg(test)]
@@ -226,21 +231,21 @@ mod tests {
     use super::*;
     use crate::config::raw;
 
-    fn told(bad: Bad) -> String {
+    fn describe(bad: ValueError) -> String {
         let accepted = bad.accepted.unwrap_or_default();
         format!("{}{}: {}; {accepted}", bad.line.unwrap_or(0), bad.at, bad.problem)
     }
 
     #[test]
-    fn what_is_shown_is_read_again() {
+    fn rendered_rules_are_read_back_equal() {
         for text in [
             "[]",
             "- {do: store, tag: 'salt/job/*'}\n- {do: sample 7, fun: [a, b], minion: 'x*'}\n- {name: rest, do: drop}",
         ] {
-            let rules = read_filter(&raw::parse(text).unwrap().value).map_err(told).unwrap();
+            let rules = read_filter(&raw::parse(text).unwrap().value).map_err(describe).unwrap();
             let shown = show_filter(&rules).to_string();
             assert_eq!(
-                read_filter(&raw::parse(&shown).unwrap().value).map_err(told).unwrap(),
+                read_filter(&raw::parse(&shown).unwrap().value).map_err(describe).unwrap(),
                 rules,
                 "{shown}"
             );
@@ -249,10 +254,10 @@ mod tests {
             "- {builtin: pillar}\n- {keys: [a, '*b*'], paths: return.x.*, patterns: ['a\\d+'], tag: t}",
             "- {name: n, builtin: private_keys, keys: k, minion: m}",
         ] {
-            let rules = read_redact(&raw::parse(text).unwrap().value).map_err(told).unwrap();
+            let rules = read_redact(&raw::parse(text).unwrap().value).map_err(describe).unwrap();
             let shown = show_redact(&rules).to_string();
             assert_eq!(
-                read_redact(&raw::parse(&shown).unwrap().value).map_err(told).unwrap(),
+                read_redact(&raw::parse(&shown).unwrap().value).map_err(describe).unwrap(),
                 rules,
                 "{shown}"
             );
@@ -260,10 +265,10 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_told_with_its_line_its_key_and_what_would_do() {
+    fn an_error_names_line_key_and_accepted_values() {
         let filter = |text: &str, expected: &str| {
-            let told = told(read_filter(&raw::parse(text).unwrap().value).expect_err(text));
-            assert!(told.starts_with(expected), "{text:?}: {told}");
+            let error = describe(read_filter(&raw::parse(text).unwrap().value).expect_err(text));
+            assert!(error.starts_with(expected), "{text:?}: {error}");
         };
         filter("x", "0: \"x\" is not accepted");
         filter("- x", "1[0]: \"x\" where keys are expected; give do, name, tag");
@@ -273,16 +278,13 @@ mod tests {
         filter("- do: drop\n  tags: x\n", "2[0].tags: unknown key; give do, name, tag");
         filter("- do: drop\n  tag: []\n", "2[0].tag: a list of 0; give a glob, or a list");
         filter("- do: drop\n  tag: {a: b}\n", "2[0].tag: a mapping is not accepted; give a glob");
-        filter(
-            "- {do: drop, name: a}\n- {do: drop, name: a}\n",
-            "2[1].name: the name \"a\" stands here twice",
-        );
+        filter("- {do: drop, name: a}\n- {do: drop, name: a}\n", "2[1].name: the name \"a\" appears twice");
         filter(&"- do: drop\n".repeat(65), "0: 65 rules; give at most 64");
         let redact = |text: &str, expected: &str| {
-            let told = told(read_redact(&raw::parse(text).unwrap().value).expect_err(text));
-            assert!(told.starts_with(expected), "{text:?}: {told}");
+            let error = describe(read_redact(&raw::parse(text).unwrap().value).expect_err(text));
+            assert!(error.starts_with(expected), "{text:?}: {error}");
         };
-        redact("- tag: x\n", "1[0]: it replaces nothing; give at least one of builtin, keys");
+        redact("- tag: x\n", "1[0]: it selects nothing; give at least one of builtin, keys");
         redact(
             "- builtin: secrets\n",
             "1[0].builtin: \"secrets\" is not accepted; give one of passwords, private_keys",
@@ -290,7 +292,7 @@ mod tests {
         redact("- paths: a..b\n", "1[0].paths: \"a..b\" has an empty key; give keys joined by dots");
         redact(
             "- patterns:\n   - a\n   - '('\n",
-            "3[0].patterns: \"(\" is no regular expression: unclosed group",
+            "3[0].patterns: \"(\" is not a regular expression: unclosed group",
         );
         redact("- patterns: 'x*'\n", "1[0].patterns: \"x*\" matches the empty text");
     }

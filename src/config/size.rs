@@ -1,15 +1,12 @@
-//! Sizes as people write them: `1048576`, `256MiB`, `1 GiB`.
+//! Sizes as text: `1048576`, `256MiB`, `1 GiB`.
 
-/// 1024 bytes.
 pub(super) const KIB: u64 = 1024;
-/// 1024 KiB.
 pub(super) const MIB: u64 = 1024 * KIB;
-/// 1024 MiB.
 pub(super) const GIB: u64 = 1024 * MIB;
 
 const UNITS: [(&str, u64); 4] = [("", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB)];
 
-/// Reads a size; none if it is not one or does not fit.
+/// Parses a size. `None` if the text is malformed or out of range.
 pub fn parse(text: &str) -> Option<u64> {
     let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at_checked(digits_end)?;
@@ -18,7 +15,7 @@ pub fn parse(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// Writes a size in the largest unit that divides it.
+/// Formats a size in the largest unit that divides it.
 pub(super) fn show(bytes: u64) -> String {
     let whole = |(_, factor): &&(&str, u64)| bytes != 0 && bytes.is_multiple_of(*factor);
     let (name, factor) = UNITS.iter().rev().find(whole).unwrap_or(&("", 1));
@@ -30,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_and_shown() {
+    fn sizes_are_parsed_and_formatted() {
         for (text, bytes, shown) in [
             ("256MiB", 256 * MIB, "256MiB"),
             ("1 gib", GIB, "1GiB"),

@@ -1,15 +1,15 @@
-//! The daemon: builds everything out of a configuration, runs it, and stops it in order.
+//! The daemon: builds all parts from a configuration, runs them, and stops them in order.
 //!
 //! ```text
 //! start: store -> appender, committer, sealer, retainer -> buses -> ZeroMQ -> reactor -> socket, HTTPS -> ready
-//! stop:  socket and HTTPS (calls under way finish) -> buses (backlog handed over) -> reactor -> ZeroMQ PULL (what was sent is handed
-//!        over) -> appender (all answered, synced) -> committer -> sealer -> retainer -> ZeroMQ PUB (all published)
+//! stop:  socket and HTTPS (calls in flight finish) -> buses (memory stored or spilled) -> reactor -> ZeroMQ PULL (messages
+//!        received) -> appender (all answered, synced) -> committer -> sealer -> retainer -> ZeroMQ PUB (all published)
 //!        -> lock released
 //! ```
 //!
 //! # Invariant
 //!
-//! Whatever was taken before the stop is stored and answered before the process ends.
+//! Every accepted entry is stored and acknowledged before the process ends.
 
 mod permissions;
 mod reactor;
@@ -26,44 +26,44 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::api::call::{Ctx, JidMaker, Rights, Watches};
+use crate::api::call::{Ctx, JidMaker, JobWatchers, Rights};
 use crate::api::https;
 use crate::api::socket::serve;
 use crate::clock::{Clock, Micros};
 use crate::config::Config;
-use crate::door::{Door, Place};
 use crate::ingest::bus::Bus;
 use crate::ingest::fire::Firer;
-use crate::ingest::gate::Gate;
 use crate::ingest::master_keys::MasterKeys;
-use crate::ingest::spill::{Fittings, hand_over_leftovers};
-use crate::limits::{BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_PATIENCE, JOBS_READ_AT_ONCE};
+use crate::ingest::policy::Policy;
+use crate::ingest::spill::{BusDependencies, drain_orphaned_spills};
+use crate::limits::{BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, JOBS_READ_AT_ONCE};
 use crate::metrics::Metrics;
 use crate::model::{JidKey, Kind};
 use crate::shutdown::Drain;
-use crate::store::medium::{self, Disk};
-use crate::store::row::rank;
+use crate::store::read::job_summary::rank;
+use crate::store::vfs::{self, Disk};
 use crate::store::{Classes, FreeSpace, Limits, Options, Store};
+use crate::unix_listener::{Listener, ListenerSpec};
 
 /// A running daemon.
 pub struct Daemon {
     store: Store,
     drain: Drain,
-    /// Ends the waits of callers.
+    /// Ends the waits of callers at shutdown.
     waiting: Drain,
     stop: watch::Sender<bool>,
     runtime: tokio::runtime::Runtime,
     socket: tokio::task::JoinHandle<()>,
-    /// The door for minions has threads of its own: what comes over a network does not keep the master waiting.
+    /// The HTTPS source has its own threads, so that network traffic does not delay the master.
     https: Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>,
     buses: Vec<JoinHandle<()>>,
-    zeromq: Option<zeromq::Doors>,
+    zeromq: Option<zeromq::ZmqSockets>,
     reactor: Option<reactor::Running>,
     store_threads: Vec<JoinHandle<()>>,
     signals: Signals,
 }
 
-/// The signals that mean something, from before anybody is let in: a SIGHUP that nobody listens for ends a process.
+/// Signal handlers, installed before the sockets open: an unhandled SIGHUP ends a process.
 struct Signals {
     term: Signal,
     int: Signal,
@@ -71,7 +71,7 @@ struct Signals {
 }
 
 impl Signals {
-    /// In the runtime that has been entered.
+    /// Must run inside a tokio runtime.
     fn listen() -> anyhow::Result<Self> {
         Ok(Self {
             term: signal(SignalKind::terminate()).context("listen for SIGTERM")?,
@@ -82,15 +82,15 @@ impl Signals {
 }
 
 impl Daemon {
-    /// Opens the store and every door.
+    /// Opens the store and all sources.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
         let clock = Clock::real();
         let metrics = Arc::new(Metrics::default());
         let started = clock.now();
         let holder = format!("pid {} with socket {}", std::process::id(), config.socket.display());
-        let medium = medium::of_a_daemon().map_err(anyhow::Error::msg)?;
+        let fs = vfs::from_environment().map_err(anyhow::Error::msg)?;
         let options =
-            Options { metrics: metrics.clone(), medium, ..store_options(config, holder, clock.clone()) };
+            Options { metrics: metrics.clone(), fs, ..store_options(config, holder, clock.clone()) };
         let opened = Store::open(&options).context("open the store")?;
         permissions::restrict(&config.state_dir, config.umask()).context("restrict the state directory")?;
         let (store, intake) = (opened.store, opened.intake);
@@ -98,29 +98,29 @@ impl Daemon {
         let (sealer, retainer) = (opened.sealer, opened.retainer);
         let opened_in = Duration::from_micros(u64::try_from(clock.now().0 - started.0).unwrap_or(0));
         tracing::info!(
-            state_dir = %config.state_dir.display(), next_seq = store.durable().0, ?opened_in, "the store is open"
+            state_dir = %config.state_dir.display(), next_seq = store.durable().0, ?opened_in, "store open"
         );
         let runtime = runtime("sc-api", 16)?;
-        let door = {
+        let source = {
             let _inside = runtime.enter();
-            let place = Place {
+            let spec = ListenerSpec {
                 path: &config.socket,
                 mode: config.socket_mode,
                 group: config.socket_group.as_deref(),
                 key: "--socket",
                 group_key: "socket_group",
             };
-            Door::open(&place).context("open the local socket")?
+            Listener::open(&spec).context("open the local socket")?
         };
         let store_threads = vec![
-            threads::spawn_vital("sc-append", move || appender.run()).context("start the appender")?,
-            threads::spawn_vital("sc-commit", move || committer.run()).context("start the committer")?,
-            threads::spawn_vital("sc-seal", move || sealer.run()).context("start the sealer")?,
-            threads::spawn_vital("sc-retain", move || retainer.run()).context("start the retainer")?,
+            threads::spawn_critical("sc-append", move || appender.run()).context("start the appender")?,
+            threads::spawn_critical("sc-commit", move || committer.run()).context("start the committer")?,
+            threads::spawn_critical("sc-seal", move || sealer.run()).context("start the sealer")?,
+            threads::spawn_critical("sc-retain", move || retainer.run()).context("start the retainer")?,
         ];
         let reacts_for = config.reactor.of_whom().map(|(role, path, _)| (role, path));
         let master_keys = Arc::new(MasterKeys::new(&config.ingest.masters, reacts_for));
-        let gate = Arc::new(Gate::new(
+        let policy = Arc::new(Policy::new(
             &config.ingest.filter,
             &config.ingest.redact,
             master_keys.clone(),
@@ -131,12 +131,12 @@ impl Daemon {
         let drain = Drain::new();
         let mut watches = Vec::new();
         let mut buses = Vec::new();
-        let fittings = Fittings {
+        let deps = BusDependencies {
             intake: intake.clone(),
-            gate: gate.clone(),
+            policy: policy.clone(),
             spills: config.state_dir.join("spill"),
             spill_bytes_max: config.ingest.spill_bytes_max,
-            medium: options.medium.clone(),
+            fs: options.fs.clone(),
             clock: clock.clone(),
             metrics: metrics.clone(),
             drain: drain.clone(),
@@ -146,16 +146,17 @@ impl Daemon {
         let follow_keys = move || keys.follow(&stops);
         let keys_thread = threads::spawn("sc-keys", follow_keys).context("follow the masters' keys")?;
         for (n, sock_dir) in config.bus.iter().enumerate() {
-            let bus = Bus::new(n, sock_dir, fittings.clone());
+            let bus = Bus::new(n, sock_dir, deps.clone());
             watches.push(bus.watch());
-            buses
-                .push(threads::spawn(&format!("sc-bus-{n}"), move || bus.run()).context("start a bus door")?);
+            buses.push(
+                threads::spawn(&format!("sc-bus-{n}"), move || bus.run()).context("start a bus source")?,
+            );
         }
         let configured = config.bus.clone();
-        let leftovers = move || hand_over_leftovers(&fittings.spills, &configured, &fittings);
-        buses.push(threads::spawn("sc-leftovers", leftovers).context("hand over what is left in spills")?);
+        let orphaned_spills = move || drain_orphaned_spills(&deps.spills, &configured, &deps);
+        buses.push(threads::spawn("sc-orphans", orphaned_spills).context("drain orphaned spills")?);
         buses.push(keys_thread);
-        let zeromq = zeromq::Doors::open(config, &gate, &store, &intake, &clock, &metrics)?;
+        let zeromq = zeromq::ZmqSockets::open(config, &policy, &store, &intake, &clock, &metrics)?;
         let firer = Arc::new(Firer::new(watches.clone(), clock.clone()));
         let reactor =
             reactor::Running::start(config, &store, &intake, &firer, &master_keys, &clock, &metrics)?;
@@ -167,15 +168,15 @@ impl Daemon {
             metrics,
             jids,
             rights: Rights::new(rustix::process::geteuid().as_raw(), config.socket_peers, watches.clone()),
-            gate,
+            policy,
             entry_bytes_max: config.store.entry_bytes_max,
             firer,
             reactor: reactor.as_ref().map(reactor::Running::handle),
             buses: watches,
             spools: config.spools.clone(),
-            https: config.https.listen.map(|_| https::Watch::default()),
-            zeromq: zeromq.as_ref().map(zeromq::Doors::watches).unwrap_or_default(),
-            watches: Watches::until(waiting.clone()),
+            https: config.https.listen.map(|_| https::HttpsMonitor::default()),
+            zeromq: zeromq.as_ref().map(zeromq::ZmqSockets::watches).unwrap_or_default(),
+            watches: JobWatchers::until(waiting.clone()),
             started,
             state_dir: config.state_dir.clone(),
             socket: config.socket.clone(),
@@ -194,7 +195,7 @@ impl Daemon {
             let _in = runtime.enter();
             Signals::listen()?
         };
-        let socket = runtime.spawn(serve(door, ctx, intake, stopping));
+        let socket = runtime.spawn(serve(source, ctx, intake, stopping));
         tracing::info!(socket = %config.socket.display(), "listening");
         Ok(Self {
             store,
@@ -212,7 +213,7 @@ impl Daemon {
         })
     }
 
-    /// Waits for SIGTERM or SIGINT, telling systemd's watchdog that all is well.
+    /// Waits for SIGTERM or SIGINT, while feeding systemd's watchdog.
     pub fn wait_for_signal(&mut self) {
         let Self { runtime, store, reactor, signals, .. } = self;
         let seen_s_ago = || store.appender_seen_ago().as_secs();
@@ -231,21 +232,21 @@ impl Daemon {
                 () = watchdog::feed(seen_s_ago) => "the watchdog ended",
                 () = reload => "SIGHUP",
             };
-            tracing::info!(signal = name, "stopping: what has arrived is stored first");
+            tracing::info!(signal = name, "shutting down, storing accepted entries first");
         });
     }
 
-    /// Stops everything in order.
+    /// Stops all parts in order.
     pub fn stop(self) {
         watchdog::stopping();
-        // Should a disk hang, the process still ends; what was acknowledged is on it.
+        // Ends the process even if a disk hangs; acknowledged entries are durable.
         let given_up = threads::spawn("sc-giveup", || {
-            std::thread::sleep(DRAIN_PATIENCE);
-            tracing::error!("stopping took too long; ending without the rest");
+            std::thread::sleep(DRAIN_TIMEOUT);
+            tracing::error!("shutdown timed out, exiting");
             std::process::exit(75);
         });
         if let Err(error) = given_up {
-            tracing::warn!(%error, "no bound on the time that stopping takes");
+            tracing::warn!(%error, "cannot start the shutdown timer, shutdown may take arbitrarily long");
         }
         self.waiting.stop();
         let _ = self.stop.send(true);
@@ -256,12 +257,12 @@ impl Daemon {
         }
         self.drain.stop();
         self.buses.into_iter().for_each(threads::join);
-        // Behind the buses: what they said last is in the log, and is reacted to after the next start if not now.
+        // After the buses: their last events are in the log, and the next start reacts to them.
         if let Some(reactor) = self.reactor {
             reactor.stop();
         }
-        let zeromq = self.zeromq.map(zeromq::Doors::stop_taking);
-        // The last senders of `intake` went with the doors; calls that wait in the runtime hold the rest.
+        let zeromq = self.zeromq.map(zeromq::ZmqSockets::stop_pull);
+        // The sources have dropped their senders of `intake`; calls waiting in the runtime hold the others.
         self.runtime.shutdown_timeout(Duration::from_secs(5));
         self.store_threads.into_iter().for_each(threads::join);
         if let Some(publisher) = zeromq {
@@ -271,14 +272,14 @@ impl Daemon {
     }
 }
 
-/// Two named threads for tasks, and some for what blocks.
+/// A runtime with two named threads for tasks, and `blocking` threads for blocking work.
 fn runtime(name: &str, blocking: usize) -> anyhow::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(2).max_blocking_threads(blocking).thread_name(name).enable_all();
     builder.build().context("start a runtime")
 }
 
-/// What the store of a configuration is opened with.
+/// The options for opening the store of a configuration.
 pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
     let store = &config.store;
     Options {
@@ -293,12 +294,12 @@ pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
         },
         classes: Classes::new(&store.classes),
         free: FreeSpace { low: store.free_bytes_low.bytes(), min: store.free_bytes_min.bytes() },
-        medium: Arc::new(Disk),
+        fs: Arc::new(Disk),
     }
 }
 
-/// The time of the newest jid up to an hour ahead: the clock may have been set back since it was given out. Ahead of the clock a job counts
-/// only if the master stored its load; all others a minion can make up.
+/// The time of the newest jid, at most an hour ahead: the clock may have been set back since that jid was generated. Ahead of the clock only
+/// jobs with a load from the master count, because minions can invent other jids.
 fn newest_jid(store: &Store, now: Micros) -> anyhow::Result<Micros> {
     const HOUR: i64 = 3_600_000_000;
     let mut bound = JidKey::from_time(Micros(now.0.saturating_add(HOUR)), None);
@@ -317,7 +318,7 @@ fn newest_jid(store: &Store, now: Micros) -> anyhow::Result<Micros> {
     }
 }
 
-/// Runs the daemon until it is asked to stop.
+/// Runs the daemon until a signal stops it.
 pub fn run(config: &Config) -> anyhow::Result<()> {
     raise_file_limit();
     take_small_pages();
@@ -328,20 +329,20 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tables and buffers come and go here, and a huge page stays resident as long as any byte of it is used: that cost 55 MB
-/// and gained nothing (docs/DECISIONS.md).
+/// Disables transparent huge pages. The daemon allocates and frees many tables and buffers, and a huge page stays resident while any byte of
+/// it is in use: they cost 55 MB without a gain (docs/DECISIONS.md).
 pub(crate) fn take_small_pages() {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
-        tracing::debug!(%error, "transparent huge pages stay on");
+        tracing::debug!(%error, "cannot disable transparent huge pages");
     }
 }
 
-/// Each peer takes a file descriptor; the soft limit of 1,024 is for programs that use select(2).
+/// Each peer needs a file descriptor; the soft limit of 1,024 exists for programs that use select(2).
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "could not raise the limit of open files");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }

@@ -1,6 +1,6 @@
-//! The permissions of a state directory that is there already: at most those that the daemon's umask leaves to a new one.
+//! Restricts the permissions of an existing state directory to those that the daemon's umask would give a new one.
 //!
-//! A directory that holds more than a store is left as it is, and reported: its other content is somebody else's to decide about.
+//! A directory with foreign files is only reported, because they may need its permissions.
 
 use std::fs;
 use std::io;
@@ -11,9 +11,9 @@ use anyhow::Context as _;
 
 use crate::store::tools::layout;
 
-/// Takes the permissions in `mask` from the state directory and from what is directly in it.
+/// Removes the permissions in `mask` from the state directory and its direct contents.
 pub(super) fn restrict(dir: &Path, mask: u32) -> anyhow::Result<()> {
-    // The directory may be named by a link.
+    // The path may be a link.
     let dir = &dir.canonicalize().with_context(|| format!("find {}", dir.display()))?;
     let foreign = layout::foreign(dir)?;
     for item in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
@@ -29,7 +29,7 @@ pub(super) fn restrict(dir: &Path, mask: u32) -> anyhow::Result<()> {
             if mode & mask != 0 {
                 tracing::warn!(
                     state_dir = %dir.display(), mode = %format_args!("{mode:04o}"), other = %other.display(),
-                    "the state directory is open to others and holds other files, its permissions were not changed"
+                    "state directory is open to others and contains foreign files; permissions not changed"
                 );
             }
             Ok(())
@@ -38,11 +38,11 @@ pub(super) fn restrict(dir: &Path, mask: u32) -> anyhow::Result<()> {
 }
 
 fn restrict_one(path: &Path, mask: u32) -> anyhow::Result<()> {
-    let looking = || format!("look at {}", path.display());
+    let inspecting = || format!("inspect {}", path.display());
     let found = match fs::symlink_metadata(path) {
-        // Retention, or a rename, was faster.
+        // Deleted or renamed meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        found => found.with_context(looking)?,
+        found => found.with_context(inspecting)?,
     };
     let mode = found.mode() & 0o7777;
     if found.is_symlink() || mode & mask == 0 {
@@ -54,10 +54,10 @@ fn restrict_one(path: &Path, mask: u32) -> anyhow::Result<()> {
             path = %path.display(), from = %format_args!("{mode:04o}"), to = %format_args!("{less:04o}"),
             "permissions restricted"
         ),
-        // Somebody else's, or a file system without permissions.
+        // Owned by another user, or on a file system without permissions.
         Err(error) => tracing::warn!(
             path = %path.display(), mode = %format_args!("{mode:04o}"), %error,
-            "open to others, and its permissions cannot be changed"
+            "open to others, and the permissions cannot be changed"
         ),
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The reactor's place in the daemon: built out of the master's own configuration, or a minion's, and built anew when that changes.
+//! Integration of the reactor: built from the configuration of a master or minion, and rebuilt when that changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,18 +11,18 @@ use anyhow::{Context as _, bail};
 use super::signatures::Learner;
 use super::threads;
 use crate::clock::Clock;
-use crate::config::salt_master::{Role, SALT_PYTHON, SaltMaster, same_place};
-use crate::config::{Config, Origin, ReactorConfig, Surroundings};
+use crate::config::salt_master::{Role, SALT_PYTHON, SaltMaster, same_file};
+use crate::config::{Config, Environment, Origin, ReactorConfig};
 use crate::ingest::fire::Firer;
 use crate::ingest::master_keys::MasterKeys;
 use crate::limits::{REACTOR_RELOAD, REACTOR_RUNNERS_MAX};
-use crate::master::{Answer, Call, Master, MasterError, Place, pack};
+use crate::master::{Answer, Call, Master, MasterAddress, MasterError, pack};
 use crate::metrics::Metrics;
 use crate::model::{Glob, Note, NoteLevel, ReactorSettings, RunnerLimits};
 use crate::reactor::acting;
 use crate::reactor::run::engine::{Handle, Parts, Reactor};
 use crate::reactor::run::native::Native;
-use crate::reactor::run::{Ask, CallerError, CallerReturn};
+use crate::reactor::run::{CallerError, CallerReturn, Executor};
 use crate::reactor::{Account, Helper, HelperOptions, NoSalt, Pipeline, Salt, SaltAnswer, SaltError};
 use crate::shutdown::Drain;
 use crate::sls::Value;
@@ -30,7 +30,7 @@ use crate::sls::value::Map;
 use crate::store::{Intake, Store};
 use crate::wire::salt_event;
 
-/// The running reactor and the thread that looks after its configuration.
+/// The running reactor and its reloader thread.
 pub(super) struct Running {
     reactor: Reactor,
     reloader: JoinHandle<()>,
@@ -38,40 +38,40 @@ pub(super) struct Running {
     again: Arc<AtomicBool>,
 }
 
-/// What a minion's reactor says of other reactions than `caller`.
-const NO_MASTER: &str = "this is a minion's reactor (reactor.minion): it has `caller` reactions only";
+/// Why a minion's reactor rejects reactions other than `caller`.
+const NO_MASTER: &str = "a minion's reactor (reactor.minion) supports `caller` reactions only";
 
-/// What reactions are carried out with.
-struct Hands {
-    /// Another one once the configuration says so; what is under way ends with the one it began with. A minion has none.
-    seat: RwLock<Option<Seat>>,
-    /// What runs `caller` reactions, one after the other.
+/// Executes reactions.
+struct MasterExecutor {
+    /// Replaced when the configuration changes; calls in flight keep the old one. `None` for a minion.
+    target: RwLock<Option<MasterTarget>>,
+    /// Runs `caller` reactions, one at a time.
     callers: RwLock<Arc<dyn Salt>>,
     firer: Arc<Firer>,
     learner: Arc<Learner>,
-    /// Where the sockets of the bus lie that is reacted to.
+    /// The socket directory of the bus that is reacted to.
     sock_dir: String,
     clock: Clock,
     metrics: Arc<Metrics>,
 }
 
-/// A master, as its configuration has it.
+/// A master and the relevant parts of its configuration.
 #[derive(Clone)]
-struct Seat {
+struct MasterTarget {
     master: Arc<Master>,
-    /// The keys that it accepted; none if it publishes jobs for nobody, too.
+    /// The directory of accepted keys; `None` if the master also publishes jobs without matching keys.
     accepted: Option<PathBuf>,
-    /// Why nothing can be asked of it, if that follows from its configuration.
+    /// Why requests to it are impossible with its configuration.
     unsupported: Option<String>,
 }
 
-impl Hands {
-    fn seat(&self) -> Option<Seat> {
-        self.seat.read().unwrap_or_else(PoisonError::into_inner).clone()
+impl MasterExecutor {
+    fn target(&self) -> Option<MasterTarget> {
+        self.target.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Fails if the master's event bus is gone. Without one a master does not run: no process of it can publish a job, or start a
-    /// runner in sight of anybody, and each request would end in an exception of which nobody knows where it was raised.
+    /// Fails if the master's event bus is disconnected. Without a bus the master is not running properly: it cannot publish a job or
+    /// report the start of a runner, and every request would raise an exception at an unknown point.
     fn has_bus(&self, master: &Master) -> Result<(), MasterError> {
         self.firer.disconnected(&self.sock_dir).map_or(Ok(()), |bus| {
             let why = format!("its event bus is not connected ({})", bus.display());
@@ -79,67 +79,67 @@ impl Hands {
         })
     }
 
-    /// Lets a pipeline learn what the master's own runners take, when it needs that.
+    /// Connects a pipeline to the signatures of the master's own runners, which are fetched on demand.
     fn set_learner(self: &Arc<Self>, pipeline: &Pipeline) {
-        let hands = Arc::downgrade(self);
+        let executor = Arc::downgrade(self);
         let learn = move |salt: &dyn Salt| {
-            let hands = hands.upgrade()?;
-            hands.learner.learn(salt, hands.seat().map(|seat| seat.master).as_deref())
+            let executor = executor.upgrade()?;
+            executor.learner.learn(salt, executor.target().map(|target| target.master).as_deref())
         };
         pipeline.set_signatures(self.learner.known(), Box::new(learn));
     }
 
-    /// Takes up what the configuration says by now. The key is looked at for each request anyway.
-    fn take_up(&self, built: &Built) {
-        let (Some(place), Some(known)) = (&built.place, self.seat()) else { return };
+    /// Applies a changed configuration. The key is checked for each request anyway.
+    fn apply(&self, built: &Built) {
+        let (Some(place), Some(known)) = (&built.place, self.target()) else { return };
         let master = if known.master.place() == place {
             known.master
         } else {
             tracing::info!(
                 master = %place, user = place.user, before = %known.master.place(),
-                "reactions go to the master at its new place"
+                "master address changed, sending reactions to the new one"
             );
             Arc::new(Master::new(place.clone(), self.metrics.clone()))
         };
         let (accepted, unsupported) = (built.accepted.clone(), built.unsupported.clone());
-        let seat = Seat { master, accepted, unsupported };
-        *self.seat.write().unwrap_or_else(PoisonError::into_inner) = Some(seat);
+        let target = MasterTarget { master, accepted, unsupported };
+        *self.target.write().unwrap_or_else(PoisonError::into_inner) = Some(target);
     }
 }
 
-impl Ask for Hands {
-    fn ask(&self, call: &Call, jid: &str, patience: std::time::Duration) -> Result<Answer, MasterError> {
-        match self.seat() {
-            Some(seat) => {
-                self.has_bus(&seat.master)?;
-                seat.master.ask(call, jid, patience)
+impl Executor for MasterExecutor {
+    fn ask(&self, call: &Call, jid: &str, timeout: std::time::Duration) -> Result<Answer, MasterError> {
+        match self.target() {
+            Some(target) => {
+                self.has_bus(&target.master)?;
+                target.master.ask(call, jid, timeout)
             }
             None => Err(MasterError::Refused { place: "no address".to_owned(), why: NO_MASTER.to_owned() }),
         }
     }
 
     fn reach(&self) -> Result<(), MasterError> {
-        let Some(seat) = self.seat() else { return Ok(()) };
-        self.has_bus(&seat.master)?;
-        seat.master.reach()
+        let Some(target) = self.target() else { return Ok(()) };
+        self.has_bus(&target.master)?;
+        target.master.reach()
     }
 
     fn cannot(&self, client: &str) -> Option<String> {
-        match self.seat() {
+        match self.target() {
             _ if client == "caller" => None,
-            Some(seat) => seat.unsupported,
+            Some(target) => target.unsupported,
             None => Some(NO_MASTER.to_owned()),
         }
     }
 
     fn idle(&self) -> Option<String> {
-        self.seat()?.unsupported
+        self.target()?.unsupported
     }
 
     fn reaches_nobody(&self, tgt: &Value, tgt_type: &str) -> Option<String> {
-        let accepted = self.seat()?.accepted?;
+        let accepted = self.target()?.accepted?;
         let is_there = |name: &str| {
-            // A name with a slash is no minion's, and would lead elsewhere.
+            // A name with a slash is not a minion id, and could lead out of the directory.
             !name.contains('/') && accepted.join(name).symlink_metadata().is_ok()
         };
         let found = match (tgt_type, tgt) {
@@ -174,32 +174,32 @@ impl Ask for Hands {
     }
 
     fn fire(&self, tag: &str, data: &Value) -> Result<(), String> {
-        let said = |error: crate::ingest::fire::FireError| error.to_string();
+        let text = |error: crate::ingest::fire::FireError| error.to_string();
         let ours = self.firer.target(Some(&self.sock_dir));
-        let target = ours.or_else(|_| self.firer.target(None)).map_err(said)?;
-        let framing = self.firer.framing(&target).map_err(said)?;
+        let target = ours.or_else(|_| self.firer.target(None)).map_err(text)?;
+        let framing = self.firer.framing(&target).map_err(text)?;
         let stamp = self.clock.now().iso();
         let data = salt_event::stamped(&pack::packed(data), stamp.trim_end_matches('Z'));
-        self.firer.fire(&target, framing, tag, &data).map_err(said)?;
+        self.firer.fire(&target, framing, tag, &data).map_err(text)?;
         self.metrics.events_fired.add(1);
         Ok(())
     }
 }
 
-/// What the master's files say, as far as it is of use.
+/// The parts built from Salt's configuration.
 struct Built {
     pipeline: Arc<Pipeline>,
     settings: ReactorSettings,
-    /// The master's; none for a minion.
-    place: Option<Place>,
+    /// The master's address; `None` for a minion.
+    place: Option<MasterAddress>,
     accepted: Option<PathBuf>,
-    /// See [`Seat`].
+    /// See [`MasterTarget`].
     unsupported: Option<String>,
     python: Option<PathBuf>,
     sock_dir: PathBuf,
 }
 
-/// Salt's Python as a process, or nothing.
+/// A process of Salt's Python, or a stub without Python.
 fn helper(python: Option<&PathBuf>, make: impl FnOnce(&PathBuf) -> HelperOptions) -> Arc<dyn Salt> {
     match python {
         Some(python) => Arc::new(Helper::new(make(python))),
@@ -207,19 +207,19 @@ fn helper(python: Option<&PathBuf>, make: impl FnOnce(&PathBuf) -> HelperOptions
     }
 }
 
-/// By what it is seen that a file has changed: when it was written to last, and how long it is.
-type Stamp = Option<(SystemTime, u64)>;
+/// The state of a file for change detection: modification time and size.
+type FileState = Option<(SystemTime, u64)>;
 
-fn stamp(path: &Path) -> Stamp {
+fn file_state(path: &Path) -> FileState {
     let found = std::fs::metadata(path).ok()?;
     Some((found.modified().ok()?, found.len()))
 }
 
-/// Files that are followed, as they were before they were read: what changes meanwhile is read again.
-type Followed = Vec<(PathBuf, Stamp)>;
+/// Watched files with their state before they were read, so that later changes trigger a reload.
+type Followed = Vec<(PathBuf, FileState)>;
 
-/// Reads the master's configuration, or a minion's, with all files that are to be followed, of use or not. `known` are those
-/// of the last time.
+/// Reads the configuration of a master or minion, and all files to watch, valid or not. `known` are those
+/// of the last read.
 fn read(role: Role, path: &Path, known: &Followed) -> (SaltMaster, Followed) {
     let includes = match role {
         Role::Master => "master.d",
@@ -227,13 +227,13 @@ fn read(role: Role, path: &Path, known: &Followed) -> (SaltMaster, Followed) {
     };
     let mut always = vec![path.to_owned()];
     always.extend(path.parent().map(|dir| dir.join(includes)));
-    let stamped = |file: &PathBuf| (file.clone(), stamp(file));
+    let with_state = |file: &PathBuf| (file.clone(), file_state(file));
     let others = known.iter().map(|(file, _)| file).filter(|file| !always.contains(file));
-    let mut files: Followed = always.iter().chain(others).map(stamped).collect();
+    let mut files: Followed = always.iter().chain(others).map(with_state).collect();
     loop {
         let master = SaltMaster::read_as(path, role);
         let is_new = |file: &&PathBuf| files.iter().all(|(there, _)| there != *file);
-        let new: Followed = master.files.iter().filter(is_new).map(stamped).collect();
+        let new: Followed = master.files.iter().filter(is_new).map(with_state).collect();
         if new.is_empty() {
             files.retain(|(file, _)| always.contains(file) || master.files.contains(file));
             return (master, files);
@@ -269,7 +269,7 @@ fn build(
         && let Some(user) = master.configured_user()
         && let Err(why) = Account::switch(user, rustix::process::geteuid().as_raw())
     {
-        tracing::error!(file = %path.display(), "files that need Salt's Python will fail: {why}");
+        tracing::error!(file = %path.display(), "rendering files with Salt's Python will fail: {why}");
     }
     let salt = helper(python.as_ref(), options);
     let pipeline = Pipeline::new(master, salt);
@@ -280,34 +280,34 @@ fn build(
     for note in &rules.notes {
         tracing::error!(file = %path.display(), "{note}");
     }
-    tracing::info!(rules = rules.len(), file = %path.display(), "the reactor's rules");
+    tracing::info!(rules = rules.len(), file = %path.display(), "loaded the reactor's rules");
     let mut settings = config.effective();
     settings.salts = acting::of_master(master);
     settings.runners = runner_limits(master);
-    // Salt starts its own reactor whatever else is said; two of them would do everything twice.
+    // Salt starts its own reactor regardless of other settings; two reactors would do everything twice.
     if settings.salts.runs && !settings.shadow {
         match role {
             Role::Master => tracing::error!(
                 master = %path.display(),
-                "Salt's own reactor runs on this master, for its configuration has `reactor` (or names it under `engines`); \
-                 saltcellar's only watches. To hand over, put `saltcellar-reactor` into the master's list `engines` and restart the \
-                 master, or say reactor.shadow: true"
+                "Salt's own reactor runs on this master, because its configuration has `reactor` (or lists it under `engines`); \
+                saltcellar's only watches. To switch over, add `saltcellar-reactor` to the master's list `engines` and restart the \
+                master; to keep watching, set reactor.shadow: true"
             ),
             Role::Minion => tracing::error!(
                 minion = %path.display(),
-                "Salt's own reactor runs in this minion, for its `engines` name it; saltcellar's only watches. To hand over, take it \
-                 out there and restart the minion, or say reactor.shadow: true"
+                "Salt's own reactor runs in this minion, because its `engines` list it; saltcellar's only watches. To switch over, remove it \
+                there and restart the minion; to keep watching, set reactor.shadow: true"
             ),
         }
         settings.shadow = true;
     } else if role == Role::Master && !master.lets_ask_reactor() {
         tracing::info!(
             master = %path.display(),
-            "`salt-run reactor.list` and its kin will say that no reactor is running, until the master's list `engines` has \
-             `saltcellar-reactor`"
+            "`salt-run reactor.list` and similar commands report that no reactor is running, unless the master's list `engines` contains \
+            `saltcellar-reactor`"
         );
     }
-    let place = (role == Role::Master).then(|| Place {
+    let place = (role == Role::Master).then(|| MasterAddress {
         host: master.text("interface").unwrap_or("0.0.0.0").to_owned(),
         port: master.int("ret_port").and_then(|port| u16::try_from(port).ok()).unwrap_or(4506),
         cachedir: master.cachedir.clone(),
@@ -315,7 +315,7 @@ fn build(
     });
     let unsupported = place.as_ref().and_then(|_| unsupported_transport(master));
     if let Some(why) = &unsupported {
-        tracing::error!(master = %path.display(), "reactions are not carried out: {why}");
+        tracing::error!(master = %path.display(), "reactions are not executed: {why}");
     }
     let sock_dir = master.sock_dir.clone();
     let orders = master.option("order_masters").is_some_and(|value| *value != Value::Bool(false));
@@ -323,7 +323,7 @@ fn build(
     Ok(Built { pipeline: Arc::new(pipeline), settings, place, accepted, unsupported, python, sock_dir })
 }
 
-/// Why nothing can be asked of this master: its request port speaks ZeroMQ with the default `transport` alone.
+/// Why requests to this master are impossible: its request port speaks ZeroMQ with the default `transport` only.
 fn unsupported_transport(master: &SaltMaster) -> Option<String> {
     let transport = master.text("transport").filter(|transport| *transport != "zeromq")?;
     Some(format!(
@@ -331,29 +331,29 @@ fn unsupported_transport(master: &SaltMaster) -> Option<String> {
     ))
 }
 
-/// How many runners are under way at once, by the options of Salt's own reactor.
+/// The limits of concurrent runners, from the options of Salt's own reactor.
 fn runner_limits(master: &SaltMaster) -> RunnerLimits {
     let default = RunnerLimits::default();
     let number = |name: &str| master.int(name).and_then(|number| usize::try_from(number).ok());
     let threads = number("reactor_worker_threads").and_then(|threads| u32::try_from(threads).ok());
     RunnerLimits {
         threads: threads.map_or(default.threads, |threads| threads.clamp(1, REACTOR_RUNNERS_MAX)),
-        // A queue of Python without a size has no limit.
+        // Python's queues are unlimited without a size.
         waiting: number("reactor_worker_hwm").map_or(default.waiting, |most| (most > 0).then_some(most)),
     }
 }
 
-/// Says so if the events that are reacted to are not those of that one bus.
-fn look_at_buses(buses: &[PathBuf], sock_dir: &Path) {
+/// Warns if the buses are not exactly the one of this master or minion.
+fn check_buses(buses: &[PathBuf], sock_dir: &Path) {
     match buses {
         [] => tracing::warn!(
             wanted = %sock_dir.display(),
-            "no bus is read (`bus`): nothing is reacted to"
+            "no bus is configured (`bus`), the reactor receives no events"
         ),
-        [one] if same_place(one, sock_dir) => {}
+        [one] if same_file(one, sock_dir) => {}
         _ => tracing::warn!(
             ?buses, wanted = %sock_dir.display(),
-            "events of every bus that is read are reacted to; Salt's reactor has that of its own daemon alone"
+            "the reactor handles events of all configured buses; Salt's reactor handles only those of its own daemon"
         ),
     }
 }
@@ -363,13 +363,13 @@ fn callers(python: Option<&PathBuf>, master: &SaltMaster, metrics: &Arc<Metrics>
     helper(python, |python| options(python).counting(metrics.clone()))
 }
 
-/// The configured user, and what else a process that runs as that user has been given of the configuration.
+/// The configured user, and the other options that a process running as that user receives.
 fn runs_as(master: &SaltMaster) -> Option<Map> {
     master.configured_user().map(|_| master.given().clone())
 }
 
 impl Running {
-    /// Starts the reactor that is configured, if one is.
+    /// Starts the reactor, if configured.
     pub(super) fn start(
         config: &Config,
         store: &Store,
@@ -380,17 +380,15 @@ impl Running {
         metrics: &Arc<Metrics>,
     ) -> anyhow::Result<Option<Self>> {
         let Some((role, path, key)) = config.reactor.of_whom() else {
-            // Salt's own reactor acts from now on: a reactor that is configured later has nothing to do with events until then.
+            // Salt's own reactor acts from now on: a reactor configured later must not handle the events until then.
             if store.remove_reactor_file()? {
-                tracing::info!(
-                    "no reactor is configured; one that is configured later begins with the next event"
-                );
+                tracing::info!("no reactor is configured; one configured later starts with the next event");
             }
             return Ok(None);
         };
         let path = path.to_owned();
         let own = match config.origin(key) {
-            Origin::File { path, .. } => Some((path.clone(), stamp(path))),
+            Origin::File { path, .. } => Some((path.clone(), file_state(path))),
             _ => None,
         };
         let (master, files) = read(role, &path, &Vec::new());
@@ -402,12 +400,12 @@ impl Running {
         } else {
             tracing::info!(minion = %path.display(), shadow, "reacting to the minion's events");
         }
-        look_at_buses(&config.bus, &sock_dir);
+        check_buses(&config.bus, &sock_dir);
         let (clock, metrics) = (clock.clone(), metrics.clone());
-        let hands = Arc::new(Hands {
-            seat: RwLock::new(place.map(|place| {
+        let executor = Arc::new(MasterExecutor {
+            target: RwLock::new(place.map(|place| {
                 let master = Arc::new(Master::new(place, metrics.clone()));
-                Seat { master, accepted, unsupported }
+                MasterTarget { master, accepted, unsupported }
             })),
             callers: RwLock::new(callers(python.as_ref(), &master, &metrics)),
             firer: firer.clone(),
@@ -416,7 +414,7 @@ impl Running {
             clock: clock.clone(),
             metrics: metrics.clone(),
         });
-        hands.set_learner(&pipeline);
+        executor.set_learner(&pipeline);
         let rules = Arc::new(Native::new(pipeline.clone()));
         let master_keys = master_keys.clone();
         let parts = Parts {
@@ -427,16 +425,16 @@ impl Running {
             metrics,
             rules,
             settings,
-            ask: hands.clone(),
+            ask: executor.clone(),
         };
         let reactor = Reactor::start(parts).context("start the reactor")?;
         let (drain, again) = (Drain::new(), Arc::new(AtomicBool::new(false)));
-        let keeper = Keeper {
+        let reloader = Reloader {
             handle: reactor.handle(),
-            hands: hands.clone(),
+            executor: executor.clone(),
             config: config.reactor.clone(),
             own,
-            whose: (role, path, key),
+            source: (role, path, key),
             python,
             runs_as: runs_as(&master),
             files,
@@ -444,7 +442,7 @@ impl Running {
             drain: drain.clone(),
             again: again.clone(),
         };
-        let work = move || keeper.run();
+        let work = move || reloader.run();
         let reloader = threads::spawn("sc-react-conf", work).context("start the reactor's reloader")?;
         Ok(Some(Self { reactor, reloader, drain, again }))
     }
@@ -453,7 +451,7 @@ impl Running {
         self.reactor.handle()
     }
 
-    /// Reads the master's files again, changed or not.
+    /// Reloads the configuration, changed or not.
     pub(super) fn reload(&self) {
         self.again.store(true, Ordering::Relaxed);
     }
@@ -466,14 +464,14 @@ impl Running {
 }
 
 /// Keeps rules and settings up to date.
-struct Keeper {
+struct Reloader {
     handle: Handle,
-    hands: Arc<Hands>,
+    executor: Arc<MasterExecutor>,
     config: ReactorConfig,
-    /// The daemon's own file.
-    own: Option<(PathBuf, Stamp)>,
-    whose: (Role, PathBuf, &'static str),
-    /// Salt's.
+    /// The daemon's own configuration file.
+    own: Option<(PathBuf, FileState)>,
+    source: (Role, PathBuf, &'static str),
+    /// Salt's Python.
     python: Option<PathBuf>,
     /// See [`runs_as`].
     runs_as: Option<Map>,
@@ -483,62 +481,62 @@ struct Keeper {
     again: Arc<AtomicBool>,
 }
 
-impl Keeper {
+impl Reloader {
     fn run(mut self) {
         while !self.drain.wait(REACTOR_RELOAD) {
             let asked = self.again.swap(false, Ordering::Relaxed);
-            let own_changed = self.own.as_ref().is_some_and(|(path, known)| stamp(path) != *known);
-            if asked || own_changed || self.files.iter().any(|(file, known)| stamp(file) != *known) {
+            let own_changed = self.own.as_ref().is_some_and(|(path, known)| file_state(path) != *known);
+            if asked || own_changed || self.files.iter().any(|(file, known)| file_state(file) != *known) {
                 self.reload();
             }
         }
     }
 
-    /// Reads everything again. What cannot be used leaves everything as it is.
+    /// Reloads everything. An invalid configuration changes nothing.
     fn reload(&mut self) {
         let config = self.own_config();
-        let (role, path, key) = &self.whose;
-        let metrics = &self.hands.metrics;
-        // Also what is of no use is followed: it is there that the mistake will be mended.
+        let (role, path, key) = &self.source;
+        let metrics = &self.executor.metrics;
+        // Invalid files are watched, too, because the correction will be made there.
         let (master, files) = read(*role, path, &self.files);
         self.files = files;
         match config.and_then(|config| Ok((build(&master, path, key, &config, metrics)?, config))) {
             Ok((built, config)) => {
-                self.hands.set_learner(&built.pipeline);
+                self.executor.set_learner(&built.pipeline);
                 built.pipeline.take_over(&self.pipeline);
-                self.hands.take_up(&built);
+                self.executor.apply(&built);
                 let runs_as = runs_as(&master);
                 if (&built.python, &runs_as) != (&self.python, &self.runs_as) {
                     let other = callers(built.python.as_ref(), &master, metrics);
-                    *self.hands.callers.write().unwrap_or_else(PoisonError::into_inner) = other;
+                    *self.executor.callers.write().unwrap_or_else(PoisonError::into_inner) = other;
                     (self.python, self.runs_as) = (built.python, runs_as);
                 }
                 self.config = config;
                 self.pipeline = built.pipeline;
                 let rules = Arc::new(Native::new(self.pipeline.clone()));
                 self.handle.change(rules, built.settings);
-                tracing::info!("the reactor's configuration was read again");
+                tracing::info!("reactor configuration reloaded");
             }
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::error!(
-                    error,
-                    "the reactor's configuration has changed and cannot be used; it goes on as it was"
-                );
+                tracing::error!(error, "changed reactor configuration is invalid, keeping the previous one");
                 self.handle.refuse(error);
             }
         }
     }
 
-    /// What the daemon's own file says of the reactor by now.
+    /// The reactor's part of the daemon's own configuration file.
     fn own_config(&mut self) -> anyhow::Result<ReactorConfig> {
         let Some((path, known)) = &mut self.own else { return Ok(self.config.clone()) };
-        *known = stamp(path);
-        let given = crate::config::Given { config: Some(path.clone()), ..crate::config::Given::default() };
-        let config = Config::load(&given, &Surroundings::of_process())?.reactor;
-        let (role, path, key) = &self.whose;
+        *known = file_state(path);
+        let given = crate::config::CliOverrides {
+            config: Some(path.clone()),
+            ..crate::config::CliOverrides::default()
+        };
+        let config = Config::load(&given, &Environment::of_process())?.reactor;
+        let (role, path, key) = &self.source;
         if config.of_whom() != Some((*role, path, key)) {
-            bail!("{key} is another file; that takes effect at the next start");
+            bail!("{key} names another file; restart the daemon to apply the change");
         }
         Ok(config)
     }

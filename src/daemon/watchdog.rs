@@ -1,4 +1,4 @@
-//! What systemd is told: ready, alive, stopping. Without systemd nothing is.
+//! Notifications to systemd: ready, alive, stopping. No-ops without systemd.
 
 use std::time::Duration;
 
@@ -6,42 +6,42 @@ use sd_notify::NotifyState;
 
 use crate::config::Config;
 
-/// The daemon takes calls from now on.
+/// Reports that the daemon accepts calls.
 pub(super) fn ready(config: &Config) {
     let status =
         format!("Listening at {}, reading {} event bus(es)", config.socket.display(), config.bus.len());
-    tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
-/// The daemon stores what has arrived, and ends.
+/// Reports that the daemon is shutting down.
 pub(super) fn stopping() {
-    tell(&[NotifyState::Stopping]);
+    notify(&[NotifyState::Stopping]);
 }
 
-/// Says in time that the daemon is alive, for as long as the runtime that runs this is and `seen_s_ago`, the seconds
-/// since the appender came round, stays below systemd's patience. Never ends.
+/// Feeds the watchdog while this runtime runs and `seen_s_ago`, the seconds since the appender's last iteration,
+/// is below systemd's timeout. Never returns.
 pub(super) async fn feed(seen_s_ago: impl Fn() -> u64) {
-    let Some(patience) = sd_notify::watchdog_enabled() else {
+    let Some(timeout) = sd_notify::watchdog_enabled() else {
         return std::future::pending().await;
     };
-    let mut beat = tokio::time::interval(patience.max(Duration::from_millis(20)) / 3);
+    let mut beat = tokio::time::interval(timeout.max(Duration::from_millis(20)) / 3);
     loop {
         beat.tick().await;
-        // The appender comes round every second at the latest.
+        // The appender iterates at least once a second.
         let stuck = seen_s_ago();
-        if stuck > patience.as_secs().max(2) {
+        if stuck > timeout.as_secs().max(2) {
             tracing::error!(
                 stuck_s = stuck,
-                "the appender is stuck, most likely in a disk; the watchdog is not fed"
+                "appender is stuck, probably in disk I/O; not feeding the watchdog"
             );
         } else {
-            tell(&[NotifyState::Watchdog]);
+            notify(&[NotifyState::Watchdog]);
         }
     }
 }
 
-fn tell(words: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(words) {
-        tracing::warn!(%error, "could not tell systemd");
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "cannot notify systemd");
     }
 }

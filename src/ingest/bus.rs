@@ -1,13 +1,13 @@
-//! The bus door: reads a master's or a minion's event bus with no Python in the path.
+//! The bus source: reads the event bus of a master or minion without Python in the path.
 //!
-//! One thread per bus connects to the publisher's unix socket, which asks for nothing and sends everything
-//! (`salt/transport/tcp.py`, `ipc.py`). A subscriber that reads slowly makes the publisher's memory grow on
-//! 3006 and is disconnected on 3007 and 3008; so this one always reads, and what the store cannot take yet waits in
-//! the spill ([`super::spill`]), which a thread of its own moves on.
+//! One thread per bus connects to the publisher's unix socket, which sends all events without a handshake
+//! (`salt/transport/tcp.py`, `ipc.py`). A slow subscriber makes the publisher's memory grow on
+//! 3006 and is disconnected on 3007 and 3008. So the thread always reads, and events that the store cannot accept yet wait in
+//! the spill ([`super::spill`]), which a second thread drains.
 //!
-//! The bus comes and goes with its master: the thread connects again with a growing pause, and finds out the
-//! framing anew each time. Whenever continuity is broken a gap record tells from when to when ([`super::gap`]). It is
-//! written once a connection has proved to be one: by its first event, or by having lived for [`BUS_SETTLED`].
+//! After a disconnect the thread reconnects with a growing pause, and detects the
+//! framing again. Each interruption is recorded as a gap ([`super::gap`]) once the new connection is
+//! established: after its first event, or after [`BUS_SETTLED`].
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use super::gap::{Cause, Gap};
-use super::spill::{Feeder, Fittings, Mover, Seen, Shared, Waiting, dir_of};
+use super::spill::{BusDependencies, Seen, Shared, SpillDrainer, SpillWriter, Waiting, dir_of};
 use crate::clock::Micros;
 use crate::limits::{
     BUS_READ_BYTES, BUS_READ_LITTLE, BUS_RECONNECT_MAX, BUS_RECONNECT_MIN, BUS_SETTLED, ENTRY_BYTES_MAX,
@@ -27,29 +27,29 @@ use crate::limits::{
 use crate::model::{Batch, Source};
 use crate::wire::frame::{self, FrameError, Framing, Splitter};
 
-/// What `saltcellar status` shows of a bus.
+/// The status of a bus for `saltcellar status`.
 #[derive(Debug, Clone, Default)]
 pub struct BusStatus {
     /// The publisher's socket.
     pub path: PathBuf,
-    /// Is the door connected?
+    /// Whether the source is connected.
     pub connected: bool,
-    /// The framing of this connection, once a byte has come.
+    /// The framing of this connection, once detected.
     pub framing: Option<Framing>,
-    /// Events taken since the daemon started.
+    /// Events received since the daemon started.
     pub events: u64,
-    /// What waits for the store.
+    /// Events waiting for the store.
     pub waiting: Waiting,
-    /// Why the store takes nothing, if it refused what was offered last.
+    /// Why the store rejected the last batch; `None` if it accepted it.
     pub refused: Option<String>,
 }
 
-/// A [`BusStatus`] that its door keeps up to date.
+/// The live status behind a [`BusStatus`].
 #[derive(Debug, Clone)]
-pub struct Watch(Arc<Mutex<BusStatus>>, Arc<Shared>);
+pub struct BusMonitor(Arc<Mutex<BusStatus>>, Arc<Shared>);
 
-impl Watch {
-    /// How it stands at the moment.
+impl BusMonitor {
+    /// A snapshot.
     pub fn status(&self) -> BusStatus {
         let status = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         BusStatus { waiting: self.1.waiting(), refused: self.1.refused(), ..status }
@@ -60,35 +60,35 @@ impl Watch {
     }
 }
 
-/// A bus to read.
+/// The source of one bus.
 pub struct Bus {
     number: usize,
     path: PathBuf,
-    fittings: Fittings,
-    watch: Watch,
-    feeder: Feeder,
-    /// Continuity is broken: since when, and why.
+    deps: BusDependencies,
+    watch: BusMonitor,
+    spill_writer: SpillWriter,
+    /// Start and cause of an interruption that is not recorded yet.
     broken: Option<(Option<Micros>, Cause)>,
 }
 
 /// Why a connection ended.
-enum End {
+enum ConnectionEnd {
     Closed(String),
     Unreadable(FrameError),
     Stopping,
 }
 
-/// A connection that may still have to prove itself.
+/// A connection, established or not.
 struct Connection {
     since: Micros,
     began: Instant,
     settled: bool,
-    /// When it was read last.
+    /// The time of the last read.
     read_at: Micros,
 }
 
-/// The publisher's socket in Salt's socket directory: a master's, else a minion's, else the master's that is
-/// still to come. A path that is no directory is taken as the socket itself.
+/// The publisher's socket in Salt's socket directory: a master's, else a minion's, else the path where the master will
+/// create it. A path that is not a directory is the socket itself.
 pub fn publisher(sock_dir: &Path) -> PathBuf {
     if sock_dir.exists() && !sock_dir.is_dir() {
         return sock_dir.to_owned();
@@ -106,32 +106,38 @@ pub fn publisher(sock_dir: &Path) -> PathBuf {
 }
 
 impl Bus {
-    /// A door to the bus in a socket directory.
-    pub fn new(number: usize, sock_dir: &Path, fittings: Fittings) -> Self {
+    /// A source for the bus in a socket directory.
+    pub fn new(number: usize, sock_dir: &Path, deps: BusDependencies) -> Self {
         let path = publisher(sock_dir);
-        let feeder =
-            Feeder::new(&path, fittings.intake.clone(), fittings.clock.clone(), fittings.metrics.clone());
+        let spill_writer =
+            SpillWriter::new(&path, deps.intake.clone(), deps.clock.clone(), deps.metrics.clone());
         let status = BusStatus { path, ..BusStatus::default() };
-        let watch = Watch(Arc::new(Mutex::new(status)), feeder.shared());
-        Self { number, path: sock_dir.to_owned(), fittings, watch, feeder, broken: None }
+        let watch = BusMonitor(Arc::new(Mutex::new(status)), spill_writer.shared());
+        Self { number, path: sock_dir.to_owned(), deps, watch, spill_writer, broken: None }
     }
 
-    /// A view of how it stands.
-    pub fn watch(&self) -> Watch {
+    /// Its live status.
+    pub fn watch(&self) -> BusMonitor {
         self.watch.clone()
     }
 
-    /// Reads until asked to stop.
+    /// Reads until shutdown.
     pub fn run(mut self) {
-        let dir = dir_of(&self.fittings.spills, &self.path);
-        let (medium, bytes_max) = (self.fittings.medium.clone(), self.fittings.spill_bytes_max);
-        let master_keys = self.fittings.gate.master_keys().clone();
-        let (mover, seen) = match Mover::open(&self.feeder, &dir, medium.clone(), master_keys, bytes_max) {
+        let dir = dir_of(&self.deps.spills, &self.path);
+        let (fs, bytes_max) = (self.deps.fs.clone(), self.deps.spill_bytes_max);
+        let master_keys = self.deps.policy.master_keys().clone();
+        let (spill_drainer, seen) = match SpillDrainer::open(
+            &self.spill_writer,
+            &dir,
+            fs.clone(),
+            master_keys,
+            bytes_max,
+        ) {
             Ok(opened) => opened,
             Err(error) => {
-                self.fittings.metrics.spill_reads_failed.add(1);
-                tracing::error!(dir = %dir.display(), %error, "could not open the spill; what a bus says can wait in memory only");
-                (Mover::without_disk(&self.feeder, &dir, medium), Seen::default())
+                self.deps.metrics.spill_reads_failed.add(1);
+                tracing::error!(dir = %dir.display(), %error, "cannot open the spill, bus events are kept in memory only");
+                (SpillDrainer::without_disk(&self.spill_writer, &dir, fs), Seen::default())
             }
         };
         if seen.known {
@@ -139,32 +145,32 @@ impl Bus {
         }
         std::thread::scope(|threads| {
             let name = format!("sc-spill-{}", self.number);
-            let moving = std::thread::Builder::new().name(name).spawn_scoped(threads, || mover.run());
+            let moving = std::thread::Builder::new().name(name).spawn_scoped(threads, || spill_drainer.run());
             match moving {
                 Ok(_) => self.connect_and_read(),
-                Err(error) => tracing::error!(%error, "could not start the thread that moves events on"),
+                Err(error) => tracing::error!(%error, "cannot start the spill drainer thread"),
             }
-            self.feeder.close();
+            self.spill_writer.close();
         });
     }
 
     fn connect_and_read(&mut self) {
         let mut pause = BUS_RECONNECT_MIN;
-        let mut said = false;
-        while !self.fittings.drain.is_stopping() {
+        let mut logged = false;
+        while !self.deps.drain.is_stopping() {
             let path = publisher(&self.path);
             self.watch.change(|s| s.path.clone_from(&path));
             match UnixStream::connect(&path) {
                 Ok(stream) => {
                     tracing::info!(bus = %path.display(), "connected to the event bus");
-                    self.fittings.metrics.bus_connects.add(1);
-                    said = false;
-                    let now = self.fittings.clock.now();
+                    self.deps.metrics.bus_connects.add(1);
+                    logged = false;
+                    let now = self.deps.clock.now();
                     let mut connection =
                         Connection { since: now, began: Instant::now(), settled: false, read_at: now };
                     let end = self.read(stream, &mut connection);
                     self.watch.change(|s| (s.connected, s.framing) = (false, None));
-                    // One that ends at once, again and again, is not to be tried at full speed.
+                    // Connections that end at once must not be retried at full speed.
                     pause = if connection.settled {
                         BUS_RECONNECT_MIN
                     } else {
@@ -173,35 +179,35 @@ impl Bus {
                     self.ended(&path, &connection, end);
                 }
                 Err(error) => {
-                    if !said {
-                        tracing::info!(bus = %path.display(), %error, "no event bus yet; waiting for it");
-                        said = true;
+                    if !logged {
+                        tracing::info!(bus = %path.display(), %error, "event bus not available, waiting for it");
+                        logged = true;
                     }
                     pause = (pause * 2).min(BUS_RECONNECT_MAX);
                 }
             }
-            self.fittings.drain.wait(pause);
+            self.deps.drain.wait(pause);
         }
     }
 
-    fn ended(&mut self, path: &Path, connection: &Connection, end: End) {
+    fn ended(&mut self, path: &Path, connection: &Connection, end: ConnectionEnd) {
         let cause = match end {
-            End::Stopping => return,
-            End::Closed(why) => {
-                tracing::warn!(bus = %path.display(), why, "the event bus is gone; connecting again");
+            ConnectionEnd::Stopping => return,
+            ConnectionEnd::Closed(why) => {
+                tracing::warn!(bus = %path.display(), why, "event bus disconnected, reconnecting");
                 Cause::Disconnect
             }
-            End::Unreadable(error) => {
+            ConnectionEnd::Unreadable(error) => {
                 let counter = match error {
-                    FrameError::Unknown { .. } => &self.fittings.metrics.bus_framings_unknown,
-                    _ => &self.fittings.metrics.bus_frames_malformed,
+                    FrameError::Unknown { .. } => &self.deps.metrics.bus_framings_unknown,
+                    _ => &self.deps.metrics.bus_frames_malformed,
                 };
                 counter.add(1);
-                tracing::warn!(bus = %path.display(), %error, "the event bus cannot be read on; connecting again");
+                tracing::warn!(bus = %path.display(), %error, "malformed data on the event bus, reconnecting");
                 Cause::Framing
             }
         };
-        // A connection that never became one leaves the gap as long as it was.
+        // A connection that was never established does not shorten the gap.
         if connection.settled {
             self.broken = Some((Some(connection.read_at), cause));
         } else if self.broken.is_none() {
@@ -210,24 +216,24 @@ impl Bus {
     }
 
     /// Reads one connection to its end.
-    fn read(&mut self, mut stream: UnixStream, connection: &mut Connection) -> End {
+    fn read(&mut self, mut stream: UnixStream, connection: &mut Connection) -> ConnectionEnd {
         if let Err(error) = stream.set_read_timeout(Some(STOP_CHECK)) {
-            return End::Closed(error.to_string());
+            return ConnectionEnd::Closed(error.to_string());
         }
-        // The frame around a body adds a few bytes to the largest entry.
+        // The framing adds a few bytes to the largest entry.
         let mut splitter = Splitter::new(ENTRY_BYTES_MAX + 64);
         let mut buffer = vec![0_u8; BUS_READ_BYTES];
         self.watch.change(|s| s.connected = true);
-        while !self.fittings.drain.is_stopping() {
+        while !self.deps.drain.is_stopping() {
             match stream.read(&mut buffer) {
-                Ok(0) => return End::Closed("closed by Salt".to_owned()),
+                Ok(0) => return ConnectionEnd::Closed("closed by Salt".to_owned()),
                 Ok(n) => {
                     splitter.feed(buffer.get(..n).unwrap_or_default());
                     if let Err(error) = self.take(&mut splitter, n, connection) {
-                        return End::Unreadable(error);
+                        return ConnectionEnd::Unreadable(error);
                     }
                     if n < BUS_READ_LITTLE {
-                        self.fittings.drain.wait(self.fittings.gather);
+                        self.deps.drain.wait(self.deps.gather);
                     }
                 }
                 Err(e)
@@ -237,48 +243,48 @@ impl Bus {
                         self.settle(connection);
                     }
                     if connection.settled {
-                        connection.read_at = self.fittings.clock.now();
-                        self.feeder.read_until(connection.read_at);
+                        connection.read_at = self.deps.clock.now();
+                        self.spill_writer.read_until(connection.read_at);
                     }
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return End::Closed(error.to_string()),
+                Err(error) => return ConnectionEnd::Closed(error.to_string()),
             }
         }
-        End::Stopping
+        ConnectionEnd::Stopping
     }
 
-    /// The connection is one: what was missed before it is told.
+    /// Marks the connection as established, and records the gap before it.
     fn settle(&mut self, connection: &mut Connection) {
         connection.settled = true;
         if let Some((begin, cause)) = self.broken.take() {
-            self.feeder.push_gap(&Gap { begin, end: connection.since, cause, lost: None });
+            self.spill_writer.push_gap(&Gap { begin, end: connection.since, cause, lost: None });
         }
     }
 
-    /// Turns the whole frames that have come into a batch.
+    /// Makes a batch of the complete frames received so far.
     fn take(
         &mut self,
         splitter: &mut Splitter,
         bytes: usize,
         connection: &mut Connection,
     ) -> Result<(), FrameError> {
-        let at = self.fittings.clock.now();
+        let at = self.deps.clock.now();
         let mut batch = Batch::with_room(bytes);
         let (mut events, mut frames) = (0, false);
-        let gate = self.fittings.gate.clone();
+        let policy = self.deps.policy.clone();
         let outcome = loop {
             match splitter.next_frame() {
                 Ok(Some(frame)) => {
                     frames = true;
                     let Some(message) = frame::body(frame) else {
-                        self.fittings.metrics.bus_frames_malformed.add(1);
+                        self.deps.metrics.bus_frames_malformed.add(1);
                         continue;
                     };
-                    let taken = gate.message(message, Source::Bus, at, |entry, prints| {
-                        batch.push(entry, Some(prints));
+                    let result = policy.message(message, Source::Bus, at, |entry, fingerprints| {
+                        batch.push(entry, Some(fingerprints));
                     });
-                    events += u64::from(taken.is_ok());
+                    events += u64::from(result.is_ok());
                 }
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
@@ -289,13 +295,13 @@ impl Bus {
             self.settle(connection);
         }
         if events > 0 {
-            self.fittings.metrics.bus_events.add(events);
+            self.deps.metrics.bus_events.add(events);
             self.watch.change(|s| (s.framing, s.events) = (framing, s.events + events));
         }
-        self.feeder.push(batch, at);
+        self.spill_writer.push(batch, at);
         if connection.settled {
             connection.read_at = at;
-            self.feeder.read_until(at);
+            self.spill_writer.read_until(at);
         }
         outcome
     }

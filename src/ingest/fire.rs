@@ -1,16 +1,16 @@
-//! Firing onto a Salt bus, as `event.send` and `event.fire_master` do.
+//! Fires events onto a Salt bus, as `event.send` and `event.fire_master` do.
 //!
-//! A bus has a socket to fire at beside the one that publishes (`master_event_pull.ipc`). It takes one frame per event,
-//! answers nothing, and its framing is its own: 3007.15 and 3008.2 publish plain frames and take ones behind their length.
-//! So it is found out, once for each time that Salt has made the socket:
+//! Beside the publisher's socket, a bus has one for incoming events (`master_event_pull.ipc`). It accepts one frame per event and
+//! answers nothing. Its framing can differ from the publisher's: 3007.15 and 3008.2 publish plain frames and accept length-prefixed ones.
+//! So the framing is detected once per socket that Salt creates:
 //!
-//! | what is seen | then it takes |
+//! | publisher | accepted framing |
 //! |---|---|
-//! | the publisher sends frames behind their length (3006.26 and later) | the same |
-//! | the publisher sends plain frames | whichever form of a probe comes out of it |
+//! | sends length-prefixed frames (3006.26 and later) | the same |
+//! | sends plain frames | the form of the probe that appears on the bus |
 //!
-//! The plain probe goes first: to a socket that wants lengths it announces 2 GB, and closing ends that without a word.
-//! The other way round old releases would log errors.
+//! The plain probe is sent first: a socket that expects length prefixes reads it as an announcement of 2 GB, and closing the connection ends that silently.
+//! In the reverse order old releases would log errors.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -21,81 +21,81 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::bus::Watch;
+use super::bus::BusMonitor;
 use crate::clock::Clock;
-use crate::limits::{ENTRY_BYTES_MAX, FIRE_PATIENCE, FIRE_PROBE_PAUSE};
+use crate::limits::{ENTRY_BYTES_MAX, FIRE_PROBE_PAUSE, FIRE_TIMEOUT};
 use crate::wire::frame::{self, Framing, Splitter};
 use crate::wire::salt_event;
 
 /// Why an event was not fired.
 #[derive(Debug, thiserror::Error)]
 pub enum FireError {
-    /// The daemon reads no bus.
-    #[error("no bus is configured: give `bus` in the configuration, or --bus to `saltcellar serve`")]
+    /// No bus is configured.
+    #[error("no bus is configured: set `bus` in the configuration, or pass --bus to `saltcellar serve`")]
     NoBus,
-    /// There are several, and none was named.
-    #[error("there are several buses; name one of them: {0}")]
+    /// Several buses are configured, and the call names none.
+    #[error("several buses are configured, name one of: {0}")]
     WhichBus(String),
-    /// None of those that there are.
-    #[error("{asked} is no configured bus; there are: {known}")]
+    /// The named bus is not configured.
+    #[error("bus {asked} is not configured; configured are: {known}")]
     UnknownBus {
-        /// What was asked for.
+        /// The requested bus.
         asked: String,
-        /// Those that there are.
+        /// The configured buses.
         known: String,
     },
-    /// Salt is not there, or does not take anything at the moment: try again later.
-    #[error("no Salt takes events at {}: {why}", path.display())]
-    Away {
-        /// The socket.
+    /// Salt's socket is unreachable or does not accept data; retry later.
+    #[error("Salt does not accept events at {}: {why}", path.display())]
+    Unreachable {
+        /// The path of the socket.
         path: PathBuf,
-        /// What happened.
+        /// The reason.
         why: String,
     },
-    /// The daemon, or who asked, may not.
-    #[error("{who} may not fire at {}: only {owner} may", path.display())]
+    /// The daemon or the caller lacks permission.
+    #[error("{who} may not fire events at {}: only {owner} may", path.display())]
     NotAllowed {
-        /// Who.
+        /// The daemon or the caller.
         who: &'static str,
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// Who may.
+        /// The permitted users.
         owner: String,
     },
 }
 
-/// What a socket was when its framing was found out: Salt makes a new one at each start.
+/// The identity of a socket when its framing was detected: Salt creates a new one at each start.
 type Identity = (u64, u64, i64, i64);
 
-/// Fires at the buses that are read.
+/// Fires events onto the configured buses.
 #[derive(Debug, Default)]
 pub struct Firer {
-    buses: Vec<Watch>,
+    buses: Vec<BusMonitor>,
     clock: Clock,
     known: Mutex<HashMap<PathBuf, (Identity, Framing)>>,
 }
 
-/// A socket to fire at.
+/// A socket that accepts events.
 #[derive(Debug, Clone)]
 pub struct Target {
     publisher: PathBuf,
-    /// The socket.
+    /// The path of the socket.
     pub path: PathBuf,
     identity: Identity,
-    /// Who owns it, and may fire.
+    /// The owner, who may fire.
     pub owner: u32,
     published: Option<Framing>,
 }
 
 impl Firer {
-    /// Fires at these buses.
-    pub fn new(buses: Vec<Watch>, clock: Clock) -> Self {
+    /// A sender for these buses.
+    pub fn new(buses: Vec<BusMonitor>, clock: Clock) -> Self {
         Self { buses, clock, known: Mutex::default() }
     }
 
-    /// The socket of the bus that was asked for, by its directory or its publisher's socket; of the only one if none was.
+    /// The event socket of the bus named by its directory or its publisher's socket; without a name, that of the only bus.
     pub fn target(&self, asked: Option<&str>) -> Result<Target, FireError> {
-        let paths: Vec<_> = self.buses.iter().map(Watch::status).collect();
+        let paths: Vec<_> = self.buses.iter().map(BusMonitor::status).collect();
         let known = || {
             let names = paths.iter().map(|bus| bus.path.parent().unwrap_or(&bus.path).display().to_string());
             names.collect::<Vec<_>>().join(", ")
@@ -114,10 +114,10 @@ impl Firer {
         let name = bus.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let path = bus.path.with_file_name(name.replace("_pub.", "_pull."));
         if path == bus.path {
-            let why = format!("the bus {name} has no name from which that of its other socket follows");
-            return Err(FireError::Away { path, why });
+            let why = format!("the socket name {name} has no counterpart for incoming events");
+            return Err(FireError::Unreachable { path, why });
         }
-        let found = std::fs::metadata(&path).map_err(|why| away(&path, &why))?;
+        let found = std::fs::metadata(&path).map_err(|why| unreachable(&path, &why))?;
         Ok(Target {
             publisher: bus.path.clone(),
             path,
@@ -127,14 +127,14 @@ impl Firer {
         })
     }
 
-    /// The publisher's socket of the bus in that directory, if that bus is read and is not connected.
+    /// The publisher's socket of the bus in `directory`, if that bus is configured and not connected.
     pub fn disconnected(&self, directory: &str) -> Option<PathBuf> {
-        let mut buses = self.buses.iter().map(Watch::status);
+        let mut buses = self.buses.iter().map(BusMonitor::status);
         let found = buses.find(|bus| bus.path.parent() == Some(Path::new(directory)))?;
         (!found.connected).then_some(found.path)
     }
 
-    /// How the socket wants its frames; finds it out if nobody has yet.
+    /// The framing that the socket accepts; detects it on first use.
     pub fn framing(&self, target: &Target) -> Result<Framing, FireError> {
         if target.published == Some(Framing::Len32) {
             return Ok(Framing::Len32);
@@ -146,54 +146,54 @@ impl Firer {
             return Ok(*framing);
         }
         let framing = probe(target, &self.clock)?;
-        tracing::info!(socket = %target.path.display(), framing = framing.name(), "found out how to fire at the bus");
+        tracing::info!(socket = %target.path.display(), framing = framing.name(), "detected the framing for firing events");
         known().insert(target.path.clone(), (target.identity, framing));
         Ok(framing)
     }
 
-    /// Fires an event; `data` is a msgpack map with its `_stamp`.
+    /// Fires an event; `data` is a msgpack map with `_stamp`.
     pub fn fire(&self, target: &Target, framing: Framing, tag: &str, data: &[u8]) -> Result<(), FireError> {
         send(target, framing, tag, data).map(drop)
     }
 }
 
-fn away(path: &Path, why: &std::io::Error) -> FireError {
+fn unreachable(path: &Path, why: &std::io::Error) -> FireError {
     let path = path.to_owned();
     if why.kind() == ErrorKind::PermissionDenied {
         let owner = "the user that Salt's master runs as, and root".to_owned();
         return FireError::NotAllowed { who: "the daemon", path, owner };
     }
     let why = match why.kind() {
-        ErrorKind::NotFound => "there is no socket; is the master running?".to_owned(),
-        ErrorKind::ConnectionRefused => "nobody listens; is the master running?".to_owned(),
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => "it did not take the event in time".to_owned(),
+        ErrorKind::NotFound => "the socket does not exist; is the master running?".to_owned(),
+        ErrorKind::ConnectionRefused => "the socket has no listener; is the master running?".to_owned(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "timeout while writing the event".to_owned(),
         _ => why.to_string(),
     };
-    FireError::Away { path, why }
+    FireError::Unreachable { path, why }
 }
 
-/// Writes one frame; the connection lives as long as what is returned.
+/// Writes one frame. The caller keeps the returned stream to keep the connection open.
 fn send(target: &Target, framing: Framing, tag: &str, data: &[u8]) -> Result<UnixStream, FireError> {
-    let away = |why| away(&target.path, &why);
-    let mut stream = UnixStream::connect(&target.path).map_err(away)?;
-    stream.set_write_timeout(Some(FIRE_PATIENCE)).map_err(away)?;
-    stream.write_all(&frame::fired(framing, tag.as_bytes(), data)).map_err(away)?;
+    let failed = |why| unreachable(&target.path, &why);
+    let mut stream = UnixStream::connect(&target.path).map_err(failed)?;
+    stream.set_write_timeout(Some(FIRE_TIMEOUT)).map_err(failed)?;
+    stream.write_all(&frame::fired(framing, tag.as_bytes(), data)).map_err(failed)?;
     Ok(stream)
 }
 
-/// Fires probes in both framings and sees which comes out.
+/// Fires probes in both framings and returns the one that appears on the bus.
 fn probe(target: &Target, clock: &Clock) -> Result<Framing, FireError> {
-    let gone = |why: std::io::Error| away(&target.publisher, &why);
+    let gone = |why: std::io::Error| unreachable(&target.publisher, &why);
     let mut from = UnixStream::connect(&target.publisher).map_err(gone)?;
     let mut splitter = Splitter::new(ENTRY_BYTES_MAX + 64);
-    // Nobody else's probe has this name.
+    // The name is unique to this probe.
     let name = format!("saltcellar/probe/{:016x}", RandomState::new().hash_one(std::process::id()));
     let tag = |framing: Framing| format!("{name}/{}", framing.name());
-    let until = Instant::now() + FIRE_PATIENCE;
-    // The publisher accepts a subscriber in its own time, so the first probes may come out before it listens.
+    let until = Instant::now() + FIRE_TIMEOUT;
+    // The publisher accepts a subscriber asynchronously, so the first probes may be published too early.
     let mut held = Vec::new();
     let mut pause = FIRE_PROBE_PAUSE;
-    hear(&mut from, &mut splitter, Instant::now() + pause, |_| None::<()>).map_err(gone)?;
+    read_tags(&mut from, &mut splitter, Instant::now() + pause, |_| None::<()>).map_err(gone)?;
     while Instant::now() < until {
         for framing in [Framing::Plain, Framing::Len32] {
             held.push(send(
@@ -202,8 +202,8 @@ fn probe(target: &Target, clock: &Clock) -> Result<Framing, FireError> {
                 &tag(framing),
                 &salt_event::stamped(&[0x80], clock.now().iso().trim_end_matches('Z')),
             )?);
-            let found = hear(&mut from, &mut splitter, Instant::now() + pause, |heard| {
-                [Framing::Plain, Framing::Len32].into_iter().find(|framing| heard == tag(*framing).as_bytes())
+            let found = read_tags(&mut from, &mut splitter, Instant::now() + pause, |seen| {
+                [Framing::Plain, Framing::Len32].into_iter().find(|framing| seen == tag(*framing).as_bytes())
             });
             if let Some(framing) = found.map_err(gone)? {
                 return Ok(framing);
@@ -211,12 +211,12 @@ fn probe(target: &Target, clock: &Clock) -> Result<Framing, FireError> {
         }
         pause *= 2;
     }
-    let why = "events fired at it do not come out of the bus; is the master well?".to_owned();
-    Err(FireError::Away { path: target.path.clone(), why })
+    let why = "fired events do not appear on the bus; check the master".to_owned();
+    Err(FireError::Unreachable { path: target.path.clone(), why })
 }
 
-/// Reads tags off a bus until one is recognised or the time is over.
-fn hear<T>(
+/// Reads tags from a bus until `recognise` returns a value or the time is over.
+fn read_tags<T>(
     from: &mut UnixStream,
     splitter: &mut Splitter,
     until: Instant,

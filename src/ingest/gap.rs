@@ -1,19 +1,19 @@
-//! Gap records: where what a bus said may have been missed.
+//! Gap records: periods in which bus events may have been missed.
 //!
-//! A gap is an entry of its own kind ([`Kind::Gap`]) in the order of the log, in front of the first event after it. Readers of
+//! A gap is an entry of its own kind ([`Kind::Gap`]) in the log, before the first event after it. Readers of
 //! events see it as an event with the tag `saltcellar/gap/<cause>` and this data:
 //!
 //! ```text
 //! bus      the publisher's socket
 //! cause    as in the tag
-//! begin    up to here everything is known to be stored; nil if that moment is not known
-//! end      from here on everything is read again
-//! seconds  how long that is; negative if the clock was set back meanwhile
-//! lost     how many events were lost; nil if nobody knows
+//! begin    everything up to here is stored; nil if unknown
+//! end      reading continues here
+//! seconds  its length; negative if the clock was set back meanwhile
+//! lost     the number of lost events; nil if unknown
 //! ```
 //!
-//! Times are texts, UTC to the microsecond. A gap may be longer than the truth and never shorter: what was read but
-//! not stored when a daemon was killed lies in it.
+//! Times are texts, UTC to the microsecond. A gap can be longer than the actual loss, never shorter: it includes events that were read but
+//! not stored when a daemon was killed.
 
 use std::path::Path;
 
@@ -21,25 +21,25 @@ use crate::clock::Micros;
 use crate::model::{Batch, Entry, Flags, GAP_TAG, Kind, Source};
 use crate::wire::msgpack::Writer;
 
-/// Why continuity is broken.
+/// Why events may have been missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// The daemon was not running.
     StartUp,
-    /// The connection ended: the master stopped, or dropped us.
+    /// The connection ended: the master stopped, or disconnected us.
     Disconnect,
-    /// Bytes came that are no frame, so the connection was given up.
+    /// Malformed data ended the connection.
     Framing,
-    /// Memory and disk for what waits were full.
+    /// Memory and spill were full.
     Overflow,
     /// Records of the spill were damaged or missing.
     Spill,
-    /// The store took other entries and would not take these.
+    /// The store rejected these entries while it accepted others.
     Refused,
 }
 
 impl Cause {
-    /// Its word in tag and data.
+    /// The name in tag and data.
     pub fn name(self) -> &'static str {
         match self {
             Self::StartUp => "start-up",
@@ -52,21 +52,21 @@ impl Cause {
     }
 }
 
-/// A gap.
+/// A period in which events may have been missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gap {
-    /// Everything before is known to be stored.
+    /// Everything before is stored; `None` if unknown.
     pub begin: Option<Micros>,
-    /// Everything after is read again.
+    /// Reading continues here.
     pub end: Micros,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// Events lost, if that is known.
+    /// Events lost, if known.
     pub lost: Option<u64>,
 }
 
 impl Gap {
-    /// The entry for it.
+    /// A batch with the gap's entry.
     pub fn batch(&self, bus: &Path) -> Batch {
         let tag = format!("{GAP_TAG}/{}", self.cause.name());
         let body = self.body(bus);
@@ -95,7 +95,7 @@ impl Gap {
     }
 }
 
-/// The entry of a gap, made or read back.
+/// The entry of a gap, new or read back.
 pub(super) fn entry<'a>(tag: &'a [u8], body: &'a [u8], at: Micros) -> Entry<'a> {
     Entry {
         kind: Kind::Gap,
@@ -117,7 +117,7 @@ mod tests {
     use crate::wire::msgpack::{as_text, get};
 
     #[test]
-    fn a_gap_says_where_from_and_to_and_why() {
+    fn a_gap_record_contains_begin_end_and_cause() {
         let gap = Gap {
             begin: Some(Micros(1_000_000)),
             end: Micros(3_500_000),

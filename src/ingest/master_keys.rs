@@ -1,12 +1,12 @@
-//! Masters' keys: redacted from every entry, whichever source it comes from and whatever the configured rules are.
+//! Masters' keys: redacted from every entry, at every source and independent of the configured rules.
 //!
-//! - The field `key` in the data of a request to the reactor ([`crate::model::MANAGE_TAG`]) is redacted by the tag alone, also
-//!   where the key is not known.
-//! - The text of each known key is blanked wherever it occurs in a body. Known are the key files in the `cachedir` of the
-//!   configured masters. [`MasterKeys::follow`] reads them again when they change: Salt 3006 makes a new key at each start.
+//! - The field `key` in the data of a request to the reactor ([`crate::model::MANAGE_TAG`]) is redacted because of the tag, even
+//!   if the key is unknown.
+//! - The text of each known key is blanked wherever it occurs in a body. The known keys are the key files in the `cachedir` of the
+//!   configured masters. [`MasterKeys::follow`] reloads them when they change: Salt 3006 creates a new key at each start.
 //!
-//! The reactor still has to know whether a request carried the right key. So it is compared first, with the key file as it is at
-//! that moment, and the outcome travels with the entry ([`Flags::MASTER_KEY`]).
+//! The reactor needs to know whether a request contained the right key. So the key is first compared with the current key
+//! file, and the entry carries the result ([`Flags::MASTER_KEY`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,11 +21,11 @@ use crate::model::{
     Batch, Entry, Flags, Glob, KeyTexts, Kind, REDACTED, RedactRule, is_manage_tag, same_key,
 };
 use crate::shutdown::Drain;
-use crate::store::tools::redact::Clean;
+use crate::store::tools::redact::Redact;
 use crate::wire::msgpack;
-use crate::wire::salt_event::prints_of;
+use crate::wire::salt_event::fingerprints_of;
 
-/// What identifies the content of a file: device, inode, size, time of the last change.
+/// The identity of a file's content: device, inode, size, time of the last change.
 type Identity = Option<(u64, u64, u64, i64, i64)>;
 
 fn identity(path: &Path) -> Identity {
@@ -33,10 +33,10 @@ fn identity(path: &Path) -> Identity {
     Some((found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
 }
 
-/// Key files, and what was read from them or why they cannot be read.
+/// Key files, each with its content or the reason why it is unreadable.
 type KeyFiles = BTreeMap<PathBuf, (Identity, Result<Vec<u8>, String>)>;
 
-/// What is known at the moment.
+/// The current keys.
 #[derive(Debug, Default)]
 struct Known {
     texts: KeyTexts,
@@ -45,13 +45,13 @@ struct Known {
     unreadable: Vec<String>,
 }
 
-/// A master's configuration as it was read last.
+/// A master's configuration at its last read.
 #[derive(Debug)]
 struct Master {
     conf_file: PathBuf,
     role: Role,
     is_of_reactor: bool,
-    /// The files it consists of and their directories: a new file changes its directory.
+    /// Its files and their directories: a new file changes its directory.
     files: Vec<(PathBuf, Identity)>,
     cachedir: PathBuf,
     key_file: PathBuf,
@@ -87,13 +87,13 @@ impl Master {
 pub struct Cleaned {
     /// The body.
     pub body: Vec<u8>,
-    /// The flags of the entry.
+    /// The flags.
     pub flags: Flags,
-    /// The data could not be searched, so all of it was replaced.
-    pub blind: bool,
+    /// The data could not be parsed, so all of it was replaced.
+    pub unparsed: bool,
 }
 
-/// The keys of the masters beside this daemon.
+/// The keys of the configured masters.
 pub struct MasterKeys {
     known: RwLock<Arc<Known>>,
     masters: Mutex<Vec<Master>>,
@@ -103,7 +103,7 @@ pub struct MasterKeys {
 
 impl MasterKeys {
     /// The keys of the masters with these configuration files. `reactor` is the one whose requests the reactor carries out; it
-    /// need not be among them.
+    /// is added if missing.
     pub fn new(masters: &[PathBuf], reactor: Option<(Role, &Path)>) -> Self {
         let others = masters.iter().filter(|path| reactor.is_none_or(|(_, known)| known != path.as_path()));
         let others = others.map(|path| Master::read(path, Role::Master, false));
@@ -114,7 +114,7 @@ impl MasterKeys {
         keys
     }
 
-    /// No known key; fields are redacted all the same.
+    /// No known key; the field of requests is still redacted.
     pub fn none() -> Self {
         let rule = RedactRule { keys: vec![Glob::new("key")], ..RedactRule::default() };
         Self {
@@ -125,7 +125,7 @@ impl MasterKeys {
         }
     }
 
-    /// These keys and no others, whatever becomes of files.
+    /// Fixed keys, independent of files.
     pub fn fixed(texts: KeyTexts) -> Self {
         let known = Arc::new(Known { texts, ..Known::default() });
         Self { known: RwLock::new(known), ..Self::none() }
@@ -136,20 +136,20 @@ impl MasterKeys {
         self.known().texts.keys().to_vec()
     }
 
-    /// How many keys are known, and which files cannot be read.
+    /// The number of known keys, and the unreadable files.
     pub fn counts(&self) -> (usize, Vec<String>) {
         let known = self.known();
         (known.texts.len(), known.unreadable.clone())
     }
 
-    /// Reads what has changed until the daemon stops.
+    /// Reloads changed files until shutdown.
     pub fn follow(&self, drain: &Drain) {
         while !drain.wait(MASTER_KEYS_POLL) {
             self.refresh();
         }
     }
 
-    /// Reads what has changed.
+    /// Reloads changed files.
     pub fn refresh(&self) {
         let mut masters = self.masters.lock().unwrap_or_else(PoisonError::into_inner);
         for master in masters.iter_mut().filter(|master| master.has_changed()) {
@@ -184,11 +184,11 @@ impl MasterKeys {
             for error in &unreadable {
                 tracing::warn!(
                     error,
-                    "cannot read a master's key, so it is redacted only from requests to the reactor (salt-run reactor.*)"
+                    "cannot read a master's key; it is redacted only from requests to the reactor (salt-run reactor.*)"
                 );
             }
         }
-        tracing::info!(keys = texts.len(), "read the masters' keys, which are redacted from all entries");
+        tracing::info!(keys = texts.len(), "loaded the masters' keys for redaction");
         let known = Arc::new(Known { texts, reactor, unreadable });
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
     }
@@ -197,7 +197,7 @@ impl MasterKeys {
         self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The entry without keys; `None` if it carries none.
+    /// The entry without keys; `None` if it contains none.
     pub fn clean(&self, entry: &Entry<'_>) -> Option<Cleaned> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let is_request = is_manage_tag(entry.tag);
@@ -206,23 +206,23 @@ impl MasterKeys {
             return None;
         }
         let known = { Arc::clone(&known) };
-        let (mut body, mut flags, mut blind) = (None, entry.flags, false);
+        let (mut body, mut flags, mut unparsed) = (None, entry.flags, false);
         if is_request {
             if known.reactor.as_deref().is_some_and(|path| carries(entry.body, path)) {
                 flags = flags.with(Flags::MASTER_KEY);
             }
-            // An event that was known already when a bus told it is stored as another kind.
-            let kind = if entry.kind == Kind::Heard { Kind::Event } else { entry.kind };
-            (body, blind) = match self.field.redact(&Entry { kind, ..*entry }) {
+            // An event that was stored before the bus showed it has a kind of its own.
+            let kind = if entry.kind == Kind::SeenOnBus { Kind::Event } else { entry.kind };
+            (body, unparsed) = match self.field.redact(&Entry { kind, ..*entry }) {
                 Redacted::Untouched => (None, false),
                 Redacted::Changed(body) => (Some(body), false),
-                Redacted::Blind(body) => (Some(body), true),
+                Redacted::Unparsed(body) => (Some(body), true),
             };
         }
         if has_text {
             known.texts.blank(body.get_or_insert_with(|| entry.body.to_vec()));
         }
-        Some(Cleaned { body: body?, flags, blind })
+        Some(Cleaned { body: body?, flags, unparsed })
     }
 
     /// The batch without keys.
@@ -232,25 +232,25 @@ impl MasterKeys {
             return batch;
         }
         let mut clean = Batch::with_room(batch.bytes());
-        for ((entry, prints), cleaned) in batch.entries().zip(cleaned) {
+        for ((entry, fingerprints), cleaned) in batch.entries().zip(cleaned) {
             match cleaned {
-                None => clean.push(&entry, prints),
+                None => clean.push(&entry, fingerprints),
                 Some(Cleaned { body, flags, .. }) => {
                     let entry = Entry { body: &body, flags, ..entry };
-                    clean.push(&entry, prints.map(|_| prints_of(&entry)));
+                    clean.push(&entry, fingerprints.map(|_| fingerprints_of(&entry)));
                 }
             }
         }
         clean
     }
 
-    /// Blanks the known keys in bytes of any form.
+    /// Blanks the known keys in arbitrary bytes; returns the number of occurrences.
     pub fn blank(&self, bytes: &mut [u8]) -> usize {
         self.known().texts.blank(bytes)
     }
 }
 
-impl Clean for MasterKeys {
+impl Redact for MasterKeys {
     fn body(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
         self.clean(entry).map(|cleaned| cleaned.body)
     }
@@ -260,7 +260,7 @@ impl Clean for MasterKeys {
     }
 }
 
-/// Does the data hold what this key file holds now?
+/// Whether the data contains the current key of the file.
 fn carries(data: &[u8], key_file: &Path) -> bool {
     let Some(given) = msgpack::get(data, "key").and_then(msgpack::as_text) else { return false };
     given != REDACTED && read_key(key_file).is_ok_and(|key| same_key(given.as_bytes(), &key))
@@ -284,7 +284,7 @@ mod tests {
         w.into_bytes()
     }
 
-    /// A master in a directory, whose keys are known.
+    /// A master in a directory, with its keys.
     fn lab() -> (tempfile::TempDir, MasterKeys) {
         let dir = tempfile::tempdir().unwrap();
         let conf = dir.path().join("master");
@@ -298,7 +298,7 @@ mod tests {
         keys.clean(&read_event(tag.as_bytes(), data, Source::Bus, Micros(0)).entry)
     }
 
-    /// The flag, and what stands in the place of the key.
+    /// The flag, and the text in place of the key.
     fn request(keys: &MasterKeys, key: &str) -> (bool, String) {
         let cleaned = cleaned(keys, LIST, &data("key", key)).unwrap();
         let left = get(&cleaned.body, "key").and_then(as_text).unwrap();
@@ -306,23 +306,23 @@ mod tests {
     }
 
     #[test]
-    fn a_request_tells_by_a_flag_alone_whether_its_key_was_right() {
+    fn a_request_carries_only_a_flag_whether_its_key_was_right() {
         let (_dir, keys) = lab();
         assert_eq!(request(&keys, OLD), (true, REDACTED.to_owned()));
         assert_eq!(request(&keys, NEW), (false, REDACTED.to_owned()));
-        assert_eq!(cleaned(&keys, LIST, &data("key", REDACTED)), None, "and is redacted once");
+        assert_eq!(cleaned(&keys, LIST, &data("key", REDACTED)), None, "redacted once");
         let unknown = MasterKeys::none();
-        assert_eq!(request(&unknown, OLD), (false, REDACTED.to_owned()), "by the tag alone");
+        assert_eq!(request(&unknown, OLD), (false, REDACTED.to_owned()), "because of the tag");
     }
 
     #[test]
-    fn a_key_file_that_is_made_or_changed_after_the_start_is_read() {
+    fn a_key_file_created_or_changed_after_the_start_is_loaded() {
         let (dir, keys) = lab();
         let is_found = |keys: &MasterKeys, key| cleaned(keys, "other", &data("text", key)).is_some();
         assert!(is_found(&keys, OLD) && !is_found(&keys, NEW));
         fs::write(dir.path().join(".salt_key.new"), NEW).unwrap();
         fs::rename(dir.path().join(".salt_key.new"), dir.path().join(".salt_key")).unwrap();
-        assert!(request(&keys, NEW).0, "a request is compared with the file as it is");
+        assert!(request(&keys, NEW).0, "a request is compared with the current file");
         assert!(!request(&keys, OLD).0);
         keys.refresh();
         assert!(!is_found(&keys, OLD) && is_found(&keys, NEW));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_cannot_be_read_is_said() {
+    fn an_unreadable_key_file_is_reported() {
         let (dir, keys) = lab();
         fs::create_dir(dir.path().join(".joe_key")).unwrap();
         keys.refresh();
@@ -348,16 +348,16 @@ mod tests {
     }
 
     #[test]
-    fn data_that_cannot_be_read_keeps_no_key_either() {
+    fn malformed_data_is_cleaned_of_keys() {
         let (_dir, keys) = lab();
         let broken = [b"\x82\xa3key".as_slice(), OLD.as_bytes()].concat();
         let request = cleaned(&keys, LIST, &broken).unwrap();
-        assert!(request.blind && memchr::memmem::find(&request.body, OLD.as_bytes()).is_none());
+        assert!(request.unparsed && memchr::memmem::find(&request.body, OLD.as_bytes()).is_none());
         let other = cleaned(&keys, "other", &broken).unwrap();
         assert_eq!(other.body, [b"\x82\xa3key".as_slice(), b"[redacted]", &[b'*'; 22]].concat());
-        let heard = data("key", NEW);
-        let event = read_event(LIST.as_bytes(), &heard, Source::Bus, Micros(0));
-        let body = keys.clean(&Entry { kind: Kind::Heard, ..event.entry }).unwrap().body;
+        let seen = data("key", NEW);
+        let event = read_event(LIST.as_bytes(), &seen, Source::Bus, Micros(0));
+        let body = keys.clean(&Entry { kind: Kind::SeenOnBus, ..event.entry }).unwrap().body;
         assert_eq!(get(&body, "key").and_then(as_text), Some(REDACTED));
     }
 }

@@ -1,23 +1,23 @@
-//! Redaction: what rules name is replaced in an entry's msgpack before the entry goes anywhere.
+//! Redaction of an entry's msgpack.
 //!
-//! One walk over the body notes what goes; the rest is copied as it came, so the result is msgpack of the same shape.
-//! A value that goes becomes the text [`REDACTED`], unless it is nil or a truth value: those are no secrets, and callers test
-//! them. In a text only what a pattern matches becomes it.
+//! One walk over the body collects the values to replace; the rest is copied unchanged, so the result is msgpack of the same structure.
+//! A redacted value becomes the text [`REDACTED`], unless it is nil or a boolean: those are not secret, and callers test
+//! them. A pattern replaces only the matching part of a text.
 //!
-//! The keys by which Salt and the store know a job ([`STRUCTURAL`]) are never touched at the top of a return, an event or a
-//! load. Data that cannot be walked is replaced as a whole: better lost than stored in the clear.
+//! The keys that identify a job for Salt and the store ([`STRUCTURAL`]) are never redacted at the top of a return, an event or a
+//! load. Data that cannot be parsed is replaced as a whole, because storing it could expose a secret.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memchr::memmem;
 use regex::bytes::Regex;
 
-use super::gate::funs_of;
+use super::policy::funs_of;
 use crate::limits::MSGPACK_DEPTH_MAX;
 use crate::model::{Builtin, Entry, Glob, Kind, REDACTED, RedactRule, Scope};
 use crate::wire::msgpack::{DecodeError, Head, Reader, Writer, as_text};
 
-/// Top-level keys that stay as they are.
+/// Top-level keys that are never redacted.
 pub const STRUCTURAL: [&str; 13] = [
     "_stamp", "cmd", "fun", "id", "jid", "minions", "Minions", "nocache", "retcode", "success", "tgt",
     "tgt_type", "out",
@@ -41,37 +41,37 @@ const PASSWORD_KEYS: [&str; 14] = [
     "authorization",
 ];
 
-/// What became of an entry's body.
+/// The result of redaction.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Redacted {
-    /// No rule has anything to do with it.
+    /// No rule applies.
     Untouched,
-    /// These bytes stand for it.
+    /// The new body.
     Changed(Vec<u8>),
-    /// It could not be walked; these bytes stand for all of it.
-    Blind(Vec<u8>),
+    /// The body could not be parsed; this replaces all of it.
+    Unparsed(Vec<u8>),
 }
 
-/// The rules, ready to run.
+/// The compiled rules.
 pub struct Redactor {
-    parts: Vec<Part>,
+    parts: Vec<CompiledRule>,
     counts: Vec<(String, AtomicU64)>,
 }
 
-/// A rule, or a part of one that has a scope of its own.
-struct Part {
-    /// Its place among the counts.
+/// A rule, or a part of one with its own scope.
+struct CompiledRule {
+    /// Its index among the counts.
     rule: usize,
     scope: Scope,
     keys: Vec<KeyGlob>,
-    /// Matches wherever a key that goes could stand; none if there is no telling.
+    /// Matches any body that may contain one of the keys; `None` if no such expression exists.
     hint: Option<Regex>,
     paths: Vec<Vec<Glob>>,
     patterns: Vec<Regex>,
     blocks: bool,
 }
 
-/// A glob over keys, without regard to case. The usual ones are no work.
+/// A case-insensitive glob for keys, with fast paths for common forms.
 enum KeyGlob {
     Is(Vec<u8>),
     Contains(Vec<u8>),
@@ -92,7 +92,7 @@ impl KeyGlob {
         }
     }
 
-    /// `key` is in lower case.
+    /// `key` is lower case.
     fn matches(&self, key: &[u8]) -> bool {
         match self {
             Self::Is(text) => key == text,
@@ -104,7 +104,7 @@ impl KeyGlob {
     }
 }
 
-impl Part {
+impl CompiledRule {
     fn new(rule: usize, scope: &Scope, keys: &[Glob]) -> Self {
         Self {
             rule,
@@ -117,7 +117,7 @@ impl Part {
         }
     }
 
-    /// Could it find anything in these bytes?
+    /// Whether it can match anything in these bytes.
     fn may_find(&self, body: &[u8]) -> bool {
         let by_key = || !self.keys.is_empty() && self.hint.as_ref().is_none_or(|hint| hint.is_match(body));
         let by_block = || self.blocks && memmem::find(body, b"-----BEGIN ").is_some();
@@ -125,7 +125,7 @@ impl Part {
     }
 }
 
-/// An expression that matches every text with a key that one of the globs takes.
+/// An expression that matches every text with a key of one of the globs.
 fn hint(keys: &[Glob]) -> Option<Regex> {
     let longest = |glob: &Glob| {
         let literals = glob.literals().into_iter().map(|literal| literal.text);
@@ -138,21 +138,23 @@ fn hint(keys: &[Glob]) -> Option<Regex> {
 }
 
 impl Redactor {
-    /// Makes the rules ready.
+    /// Compiles the rules.
     pub fn new(rules: &[RedactRule]) -> Self {
         let globs = |texts: &[&str]| texts.iter().map(|text| Glob::new(text)).collect::<Vec<_>>();
         let mut parts = Vec::new();
         for (n, rule) in rules.iter().enumerate() {
-            let mut part = Part::new(n, &rule.scope, &rule.keys);
+            let mut part = CompiledRule::new(n, &rule.scope, &rule.keys);
             part.paths.clone_from(&rule.paths);
             part.patterns = rule.patterns.iter().map(|pattern| pattern.regex().clone()).collect();
             part.blocks = rule.builtin == Some(Builtin::PrivateKeys);
             match rule.builtin {
-                Some(Builtin::Passwords) => parts.push(Part::new(n, &rule.scope, &globs(&PASSWORD_KEYS))),
+                Some(Builtin::Passwords) => {
+                    parts.push(CompiledRule::new(n, &rule.scope, &globs(&PASSWORD_KEYS)))
+                }
                 Some(Builtin::Pillar) => {
-                    parts.push(Part::new(n, &rule.scope, &globs(&["pillar", "pillar_override"])));
+                    parts.push(CompiledRule::new(n, &rule.scope, &globs(&["pillar", "pillar_override"])));
                     let scope = Scope { fun: globs(&["pillar.*", "runner.pillar.*"]), ..rule.scope.clone() };
-                    let mut returns = Part::new(n, &scope, &[]);
+                    let mut returns = CompiledRule::new(n, &scope, &[]);
                     returns.paths = vec![globs(&["return"])];
                     parts.push(returns);
                 }
@@ -164,29 +166,29 @@ impl Redactor {
         Self { parts, counts }
     }
 
-    /// Per rule, how many entries it has changed.
+    /// Entries changed, per rule.
     pub fn counts(&self) -> Vec<(String, u64)> {
         self.counts.iter().map(|(name, count)| (name.clone(), count.load(Ordering::Relaxed))).collect()
     }
 
-    /// The body of an entry as it may be stored.
+    /// Redacts the body of an entry.
     pub fn redact(&self, entry: &Entry<'_>) -> Redacted {
         let body = entry.body;
         let root = match entry.kind {
             Kind::Event | Kind::JobNew | Kind::Return | Kind::Register => body,
-            // The load is the first of two; the minions beside it are names.
+            // A load is the first of two values; the other one is a list of minion names.
             Kind::Load | Kind::ReturnLoad => match body.split_first() {
                 Some((0x92, rest)) => rest,
                 _ => body,
             },
-            Kind::Minions | Kind::Endtime | Kind::NoCache | Kind::Gap | Kind::Reaction | Kind::Heard => {
+            Kind::Minions | Kind::Endtime | Kind::NoCache | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => {
                 return Redacted::Untouched;
             }
         };
-        let concerned: Vec<&Part> = self
+        let concerned: Vec<&CompiledRule> = self
             .parts
             .iter()
-            .filter(|part| part.scope.takes(entry, || funs_of(root)) && part.may_find(body))
+            .filter(|part| part.scope.matches(entry, || funs_of(root)) && part.may_find(body))
             .collect();
         if concerned.is_empty() {
             return Redacted::Untouched;
@@ -204,9 +206,9 @@ impl Redactor {
         let walked = walk.value(&mut reader);
         let is_whole = root.len() != body.len() || reader.rest().is_empty();
         if walked.is_err() || !is_whole {
-            let mut blot = Writer::new();
-            blot.str(REDACTED);
-            return Redacted::Blind(blot.into_bytes());
+            let mut whole = Writer::new();
+            whole.str(REDACTED);
+            return Redacted::Unparsed(whole.into_bytes());
         }
         if walk.edits.is_empty() {
             return Redacted::Untouched;
@@ -218,7 +220,7 @@ impl Redactor {
     }
 }
 
-/// `body` with the edits made; their places count from `from`.
+/// `body` with the edits applied; their offsets count from `from`.
 fn spliced(body: &[u8], from: usize, edits: &[Edit]) -> Vec<u8> {
     let mut out = Vec::with_capacity(body.len());
     let mut done = 0;
@@ -231,38 +233,38 @@ fn spliced(body: &[u8], from: usize, edits: &[Edit]) -> Vec<u8> {
     out
 }
 
-/// Other bytes for a value.
+/// A replacement for a value.
 struct Edit {
     from: usize,
     to: usize,
     value: Vec<u8>,
 }
 
-/// A step from a value down to one in it.
-enum Step<'a> {
+/// A step from a value to a nested one.
+enum PathStep<'a> {
     Key(&'a [u8]),
-    Place(usize),
+    Index(usize),
 }
 
-impl Step<'_> {
+impl PathStep<'_> {
     fn matches(&self, glob: &Glob) -> bool {
         match self {
-            Step::Key(key) => glob.matches_bytes(key),
-            Step::Place(place) => glob.matches(&place.to_string()),
+            PathStep::Key(key) => glob.matches_bytes(key),
+            PathStep::Index(index) => glob.matches(&index.to_string()),
         }
     }
 }
 
 struct Walk<'w, 'a> {
-    parts: &'w [&'w Part],
-    /// Top-level keys of Salt's own stay.
+    parts: &'w [&'w CompiledRule],
+    /// Keep the structural keys at the top.
     spares: bool,
     len: usize,
-    path: Vec<Step<'a>>,
+    path: Vec<PathStep<'a>>,
     edits: Vec<Edit>,
     /// A bit per rule that has changed something.
     rules: u64,
-    /// A key block was begun in a text of this list, and has not ended.
+    /// A key block started in a text of this list and has not ended.
     open: bool,
 }
 
@@ -271,7 +273,7 @@ impl<'a> Walk<'_, 'a> {
         let from = self.len - reader.rest().len();
         let mut content = *reader;
         match content.head()? {
-            // Deeper than anybody reads again.
+            // No reader supports deeper values.
             Head::Map(_) | Head::Array(_) if self.path.len() >= MSGPACK_DEPTH_MAX => {
                 Err(DecodeError::Type("shallow value"))
             }
@@ -282,7 +284,7 @@ impl<'a> Walk<'_, 'a> {
                     let spared = self.spares
                         && self.path.is_empty()
                         && STRUCTURAL.iter().any(|own| own.as_bytes() == key);
-                    self.path.push(Step::Key(key));
+                    self.path.push(PathStep::Key(key));
                     self.open = false;
                     if spared {
                         reader.value()?;
@@ -297,8 +299,8 @@ impl<'a> Walk<'_, 'a> {
             Head::Array(count) => {
                 *reader = content;
                 self.open = false;
-                for place in 0..count {
-                    self.path.push(Step::Place(place));
+                for index in 0..count {
+                    self.path.push(PathStep::Index(index));
                     self.item(reader)?;
                     self.path.pop();
                 }
@@ -333,13 +335,13 @@ impl<'a> Walk<'_, 'a> {
         self.edits.push(Edit { from, to: self.len - reader.rest().len(), value: value.into_bytes() });
     }
 
-    /// The value at the end of the path.
+    /// Handles the value at the end of the path.
     fn item(&mut self, reader: &mut Reader<'a>) -> Result<(), DecodeError> {
         let Some(rule) = self.named() else { return self.value(reader) };
         let from = self.len - reader.rest().len();
         let mut content = *reader;
         let value = reader.value()?;
-        // No secret, or none any more.
+        // Not secret, or already redacted.
         let harmless =
             matches!(content.head()?, Head::Nil | Head::Bool(_)) || as_text(value) == Some(REDACTED);
         if !harmless {
@@ -351,14 +353,15 @@ impl<'a> Walk<'_, 'a> {
         Ok(())
     }
 
-    /// The rule that names the value at the end of the path by its key or by the path.
+    /// The rule that selects the value at the end of the path, by key or path.
     fn named(&self) -> Option<usize> {
         let lower = match self.path.last() {
-            Some(Step::Key(key)) => key.to_ascii_lowercase(),
+            Some(PathStep::Key(key)) => key.to_ascii_lowercase(),
             _ => Vec::new(),
         };
-        let by_key = |part: &Part| !lower.is_empty() && part.keys.iter().any(|glob| glob.matches(&lower));
-        let by_path = |part: &Part| {
+        let by_key =
+            |part: &CompiledRule| !lower.is_empty() && part.keys.iter().any(|glob| glob.matches(&lower));
+        let by_path = |part: &CompiledRule| {
             let is_it = |globs: &Vec<Glob>| {
                 globs.len() == self.path.len()
                     && globs.iter().zip(&self.path).all(|(glob, step)| step.matches(glob))
@@ -368,24 +371,24 @@ impl<'a> Walk<'_, 'a> {
         self.parts.iter().find(|part| by_key(part) || by_path(part)).map(|part| part.rule)
     }
 
-    /// A text as it may be stored, if not as it is.
+    /// The redacted text; `None` if unchanged.
     fn text(&mut self, text: &[u8]) -> Option<Vec<u8>> {
         let mut changed: Option<Vec<u8>> = None;
         for part in self.parts {
-            let mut stretches = Vec::new();
+            let mut ranges = Vec::new();
             let now = changed.as_deref().unwrap_or(text);
             if part.blocks {
-                self.open = blocks(now, self.open, &mut stretches);
+                self.open = blocks(now, self.open, &mut ranges);
             }
-            let blotted = blotted(now, &stretches);
-            let mut redacted = blotted.is_some();
-            changed = blotted.or(changed);
+            let replaced = replace_ranges(now, &ranges);
+            let mut redacted = replaced.is_some();
+            changed = replaced.or(changed);
             for pattern in &part.patterns {
                 let now = changed.as_deref().unwrap_or(text);
                 let found: Vec<_> =
                     pattern.find_iter(now).map(|found| (found.start(), found.end())).collect();
-                if let Some(blotted) = blotted_whole_characters(now, &found) {
-                    (changed, redacted) = (Some(blotted), true);
+                if let Some(replaced) = replace_whole_characters(now, &found) {
+                    (changed, redacted) = (Some(replaced), true);
                 }
             }
             if redacted {
@@ -400,14 +403,14 @@ fn bit(rule: usize) -> u64 {
     1_u64.checked_shl(u32::try_from(rule).unwrap_or(u32::MAX)).unwrap_or(0)
 }
 
-/// The text with stretches of it blotted out; `None` if there are none.
-fn blotted(text: &[u8], stretches: &[(usize, usize)]) -> Option<Vec<u8>> {
-    if stretches.is_empty() {
+/// The text with `ranges` redacted; `None` without ranges.
+fn replace_ranges(text: &[u8], ranges: &[(usize, usize)]) -> Option<Vec<u8>> {
+    if ranges.is_empty() {
         return None;
     }
     let mut out = Vec::with_capacity(text.len());
     let mut done = 0;
-    for &(from, to) in stretches {
+    for &(from, to) in ranges {
         out.extend_from_slice(text.get(done..from).unwrap_or_default());
         out.extend_from_slice(REDACTED.as_bytes());
         done = to;
@@ -416,26 +419,26 @@ fn blotted(text: &[u8], stretches: &[(usize, usize)]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// As [`blotted`]; what begins or ends inside a character of UTF-8 takes the whole of it.
-fn blotted_whole_characters(text: &[u8], found: &[(usize, usize)]) -> Option<Vec<u8>> {
+/// As [`replace_ranges`], with ranges extended to whole UTF-8 characters.
+fn replace_whole_characters(text: &[u8], found: &[(usize, usize)]) -> Option<Vec<u8>> {
     if found.is_empty() {
         return None;
     }
-    let Ok(utf8) = std::str::from_utf8(text) else { return blotted(text, found) };
-    let mut stretches: Vec<(usize, usize)> = Vec::new();
+    let Ok(utf8) = std::str::from_utf8(text) else { return replace_ranges(text, found) };
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &(from, to) in found {
         let from = (0..=from).rev().find(|&at| utf8.is_char_boundary(at)).unwrap_or(0);
         let to = (to..text.len()).find(|&at| utf8.is_char_boundary(at)).unwrap_or(text.len());
-        match stretches.last_mut() {
+        match ranges.last_mut() {
             Some(last) if from < last.1 => last.1 = last.1.max(to),
-            _ => stretches.push((from, to)),
+            _ => ranges.push((from, to)),
         }
     }
-    blotted(text, &stretches)
+    replace_ranges(text, &ranges)
 }
 
-/// Finds key blocks: from `-----BEGIN ... PRIVATE KEY...-----` to the end that belongs to it, or to the end of the text. `open`
-/// says that one was begun in the text before; what is returned, that one goes on in the text after.
+/// Finds key blocks: from `-----BEGIN ... PRIVATE KEY...-----` to its end line, or to the end of the text. `open`: a block
+/// started in the previous text. Returns whether a block continues in the next text.
 fn blocks(text: &[u8], open: bool, found: &mut Vec<(usize, usize)>) -> bool {
     const BEGIN: &[u8] = b"-----BEGIN ";
     const END: &[u8] = b"-----END ";
@@ -448,7 +451,7 @@ fn blocks(text: &[u8], open: bool, found: &mut Vec<(usize, usize)>) -> bool {
     let mut at = 0;
     if open {
         let Some(end) = end_of(0) else {
-            // Nothing of it is worth keeping, not even how long the lines are.
+            // Replace all of it, including the length of the lines.
             if !text.is_empty() {
                 found.push((0, text.len()));
             }
@@ -522,22 +525,22 @@ mod tests {
         }
     }
 
-    /// What a value becomes.
+    /// The redacted value.
     fn redacted(rules: &[RedactRule], kind: Kind, fun: &'static str, value: &Value) -> Value {
         let body = bytes(value);
         match Redactor::new(rules).redact(&of(kind, fun, &body)) {
             Redacted::Untouched => value.clone(),
-            Redacted::Changed(body) | Redacted::Blind(body) => {
+            Redacted::Changed(body) | Redacted::Unparsed(body) => {
                 let mut rest = body.as_slice();
                 let value = rmpv::decode::read_value(&mut rest).unwrap();
-                assert!(rest.is_empty(), "one value, and nothing behind it");
+                assert!(rest.is_empty(), "exactly one value");
                 value
             }
         }
     }
 
     #[test]
-    fn values_go_by_the_name_of_their_key_at_any_depth() {
+    fn values_are_redacted_by_key_at_any_depth() {
         let passwords = RedactRule { builtin: Some(Builtin::Passwords), ..rule() };
         let value = map(&[
             ("jid", "1".into()),
@@ -571,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn values_go_by_their_path_and_lists_count_their_items() {
+    fn values_are_redacted_by_path_including_list_indexes() {
         let paths =
             RedactRule { paths: vec![globs(&["return", "*", "pin"]), globs(&["fun_args", "1"])], ..rule() };
         let value = |pin: &str, arg: &str| {
@@ -585,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_take_what_matches_and_leave_the_rest() {
+    fn patterns_replace_only_the_matching_part() {
         let rules = [RedactRule {
             patterns: vec![
                 Pattern::new("AKIA[0-9A-Z]{4}").unwrap(),
@@ -599,7 +602,7 @@ mod tests {
         let before = value("key AKIA1234 and Bearer abc, AKIA99", b"\xff\xfeAKIAZZZZ\xff");
         let after = value("key [redacted] and [redacted], AKIA99", b"\xff\xfe[redacted]\xff");
         assert_eq!(redacted(&rules, Kind::Return, "x", &before), after);
-        // A match that ends inside a character takes the whole of it: the text stays UTF-8.
+        // A match that ends inside a character covers the whole character: the text stays UTF-8.
         let halves = [RedactRule { patterns: vec![Pattern::new("x.").unwrap()], ..rule() }];
         assert_eq!(
             redacted(&halves, Kind::Event, "", &map(&[("a", "1xé2".into())])),
@@ -608,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn private_keys_go_from_their_begin_to_their_end() {
+    fn private_keys_are_redacted_from_begin_to_end_line() {
         let keys = [RedactRule { builtin: Some(Builtin::PrivateKeys), ..rule() }];
         let check = |before: Value, after: Value| {
             let of = |value| map(&[("return", value)]);
@@ -623,7 +626,7 @@ mod tests {
         );
         let public = "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----";
         check(public.into(), public.into());
-        // As a list of lines, as `file.readlines` gives it.
+        // As a list of lines, like the result of `file.readlines`.
         check(
             list(&[
                 "a",
@@ -642,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn pillar_goes_from_returns_of_its_functions_and_from_command_lines() {
+    fn pillar_is_redacted_from_returns_of_its_functions_and_from_loads() {
         let pillar = [RedactRule { builtin: Some(Builtin::Pillar), ..rule() }];
         let answer =
             |value: Value| map(&[("fun", "pillar.items".into()), ("retcode", 0.into()), ("return", value)]);
@@ -662,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tells_one_job_from_another_stays() {
+    fn structural_keys_of_a_job_are_kept() {
         let all = [RedactRule {
             keys: globs(&["*"]),
             patterns: vec![Pattern::new("[a-z0-9.]+").unwrap()],
@@ -680,14 +683,14 @@ mod tests {
             ])
         };
         assert_eq!(redacted(&all, Kind::Return, "test.ping", &value("secret")), value(REDACTED));
-        // Only at the top: what a minion returns may have such keys, too.
+        // Only at the top: returned data can contain such keys, too.
         let inner = |id: &str| map(&[("return", map(&[("id", id.into())]))]);
         let ids = [RedactRule { keys: globs(&["id"]), ..rule() }];
         assert_eq!(redacted(&ids, Kind::Return, "x", &inner("secret")), inner(REDACTED));
     }
 
     #[test]
-    fn a_rule_is_about_its_scope_only() {
+    fn a_rule_applies_to_its_scope_only() {
         let scope = Scope { fun: globs(&["vault.*"]), ..Scope::default() };
         let vault = [RedactRule { scope, paths: vec![globs(&["return"])], ..rule() }];
         let value = map(&[("return", "x".into())]);
@@ -714,8 +717,8 @@ mod tests {
     fn clean(value: &Value) -> bool {
         match value {
             Value::Map(pairs) => pairs.iter().all(|(k, v)| {
-                let goes = k.as_str().is_some_and(|k| k.len() == 2 && k.starts_with('a'));
-                if goes { v.is_nil() || *v == Value::from(REDACTED) } else { clean(v) }
+                let redacted = k.as_str().is_some_and(|k| k.len() == 2 && k.starts_with('a'));
+                if redacted { v.is_nil() || *v == Value::from(REDACTED) } else { clean(v) }
             }),
             Value::Array(items) => items.iter().all(clean),
             Value::String(text) => !text.as_str().is_some_and(|text| text.contains("cb")),
@@ -726,13 +729,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_goes_in_one_value_comes_out_and_nothing_that_should_go(value in any_value()) {
+        fn redaction_yields_one_value_without_the_selected_parts(value in any_value()) {
             let rules = [RedactRule { keys: globs(&["a?"]), patterns: vec![Pattern::new("cb+").unwrap()], ..rule() }];
             let body = bytes(&value);
             let once = match Redactor::new(&rules).redact(&of(Kind::Register, "", &body)) {
                 Redacted::Untouched => body.clone(),
                 Redacted::Changed(body) => body,
-                Redacted::Blind(_) => panic!("it is msgpack"),
+                Redacted::Unparsed(_) => panic!("it is msgpack"),
             };
             let mut rest = once.as_slice();
             let read = rmpv::decode::read_value(&mut rest).unwrap();
@@ -742,7 +745,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_do_not_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
             let rules = [RedactRule { keys: globs(&["*"]), builtin: Some(Builtin::PrivateKeys), ..rule() }];
             for kind in [Kind::Event, Kind::Load, Kind::Register] {
                 if let Redacted::Changed(body) = Redactor::new(&rules).redact(&of(kind, "", &body)) {

@@ -1,95 +1,95 @@
-//! Bounds of the reactor, and of asking a master.
+//! Limits of the reactor, and of requests to a master.
 
 use std::time::Duration;
 
 use super::ENTRY_BYTES_MAX;
 
-/// Connections to a master's request port that are kept while nothing is asked. A master has five workers by default.
+/// Idle connections kept to a master's request port. A master has five workers by default.
 pub const MASTER_CONNECTIONS_KEPT: usize = 16;
 
-/// How long connecting to a master may take.
-pub const MASTER_CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for connecting to a master.
+pub const MASTER_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a master may take over an answer. Salt's own client waits as long for a publish (`publish_timeout`).
-pub const MASTER_PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for a master's answer. Salt's own client waits as long for a publish (`publish_timeout`).
+pub const MASTER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bytes of a master's answer: signatures of all runners have some 100 KB, a wheel's result may be a file.
+/// Bytes of a master's answer: signatures of all runners have some 100 KB, a wheel's result can be a file.
 pub const MASTER_ANSWER_BYTES_MAX: usize = ENTRY_BYTES_MAX;
 
-/// Bytes that are read from a master at once.
+/// Bytes read from a master at once.
 pub const MASTER_READ_BYTES: usize = 16 * 1024;
 
 /// Bytes of a master's key file. A key has 76.
 pub const MASTER_KEY_BYTES_MAX: u64 = 1024;
 
-/// Keys of masters that are searched for in bodies. A master has one for each user who may publish.
+/// Keys of masters that are searched for in bodies. A master has one for each user with permission to publish.
 pub const MASTER_KEYS_MAX: usize = 64;
 
-/// How often the key files of masters are looked at.
+/// Interval between checks of the masters' key files.
 pub const MASTER_KEYS_POLL: Duration = Duration::from_secs(1);
 
-/// Threads that render reactions and ask the master. Most of their time they wait for its answers.
+/// Threads that render reactions and send requests to the master. They mostly wait for its answers.
 pub const REACTOR_WORKERS: u32 = 16;
 
-/// Reactions that wait in memory, with their events. Those beyond wait as sequence numbers: the log holds the rest.
+/// Reactions queued in memory with their events. Further ones are queued as sequence numbers and read from the log.
 pub const REACTOR_TASKS_MAX: usize = 20_000;
 
-/// The same of one set of rules, and of one minion (or another queue) among them.
+/// Reactions queued in memory of one set of rules, and of one minion (or another queue) within it.
 pub const REACTOR_RULE_TASKS_MAX: usize = 1_000;
 /// See [`REACTOR_RULE_TASKS_MAX`].
 pub const REACTOR_MINION_TASKS_MAX: usize = 16;
 
-/// Queues of one set of rules: minions whose events may wait for different things. Events of others wait until one is free.
+/// Queues of one set of rules, one per minion whose events wait independently. Events of further minions wait until one is free.
 pub const REACTOR_QUEUES_MAX: usize = 10_000;
 
-/// Reactions that wait at all. Beyond it the log is not read on. Each takes some 70 bytes, the events that are open included.
+/// All queued reactions. Beyond it reading of the log pauses. Each takes some 70 bytes, including its pending event.
 pub const REACTOR_WAITING_MAX: usize = 4_000_000;
 
-/// Bytes of event data that wait with them. What does not fit stays in the log until its turn comes.
+/// Bytes of their event data in memory. The rest stays in the log until its turn comes.
 pub const REACTOR_BODIES_BYTES: usize = 16 * 1024 * 1024;
 
 /// Bytes of events that the reactor reads at once.
 pub const REACTOR_WAVE_BYTES: usize = 256 * 1024;
 
-/// How often a call is tried that the master answers with an error. A master that is away is waited for.
+/// Attempts of a call that the master answers with an error. An unreachable master is waited for without this limit.
 pub const REACTOR_TRIES: u32 = 5;
 
-/// The pause before the second try; it doubles, up to [`REACTOR_BACKOFF_MAX`].
+/// The pause before the second attempt; it doubles, up to [`REACTOR_BACKOFF_MAX`].
 pub const REACTOR_BACKOFF: Duration = Duration::from_secs(1);
 /// See [`REACTOR_BACKOFF`].
 pub const REACTOR_BACKOFF_MAX: Duration = Duration::from_secs(60);
 
-/// How often a master that is away is looked for.
-pub const REACTOR_MASTER_AWAY: Duration = Duration::from_secs(1);
+/// Interval between attempts to reach an unreachable master.
+pub const REACTOR_MASTER_RETRY: Duration = Duration::from_secs(1);
 
-/// Events older than this when their turn comes are not reacted to: what was right an hour ago may be wrong now.
+/// Age beyond which an event is skipped when its turn comes: a reaction an hour late may be wrong.
 pub const REACTOR_EVENT_AGE_MAX: Duration = Duration::from_secs(3600);
 
-/// Reactions to events of reactions: a chain of more is taken for a loop.
+/// Reactions to events of reactions: a longer chain is considered a loop.
 pub const REACTOR_DEPTH_MAX: u32 = 8;
 
-/// Minions whose first event a rule remembers.
+/// Minions whose first event is remembered per rule.
 pub const REACTOR_ONCE_MAX: usize = 100_000;
 
-/// Jobs that are remembered as reactions.
-pub const REACTOR_ORIGINS_MAX: usize = 50_000;
+/// Jobs remembered as reactions.
+pub const REACTOR_DEPTHS_MAX: usize = 50_000;
 
-/// Entries of the log that are read at a start to find out again which jobs are reactions, before the oldest event that is open.
-pub const REACTOR_ORIGINS_SEARCH: u64 = 100_000;
+/// Log entries before the oldest pending event that are read at start to find jobs of reactions.
+pub const REACTOR_DEPTHS_SEARCH: u64 = 100_000;
 
-/// Jobs, runner calls and events that are announced and have not followed yet.
+/// Announced jobs, runner calls and events that have not been seen yet.
 pub const REACTOR_ANNOUNCED_MAX: usize = 10_000;
 
-/// How long after its announcement something may follow: a busy master takes its time.
+/// Time between an announcement and its event on a busy master.
 pub const REACTOR_ANNOUNCED_TTL: Duration = Duration::from_secs(60);
 
-/// Reactions of one rule, unless its `budget` says otherwise: so many in an hour. It bounds loops that no event shows. A master that
-/// was unreachable for hours may leave a million events of one rule, and Salt's own reactor does some 750 a second at most.
+/// Default `budget` of a rule: reactions per hour. It limits loops that events do not reveal. A master that
+/// was unreachable for hours can leave a million events of one rule, and Salt's own reactor handles some 750 a second at most.
 pub const REACTOR_BUDGET: u32 = 1_000_000;
 /// See [`REACTOR_BUDGET`].
 pub const REACTOR_BUDGET_PER: Duration = Duration::from_secs(3600);
 
-/// Bytes of rendered text, of chunks, of a call's load and of a result that a record keeps, and how many names of minions.
+/// Bytes of rendered text, of chunks, of a call's load and of a result in a record, and its number of minion names.
 pub const REACTOR_TEXT_BYTES_MAX: usize = 64 * 1024;
 /// See [`REACTOR_TEXT_BYTES_MAX`].
 pub const REACTOR_CHUNKS_BYTES_MAX: usize = 256 * 1024;
@@ -98,105 +98,105 @@ pub const REACTOR_RESULT_BYTES_MAX: usize = 64 * 1024;
 /// See [`REACTOR_TEXT_BYTES_MAX`].
 pub const REACTOR_NAMES_MAX: usize = 100;
 
-/// Records that wait for the store. Beyond it nothing more is begun.
+/// Records that wait for the store. Beyond it no reaction starts.
 pub const REACTOR_RECORDS_MAX: usize = 1_000;
 
-/// How long a record that must be on disk first may take.
-pub const REACTOR_RECORD_PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for a record that must be durable first.
+pub const REACTOR_RECORD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often the place in the log is written down, and records offered again.
-pub const REACTOR_KEEP: Duration = Duration::from_secs(1);
+/// Interval at which the checkpoint is written and failed records are retried.
+pub const REACTOR_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long reactions under way may take over it when the daemon stops; the rest is done after the next start.
-pub const REACTOR_STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for running reactions at shutdown; the rest is done after the next start.
+pub const REACTOR_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A runner of which no word has come for so long does not exist, or was not given what it needs: 3008 says nothing then.
-pub const REACTOR_RUNNER_PATIENCE: Duration = Duration::from_secs(60);
+/// Time without an event after which a runner is considered unknown or called with wrong arguments: 3008 emits nothing then.
+pub const REACTOR_RUNNER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long the log is searched for the start of a runner or a wheel function after a request without an answer. A busy master
+/// Time for which the log is searched for the start of a runner or wheel function after a request without an answer. A busy master
 /// works through its queue meanwhile; afterwards the outcome is unknown.
 pub const REACTOR_START_TIME: Duration = Duration::from_secs(60);
 
-/// The same after a start of the daemon. What was started while it was down is not in the log, so there is less to wait for.
+/// The same after a start of the daemon. Calls started while it was down are not in the log, so less can be found.
 pub const REACTOR_START_TIME_RESUMED: Duration = Duration::from_secs(10);
 
-/// Starts of runners and wheel functions that are remembered, each claimed or not.
+/// Remembered starts of runners and wheel functions, claimed or not.
 pub const REACTOR_STARTS_MAX: usize = 10_000;
 
-/// Bytes by which the file `REACTOR` may grow before it is written whole again, besides twice its size then.
+/// Growth of the file `REACTOR` before it is rewritten, in addition to twice its size then.
 pub const REACTOR_FILE_GROWTH: u64 = 256 * 1024;
 
-/// How long a runner counts as under way without its result. Most take seconds; an orchestration that takes longer than this no longer
-/// keeps others waiting.
+/// Time for which a runner counts as in flight without a result. Most take seconds; a longer orchestration no longer
+/// delays others.
 pub const REACTOR_RUNNER_TIME: Duration = Duration::from_secs(3600);
 
-/// Runners that may be under way at once, whatever the master's configuration says.
+/// Runners in flight, regardless of the master's configuration.
 pub const REACTOR_RUNNERS_MAX: u32 = 10_000;
 
-/// Bytes of records that are searched for the one about an event.
+/// Bytes of records searched for the one of an event.
 pub const REACTOR_SEARCH_BYTES: usize = 64 * 1024 * 1024;
 
 /// Items under `reactor.options` and `reactor.allow`.
 pub const REACTOR_OPTIONS_MAX: usize = 1_000;
 
-/// Tries that a rule may ask for.
+/// The largest `tries` of a rule.
 pub const REACTOR_TRIES_MAX: u32 = 1_000;
 
-/// How long signatures of the master's runners hold; without an answer they are asked for again after a sixtieth of it.
+/// Cache time of the signatures of the master's runners; without an answer they are requested again after a sixtieth of it.
 pub const REACTOR_SIGNATURES: Duration = Duration::from_secs(3600);
 
-/// How often the files of the master's configuration are looked at.
+/// Interval between checks of the master's configuration files.
 pub const REACTOR_RELOAD: Duration = Duration::from_secs(2);
 
-/// How long a function of a `caller` reaction may take: a state run may take long, and Salt itself has no bound.
+/// Timeout of a function of a `caller` reaction. A state run can take long, and Salt itself has no limit.
 pub const REACTOR_CALLER_TIME: Duration = Duration::from_secs(3600);
 
-/// How long a file that Salt fetched from its file server is trusted. A fetch takes some 10 ms, and what is behind it (git, S3) is
-/// looked at by the master once a minute.
+/// Cache time of a file fetched by Salt from its file server. A fetch takes some 10 ms; the master polls its backends (git, S3)
+/// once a minute.
 pub const REACTOR_FETCHED_TRUSTED: Duration = Duration::from_secs(2);
 
-/// How many changes of `salt-run reactor.add` and `reactor.delete` outlive a configuration that is read again.
+/// Changes by `salt-run reactor.add` and `reactor.delete` that are kept over a reload of the configuration.
 pub const REACTOR_CHANGES_MAX: usize = 1_000;
 
-/// How long after an event Salt's own reactor may take over it, for a call of its to be held against one of ours. It works one event
-/// after the other, and a master under load lags.
+/// Time after an event in which calls of Salt's own reactor are matched with ours. Salt's reactor handles one event at a
+/// time, and a master under load lags.
 pub const REACTOR_SHADOW_WINDOW: Duration = Duration::from_secs(60);
 /// See [`REACTOR_SHADOW_WINDOW`].
 pub const REACTOR_SHADOW_WINDOW_MIN: Duration = Duration::from_secs(1);
 /// See [`REACTOR_SHADOW_WINDOW`].
 pub const REACTOR_SHADOW_WINDOW_MAX: Duration = Duration::from_secs(3600);
 
-/// How much earlier than its event a call may be seen: one comes by the bus, the other perhaps by another door.
+/// Time before its event at which a call may be seen: the two can arrive by different sources.
 pub const REACTOR_SHADOW_EARLY: Duration = Duration::from_secs(1);
 
-/// How long after the window our own record, and the load of a job, may take to get into the log.
+/// Time after the window for our own record, and the load of a job, to reach the log.
 pub const REACTOR_SHADOW_LATE: Duration = Duration::from_secs(2);
 
-/// Calls of either side that wait for the end of their window, and the bytes of their arguments; beyond them the oldest are judged
-/// before their time.
+/// Calls of either reactor that wait for the end of their window, and the bytes of their arguments. Beyond them the oldest are
+/// compared early.
 pub const REACTOR_SHADOW_WAITING_MAX: usize = 100_000;
 /// See [`REACTOR_SHADOW_WAITING_MAX`].
 pub const REACTOR_SHADOW_WAITING_BYTES: usize = 64 * 1024 * 1024;
 
-/// Bytes of one value of a call that is compared; of a larger one it is said that it cannot be seen.
+/// Bytes of one compared value of a call; a larger one is reported as not comparable.
 pub const REACTOR_SHADOW_ACT_BYTES_MAX: usize = 64 * 1024;
 
-/// Bytes of the log that are searched for one page of what is compared.
+/// Bytes of the log searched for one page of the comparison.
 pub const REACTOR_SHADOW_SEARCH_BYTES: usize = 64 * 1024 * 1024;
 
-/// How often the reactor writes into the log whether it is in shadow, beside each start and change.
-pub const REACTOR_MODE_TOLD: Duration = Duration::from_secs(3600);
+/// Interval at which the reactor logs whether it is in shadow, besides each start and change.
+pub const REACTOR_MODE_INTERVAL: Duration = Duration::from_secs(3600);
 
 const _: () = assert!(REACTOR_TASKS_MAX > REACTOR_WORKERS as usize);
 
-/// Processes of Salt's Python that render at once. Each has some 70 MB, and starts when those before it are busy.
+/// Processes of Salt's Python that render concurrently. Each has some 70 MB, and starts when the others are busy.
 pub const REACTOR_HELPERS: usize = 4;
 
-/// Calls by a reactor of which it is not known yet whose reactor made them.
+/// Calls by a reactor that are not yet attributed to ours or another one.
 pub const REACTOR_FOREIGN_CALLS_MAX: usize = 1_000;
 
-/// How long the master may take to say that such a call is ours.
+/// Time for the master to confirm that such a call is ours.
 pub const REACTOR_FOREIGN_CALL_GRACE: Duration = Duration::from_secs(30);
 
-/// How long a call by another reactor counts as a sign that it is on.
+/// Time for which a call by another reactor counts as evidence that it is running.
 pub const REACTOR_FOREIGN_CALL_TTL: Duration = Duration::from_secs(3_600);

@@ -1,64 +1,64 @@
-//! What a master answers.
+//! Answers of a master.
 //!
-//! A map if it understood, else a string: `bad load` and its kin for a request that it cannot read, other words if something
-//! broke on its side (`salt/channel/server.py`). Any other answer does not tell whether the request was carried out.
+//! A map if the master understood the request, else a string: `bad load` and similar for an unreadable request, another text for an
+//! internal error (`salt/channel/server.py`). Other answers leave open whether the request was carried out.
 
 use std::path::Path;
 
-use super::{Cmd, MasterError, Place};
+use super::{Cmd, MasterAddress, MasterError};
 use crate::wire::msgpack::{Reader, as_bool, as_text, elements, get, is_nil};
 
-/// An answer that helps.
+/// A usable answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// A job is on its way.
+    /// A job was published.
     Published {
-        /// Its jid.
+        /// The jid.
         jid: String,
-        /// The minions that are expected to answer.
+        /// The minions expected to return.
         minions: Vec<String>,
-        /// Minions of a list whose keys are not known.
+        /// Minions of a list target with unknown keys.
         missing: Vec<String>,
     },
-    /// The target matches no minion; there is no job.
-    Nobody {
-        /// What the master said.
+    /// The target matches no minion; no job was published.
+    NoTarget {
+        /// The master's message.
         why: String,
     },
-    /// A runner was started; its result comes on the bus under `<tag>/ret`.
+    /// A runner was started; its result arrives on the bus under `<tag>/ret`.
     Started {
-        /// Its jid.
+        /// The jid.
         jid: String,
-        /// Begins the tags of its events.
+        /// The prefix of its event tags.
         tag: String,
     },
-    /// A wheel function has run.
+    /// A wheel function has finished.
     Ran {
-        /// Its jid.
+        /// The jid.
         jid: String,
-        /// Did it succeed, by its own words?
+        /// Whether it reported success.
         success: bool,
-        /// What it returned, as msgpack.
+        /// Its result, as msgpack.
         result: Vec<u8>,
     },
 }
 
-/// Reads a reply.
-pub(super) fn read(cmd: Cmd, reply: &[u8], place: &Place, key: &Path) -> Result<Answer, MasterError> {
+/// Parses a reply.
+pub(super) fn read(cmd: Cmd, reply: &[u8], place: &MasterAddress, key: &Path) -> Result<Answer, MasterError> {
     let at = place.to_string();
     let odd = |why: &str| MasterError::NoAnswer { place: at.clone(), why: why.to_owned() };
-    if let Some(words) = as_text(reply) {
-        let why = format!("{words:?}");
-        return Err(match words {
-            // It could not read the request.
+    if let Some(text) = as_text(reply) {
+        let why = format!("{text:?}");
+        return Err(match text {
+            // The request was unreadable.
             w if w.starts_with("bad load") || w.starts_with("payload and load must be") => {
                 MasterError::Refused { place: at, why }
             }
-            // Something broke on its side, and nobody knows where.
+            // An internal error at an unknown point.
             _ => MasterError::NoAnswer { place: at, why },
         });
     }
-    // One value, and a map: all else is no master of Salt.
+    // A Salt master answers with exactly one map.
     let whole = {
         let mut reader = Reader::new(reply);
         reader.value().is_ok() && reader.rest().is_empty() && Reader::new(reply).map().is_ok()
@@ -88,11 +88,11 @@ pub(super) fn read(cmd: Cmd, reply: &[u8], place: &Place, key: &Path) -> Result<
                 as_text(error).map_or_else(|| refusal(error, at.clone(), key).to_string(), str::to_owned)
             }) {
                 Some(why) if names(load, "minions").is_empty() && why.contains("resolve minions") => {
-                    Ok(Answer::Nobody { why })
+                    Ok(Answer::NoTarget { why })
                 }
-                // `Failed to allocate a jid`: the job cache was away, and no job went out.
+                // `Failed to allocate a jid`: the job cache was unreachable, and no job was published.
                 Some(why) => Err(MasterError::Retry { place: at, why }),
-                None => Ok(Answer::Nobody { why: "no minion matches".to_owned() }),
+                None => Ok(Answer::NoTarget { why: "no minion matches".to_owned() }),
             }
         }
         Cmd::Runner => {
@@ -113,7 +113,7 @@ pub(super) fn read(cmd: Cmd, reply: &[u8], place: &Place, key: &Path) -> Result<
     }
 }
 
-/// What an `error` in an answer means: text, or a map of name and message.
+/// Converts an `error` in an answer: text, or a map with name and message.
 fn refusal(error: &[u8], place: String, key: &Path) -> MasterError {
     let name = get(error, "name").and_then(as_text).unwrap_or_default();
     let message = as_text(error).or_else(|| get(error, "message").and_then(as_text)).unwrap_or("no reason");

@@ -1,22 +1,22 @@
-//! What a master is asked to do.
+//! Requests to a master.
 
 use super::pack::put;
 use crate::sls::value::{Key, Map, Value};
 use crate::wire::msgpack::Writer;
 
-/// Which of its services.
+/// The service of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cmd {
-    /// A job for minions.
+    /// Publishes a job.
     Publish,
-    /// A runner: the master answers at once with a jid, and the result comes on the bus.
+    /// Starts a runner: the answer contains a jid, and the result arrives on the bus.
     Runner,
-    /// A wheel function: the answer is the result.
+    /// Runs a wheel function: the answer contains the result.
     Wheel,
 }
 
 impl Cmd {
-    /// Its name in a load.
+    /// The name in a load.
     pub fn name(self) -> &'static str {
         match self {
             Cmd::Publish => "publish",
@@ -25,27 +25,27 @@ impl Cmd {
         }
     }
 
-    /// The one of that name.
+    /// The service with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Cmd::Publish, Cmd::Runner, Cmd::Wheel].into_iter().find(|cmd| cmd.name() == name)
     }
 }
 
-/// A request, without what only the sender knows: key, user and jid.
+/// A request without the fields that the sender adds: key, user and jid.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// Of which service.
+    /// The service.
     pub cmd: Cmd,
     /// The function.
     pub fun: String,
-    /// Everything else in the load.
+    /// The other fields of the load.
     pub load: Map,
 }
 
 impl Call {
-    /// A job. `arg` has positional values; keyword arguments are a mapping with `__kwarg__: true` at its end.
+    /// A job. `arg` contains positional arguments; keyword arguments are a final mapping with `__kwarg__: true`.
     pub fn publish(tgt: impl Into<Value>, tgt_type: &str, fun: &str, arg: Vec<Value>) -> Self {
-        // Without any of these `_prep_pub` of the master fails.
+        // The master's `_prep_pub` fails without any of these.
         let load = [
             ("tgt", tgt.into()),
             ("tgt_type", tgt_type.into()),
@@ -56,7 +56,7 @@ impl Call {
         Self { cmd: Cmd::Publish, fun: fun.to_owned(), load: map(load) }
     }
 
-    /// A runner. Positional values arrive as such only if `arg` and `kwarg` come together, and alone.
+    /// A runner. Positional arguments are recognised only if `arg` and `kwarg` are given together, and nothing else.
     pub fn runner(fun: &str, arg: Vec<Value>, kwarg: Map) -> Self {
         let both = map([("arg", Value::List(arg)), ("kwarg", Value::Map(kwarg))]);
         Self { cmd: Cmd::Runner, fun: fun.to_owned(), load: map([("kwarg", Value::Map(both))]) }
@@ -68,7 +68,7 @@ impl Call {
         Self { cmd: Cmd::Wheel, fun: fun.to_owned(), load: map(load) }
     }
 
-    /// The message that goes to the master.
+    /// The message for the master.
     pub(super) fn request(&self, key: &str, user: &str, jid: &str) -> Vec<u8> {
         const OWN: [&str; 5] = ["cmd", "fun", "key", "user", "jid"];
         let theirs = || self.load.iter().filter(|(name, _)| name.as_str().is_none_or(|n| !OWN.contains(&n)));

@@ -1,7 +1,7 @@
 //! The key of a master's own user: `<cachedir>/.<user>_key`, 76 bytes of text.
 //!
-//! 3006 makes a new one at each start, 3007 and 3008 if there is none. So the file is looked at for each request, and read again
-//! whenever it is another one or the master does not take what was read.
+//! 3006 creates a new key at each start, 3007 and 3008 only if there is none. So the file is checked for each request, and read again
+//! if it has changed or if the master rejects the cached key.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -9,10 +9,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::{MasterError, Place};
+use super::{MasterAddress, MasterError};
 use crate::limits::MASTER_KEY_BYTES_MAX;
 
-/// A file is the same if these are: device, inode, size, time of the last change.
+/// The identity of a file's content: device, inode, size, time of the last change.
 type Identity = (u64, u64, u64, i64, i64);
 
 pub(super) struct Key {
@@ -22,8 +22,8 @@ pub(super) struct Key {
 }
 
 impl Key {
-    pub(super) fn of(place: &Place) -> Self {
-        // Salt writes the file of a user with a backslash (Windows) otherwise; such a master is not on this machine.
+    pub(super) fn of(place: &MasterAddress) -> Self {
+        // For a user name with a backslash (Windows) Salt uses another file name; such a master is not on this machine.
         let path = place.cachedir.join(format!(".{}_key", place.user));
         Self { path, place: place.to_string(), read: Mutex::default() }
     }
@@ -32,7 +32,7 @@ impl Key {
         &self.path
     }
 
-    /// The key; read again if the file is another one than last time, or if `anew`.
+    /// The key; read again if the file has changed, or if `anew`.
     pub(super) fn text(&self, anew: bool) -> Result<String, MasterError> {
         let failed = |why: String| MasterError::Unauthenticated {
             place: self.place.clone(),

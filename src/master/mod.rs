@@ -1,14 +1,14 @@
-//! The client of a Salt master's request port (`ret_port`, 4506): publish a job, start a runner, run a wheel function.
+//! A client of a Salt master's request port (`ret_port`, 4506): publishes jobs, starts runners, runs wheel functions.
 //!
-//! A master takes one msgpack map and answers with one, over a ZeroMQ REQ socket (`salt/channel/server.py`); whoever has the
-//! key that lies in the master's cache may do anything. So the key file's permissions are what guards a master, here as in Salt.
+//! A master accepts one msgpack map and answers with one, over a ZeroMQ REQ socket (`salt/channel/server.py`). The key in the master's
+//! cache grants full access, so, as in Salt, the key file's permissions protect the master.
 //!
-//! Requests block the thread that makes them. A pool keeps connections; many threads may ask at once.
+//! Requests block the calling thread. Connections are pooled; many threads may send requests concurrently.
 //!
 //! # Invariant
 //!
-//! Every error says what is known of the request: never sent, refused, or sent and perhaps carried out. Only the last one may
-//! have had an effect, and nothing here sends a request a second time after it.
+//! Every error states what is known of the request: never sent, rejected, or sent with an unknown outcome. Only in the last case
+//! it may have had an effect, and it is never sent again here.
 
 mod answer;
 mod call;
@@ -28,27 +28,27 @@ pub use signatures::{Signature, Signatures, read as read_signatures};
 use connection::Connection;
 use key::Key;
 
-use crate::limits::{MASTER_CONNECT_PATIENCE, MASTER_CONNECTIONS_KEPT};
+use crate::limits::{MASTER_CONNECT_TIMEOUT, MASTER_CONNECTIONS_KEPT};
 use crate::metrics::Metrics;
 
-/// The user that Salt's own reactor puts into what its runners and wheels fire; Salt's reactor skips such events.
+/// The user name of Salt's own reactor in events of its runners and wheels; Salt's reactor skips such events.
 pub const REACTOR_USER: &str = "Reactor";
 
-/// Where a master is, and how it knows us.
+/// The address of a master, and the credentials for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// Its `interface`, or a name or address that leads there.
+pub struct MasterAddress {
+    /// Its `interface`, or another name or address of it.
     pub host: String,
     /// Its `ret_port`.
     pub port: u16,
-    /// Its `cachedir`: the key lies in it.
+    /// Its `cachedir`, which contains the key.
     pub cachedir: PathBuf,
-    /// The user it runs as.
+    /// The user that it runs as.
     pub user: String,
 }
 
-impl Place {
-    /// The address to connect to: a master that listens everywhere listens here, too.
+impl MasterAddress {
+    /// The address to connect to: loopback for a master that listens on all addresses.
     fn address(&self) -> (&str, u16) {
         let host = match self.host.as_str() {
             "0.0.0.0" | "" => "127.0.0.1",
@@ -59,67 +59,67 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for MasterAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (host, port) = self.address();
         if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
     }
 }
 
-/// Why a request has no answer that helps.
+/// Why a request has no usable answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MasterError {
-    /// Nothing was sent: try again when it is there.
+    /// Nothing was sent: retry when the master is reachable.
     #[error("no Salt master answers at {place}: {why}")]
     Unreachable {
-        /// Where.
+        /// The master's address.
         place: String,
-        /// What happened.
+        /// The reason.
         why: String,
     },
-    /// The master does not take the key: it is read anew for the next request.
-    #[error("the master at {place} does not take the key of {path}: {why}")]
+    /// The master rejects the key, which is read again for the next request.
+    #[error("the master at {place} rejects the key in {path}: {why}")]
     Unauthenticated {
-        /// Where.
+        /// The master's address.
         place: String,
-        /// The key's file.
+        /// The key file.
         path: String,
-        /// What the master, or the file system, said.
+        /// The error of the master or of the file system.
         why: String,
     },
-    /// The master could not at the moment; nothing was done. Try again later.
-    #[error("the master at {place} could not: {why}")]
+    /// The master failed temporarily and did nothing; retry later.
+    #[error("the master at {place} failed temporarily: {why}")]
     Retry {
-        /// Where.
+        /// The master's address.
         place: String,
-        /// What it said.
+        /// The master's message.
         why: String,
     },
-    /// The request went out, and no answer came or none that can be read: it may have been carried out.
-    #[error("the master at {place} got the request and gave no usable answer: {why}")]
+    /// The request was sent, but no usable answer arrived: it may have been carried out.
+    #[error("no usable answer from the master at {place}, the request may have been carried out: {why}")]
     NoAnswer {
-        /// Where.
+        /// The master's address.
         place: String,
-        /// What happened.
+        /// The reason.
         why: String,
     },
-    /// The master understood and will not; asking again does not help.
-    #[error("the master at {place} refused: {why}")]
+    /// The master rejected the request; a retry is useless.
+    #[error("the master at {place} rejected the request: {why}")]
     Refused {
-        /// Where.
+        /// The master's address.
         place: String,
-        /// What it said.
+        /// The master's message.
         why: String,
     },
 }
 
 impl MasterError {
-    /// May the same request be made again without the risk of carrying it out twice?
+    /// Whether the request certainly had no effect, so that a repetition is safe.
     pub fn was_not_done(&self) -> bool {
         !matches!(self, Self::NoAnswer { .. })
     }
 
-    /// Is it of use to ask again?
+    /// Whether a retry can succeed.
     pub fn may_pass(&self) -> bool {
         !matches!(self, Self::Refused { .. })
     }
@@ -127,38 +127,38 @@ impl MasterError {
 
 /// A master.
 pub struct Master {
-    place: Place,
+    place: MasterAddress,
     key: Key,
     idle: Mutex<Vec<Connection>>,
     metrics: Arc<Metrics>,
-    /// The key under which the master rejects the reactor's name and accepts its own. With another key both are tried again.
+    /// The key under which the master rejects the reactor's user name and accepts its own. With another key both are tried again.
     own_name_only: Mutex<Option<String>>,
 }
 
 impl Master {
-    /// A master that is asked once there is something to ask.
-    pub fn new(place: Place, metrics: Arc<Metrics>) -> Self {
+    /// A client that connects on the first request.
+    pub fn new(place: MasterAddress, metrics: Arc<Metrics>) -> Self {
         let key = Key::of(&place);
         Self { place, key, idle: Mutex::default(), metrics, own_name_only: Mutex::default() }
     }
 
-    /// Where it is.
-    pub fn place(&self) -> &Place {
+    /// The master's address.
+    pub fn place(&self) -> &MasterAddress {
         &self.place
     }
 
-    /// The master's key, as `reactor.list` and its kin bring it along.
+    /// The master's key, which requests such as `reactor.list` contain.
     pub fn key(&self) -> Result<String, MasterError> {
         self.key.text(false)
     }
 
-    /// Makes a request and waits for the answer, up to `patience`. `jid` is the one that a published job gets.
+    /// Sends a request and waits for the answer, up to `timeout`. `jid` is the jid of a published job.
     ///
-    /// A key that the master does not take is read anew, once: 3006 makes a new one at each start.
-    pub fn ask(&self, call: &Call, jid: &str, patience: Duration) -> Result<Answer, MasterError> {
-        let until = Instant::now() + patience;
-        // Runners and wheels may be called under any name by whoever has the key of root or of salt (`authenticate_key` in
-        // `salt/auth`). What they fire then carries that name, and no reactor reacts to it.
+    /// If the master rejects the key, it is read again once: 3006 creates a new one at each start.
+    pub fn ask(&self, call: &Call, jid: &str, timeout: Duration) -> Result<Answer, MasterError> {
+        let until = Instant::now() + timeout;
+        // With the key of root or salt, runners and wheels may be called under any user name (`authenticate_key` in
+        // `salt/auth`). Their events carry that name, so that reactors skip them.
         let may_be_reactor = call.cmd != Cmd::Publish && matches!(self.place.user.as_str(), "root" | "salt");
         let mut anew = false;
         // The key as it is on disk, under which the master rejected the reactor's name.
@@ -204,9 +204,9 @@ impl Master {
         *self.own_name_only.lock().unwrap_or_else(PoisonError::into_inner) = Some(key);
     }
 
-    /// Sees to it that a connection stands, without asking anything.
+    /// Ensures that a connection is open, without sending a request.
     pub fn reach(&self) -> Result<(), MasterError> {
-        let connection = self.connected(Instant::now() + MASTER_CONNECT_PATIENCE)?;
+        let connection = self.connected(Instant::now() + MASTER_CONNECT_TIMEOUT)?;
         self.keep(connection);
         Ok(())
     }
@@ -218,10 +218,10 @@ impl Master {
         Ok(reply)
     }
 
-    /// A connection that was kept, or a new one.
+    /// A pooled connection, or a new one.
     fn connected(&self, until: Instant) -> Result<Connection, MasterError> {
         let kept = loop {
-            // The latest first: it is the likeliest to live.
+            // The most recently used one is the most likely to be alive.
             match self.idle().pop() {
                 Some(connection) if !connection.is_quiet() => {}
                 kept => break kept,
@@ -230,9 +230,9 @@ impl Master {
         if let Some(connection) = kept {
             return Ok(connection);
         }
-        let patience = MASTER_CONNECT_PATIENCE.min(until.saturating_duration_since(Instant::now()));
+        let timeout = MASTER_CONNECT_TIMEOUT.min(until.saturating_duration_since(Instant::now()));
         self.metrics.master_connects.add(1);
-        Connection::open(&self.place, Instant::now() + patience)
+        Connection::open(&self.place, Instant::now() + timeout)
     }
 
     fn keep(&self, connection: Connection) {

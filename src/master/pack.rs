@@ -1,10 +1,10 @@
-//! Values to msgpack and back, as Salt's own serializer has them (`salt/payload.py`).
+//! Conversion of values to and from msgpack, like Salt's own serializer (`salt/payload.py`).
 
 use crate::limits::MSGPACK_DEPTH_MAX;
 use crate::sls::value::{Key, Map, Value};
 use crate::wire::msgpack::{Head, Reader, Writer};
 
-/// Appends a value. Sets and tuples become lists, an integer that msgpack has not becomes text: all as in Salt.
+/// Appends a value. As in Salt, sets and tuples become lists, and integers beyond msgpack's range become text.
 pub fn put(w: &mut Writer, value: &Value) {
     match value {
         Value::Null => w.nil(),
@@ -35,14 +35,14 @@ pub fn put(w: &mut Writer, value: &Value) {
     };
 }
 
-/// A value as msgpack.
+/// Encodes a value.
 pub fn packed(value: &Value) -> Vec<u8> {
     let mut w = Writer::new();
     put(&mut w, value);
     w.into_bytes()
 }
 
-/// Reads a value; `None` for what is no msgpack, or nested beyond [`MSGPACK_DEPTH_MAX`].
+/// Decodes a value; `None` for malformed msgpack, or nesting beyond [`MSGPACK_DEPTH_MAX`].
 pub fn unpacked(bytes: &[u8]) -> Option<Value> {
     read(&mut Reader::new(bytes), MSGPACK_DEPTH_MAX)
 }
@@ -62,7 +62,7 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Option<Value> {
         }
         Head::Array(len) => {
             *reader = look;
-            // Grows with what is there, not with what a head promises.
+            // Grows with the actual data, not with the announced length.
             let mut items = Vec::new();
             for _ in 0..len {
                 items.push(read(reader, depth)?);

@@ -1,30 +1,30 @@
-//! The arguments of runners and wheel functions, which reactions of the old form are mapped onto.
+//! Signatures of runners and wheel functions, for mapping the arguments of reactions in the old form.
 //!
-//! `sys.runner_argspec`, an execution function, looks at custom runners, too; the master runs it as the runner `salt.cmd`. For wheel
-//! functions Salt has no such question. Those of Salt itself are in a table; a custom one is unknown, and says so.
+//! The execution function `sys.runner_argspec` includes custom runners; the master runs it through the runner `salt.cmd`. Salt has no
+//! counterpart for wheel functions: Salt's own are in a table, custom ones are unknown and reported as such.
 
 use std::collections::HashMap;
 
 use super::pack::unpacked;
 use crate::sls::value::{Map, Value};
 
-/// What a function takes.
+/// The signature of a function.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Signature {
-    /// Names of its arguments, in order.
+    /// Argument names, in order.
     pub args: Vec<String>,
-    /// Defaults of the last ones.
+    /// Defaults of the last arguments.
     pub defaults: Vec<Value>,
-    /// Does it take `*args`?
+    /// Whether it accepts `*args`.
     pub varargs: bool,
-    /// Does it take `**kwargs`?
+    /// Whether it accepts `**kwargs`.
     pub kwargs: bool,
 }
 
-/// What is known of a master's runners or wheel functions.
+/// Signatures by function name.
 pub type Signatures = HashMap<String, Signature>;
 
-/// Reads what `sys.runner_argspec` returned, as msgpack. What makes no sense in it is left out.
+/// Parses the result of `sys.runner_argspec` (msgpack). Malformed items are skipped.
 pub fn read(result: &[u8]) -> Signatures {
     let Some(Value::Map(found)) = unpacked(result) else { return Signatures::new() };
     found.iter().filter_map(|(name, spec)| Some((name.as_str()?.to_owned(), one(spec.as_map()?)))).collect()

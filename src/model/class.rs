@@ -1,72 +1,72 @@
-//! Retention classes as an administrator words them: a name, what goes there, how long it is kept.
+//! Retention classes as configured: name, matching entries, limits.
 
 use std::time::Duration;
 
 use super::Glob;
 use crate::limits::CLASS_NAME_BYTES_MAX;
 
-/// The class of what belongs to jobs and no rule takes.
+/// The class of job entries that match no other class.
 pub const JOBS: &str = "jobs";
-/// The class of every other event that no rule takes.
+/// The class of other events that match no other class.
 pub const EVENTS: &str = "events";
 
-/// One class.
+/// A retention class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassRules {
-    /// Its name; also that of its directory.
+    /// Its name, and that of its directory.
     pub name: String,
-    /// It takes an entry that any of these takes. None for `jobs` and `events`: they take what is left.
+    /// Matches an entry that any of these matches. Empty for `jobs` and `events`, which contain the rest.
     pub rules: Vec<ClassRule>,
-    /// Its bounds.
+    /// Its limits.
     pub keep: Keep,
 }
 
-/// Takes the entries that all of its patterns match.
+/// Matches the entries that all of its patterns match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassRule {
-    /// Over the function of a job: its load, its returns and its events go where the function says.
+    /// Pattern for the function of a job, which selects its load, returns and events.
     pub fun: Option<Glob>,
-    /// Over the tag of an event.
+    /// Pattern for the tag of an event.
     pub tag: Option<Glob>,
 }
 
-/// Bounds of a class. What exceeds any of them goes, the oldest first, in whole segments.
+/// Limits of a class. Excess entries are deleted, the oldest first, in whole segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
-    /// How long an entry is kept.
+    /// The age limit.
     pub age: Age,
     /// Bytes on disk, indexes included.
     pub bytes: Option<u64>,
-    /// Entries.
+    /// Number of entries.
     pub entries: Option<u64>,
 }
 
-/// How long an entry is kept.
+/// The age limit of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Age {
-    /// As long as the other bounds allow.
+    /// No limit by age.
     Forever,
-    /// As long as Salt's `keep_jobs_seconds` says; for ever while Salt says nothing.
+    /// Salt's `keep_jobs_seconds`; no limit until Salt reports it.
     Salt,
-    /// So long.
+    /// A fixed age.
     For(Duration),
 }
 
 impl ClassRules {
-    /// `jobs` with its default bounds: Salt's word counts.
+    /// `jobs` with its default limit: Salt's `keep_jobs_seconds`.
     pub fn jobs() -> Self {
         let keep = Keep { age: Age::Salt, bytes: None, entries: None };
         Self { name: JOBS.to_owned(), rules: Vec::new(), keep }
     }
 
-    /// `events` with its default bounds: thirty days.
+    /// `events` with its default limit: thirty days.
     pub fn events() -> Self {
         let keep = Keep { age: Age::For(Duration::from_secs(30 * 86_400)), bytes: None, entries: None };
         Self { name: EVENTS.to_owned(), rules: Vec::new(), keep }
     }
 }
 
-/// Is this a name for a class: `[a-z][a-z0-9_-]*`, at most [`CLASS_NAME_BYTES_MAX`] bytes?
+/// Whether this is a valid class name: `[a-z][a-z0-9_-]*`, at most [`CLASS_NAME_BYTES_MAX`] bytes.
 pub fn is_class_name(name: &str) -> bool {
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
     name.len() <= CLASS_NAME_BYTES_MAX
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_classes_are_names_of_directories() {
+    fn class_names_are_valid_directory_names() {
         for name in ["jobs", "a", "chatter-2", "a_b", &"x".repeat(28)] {
             assert!(is_class_name(name), "{name}");
         }

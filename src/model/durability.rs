@@ -1,16 +1,16 @@
-//! What an answer promises.
+//! The durability of acknowledged entries.
 
 use std::time::Duration;
 
-/// When an entry is answered.
+/// When an entry is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// Once it is synced: a power cut takes nothing that was answered.
+    /// After it is synced: a power cut loses no acknowledged entry.
     Durable,
-    /// Once it is written. A killed daemon loses nothing; a power cut takes what was answered in the last
-    /// `within`, and what the disk needs for one sync.
+    /// After it is written. A killed daemon loses nothing; a power cut loses the entries acknowledged in the last
+    /// `within`, and during one sync.
     Written {
-        /// It is synced so soon.
+        /// Maximum time until the sync.
         within: Duration,
     },
 }

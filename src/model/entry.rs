@@ -1,11 +1,11 @@
-//! What the log carries: an event, a load, a return, or a fact about a job.
+//! Log entries: an event, a load, a return, or a fact about a job.
 //!
-//! An [`Entry`] borrows its bytes; a [`Batch`] owns those of many entries in one arena, which is what travels
-//! between threads. Bodies stay the bytes that came in until someone asks.
+//! An [`Entry`] borrows its bytes. A [`Batch`] owns those of many entries in one arena, and is passed
+//! between threads. Bodies stay as received until they are needed.
 
 use crate::clock::Micros;
 
-/// What an entry is. The numbers are on disk (`docs/FORMAT.md`).
+/// The kind of an entry. The numbers are on disk (`docs/FORMAT.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -13,50 +13,53 @@ pub enum Kind {
     Event = 0,
     /// The event `salt/job/<jid>/new`; body as above.
     JobNew = 1,
-    /// One minion's answer, as event or from `returner`; body: the return's msgpack map.
+    /// One minion's answer, from an event or a `returner` call; body: the return's msgpack map.
     Return = 2,
     /// A job as published; body: msgpack array `[load, minions or nil]`.
     Load = 3,
-    /// A return that `save_load` was given in place of a load; body as for a load.
+    /// A return passed to `save_load` in place of a load; body as for a load.
     ReturnLoad = 4,
     /// Minions of a job that a syndic reported; body: msgpack array `[minions, syndic_id or nil]`.
     Minions = 5,
-    /// When a job ended; body: msgpack str in Salt's spelling.
+    /// The end time of a job; body: msgpack str in Salt's format.
     Endtime = 6,
-    /// The job's returns are not to be cached; body: nil.
+    /// The job's returns must not be cached; body: nil.
     NoCache = 7,
     /// Thorium's register; body: any msgpack value.
     Register = 8,
-    /// A stretch of time in which events of a bus may have been missed, shown as the event [`GAP_TAG`]; body: msgpack
+    /// A period in which bus events may have been missed, shown as the event [`GAP_TAG`]; body: msgpack
     /// map, see [`crate::ingest::gap`].
     Gap = 9,
-    /// What the reactor did, or is about to do, about an event; body: msgpack map, see [`crate::reactor::run::record`]. Its
-    /// tag is that of the event behind [`REACTION_TAG`].
+    /// A record of the reactor about an event; body: msgpack map, see [`crate::reactor::run::record`]. Its
+    /// tag is [`REACTION_TAG`] and the event's tag.
     Reaction = 10,
-    /// An event that a bus told after another door had brought it, which alone is no reason to react; body as for an event.
-    Heard = 11,
+    /// An event seen on a bus that another source had delivered before; the reactor requires it. Body as for an event.
+    SeenOnBus = 11,
 }
 
-/// Begins the tag of a record of the reactor.
+/// Prefix of the tag of a reactor record.
 pub const REACTION_TAG: &str = "saltcellar/reaction/";
 
-/// The tag under which a gap is shown among events.
+/// The tag of a gap among events.
 pub const GAP_TAG: &str = "saltcellar/gap";
 
 impl Kind {
-    /// How many there are.
+    /// Number of kinds.
     pub const COUNT: usize = 12;
 
-    /// The kind with this number, if there is one.
+    /// The kind with this number.
     pub fn from_number(n: u8) -> Option<Self> {
         use Kind::{Endtime, Event, Gap, JobNew, Load, Minions, NoCache, Register, Return, ReturnLoad};
-        use Kind::{Heard, Reaction};
-        [Event, JobNew, Return, Load, ReturnLoad, Minions, Endtime, NoCache, Register, Gap, Reaction, Heard]
-            .get(usize::from(n))
-            .copied()
+        use Kind::{Reaction, SeenOnBus};
+        [
+            Event, JobNew, Return, Load, ReturnLoad, Minions, Endtime, NoCache, Register, Gap, Reaction,
+            SeenOnBus,
+        ]
+        .get(usize::from(n))
+        .copied()
     }
 
-    /// The name that the call `entries` and exports use.
+    /// The name in the call `entries` and in exports.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Event => "event",
@@ -70,11 +73,11 @@ impl Kind {
             Kind::Register => "register",
             Kind::Gap => "gap",
             Kind::Reaction => "reaction",
-            Kind::Heard => "heard",
+            Kind::SeenOnBus => "seen_on_bus",
         }
     }
 
-    /// The kind of that name.
+    /// The kind with this name.
     pub fn named(name: &str) -> Option<Self> {
         (0..Self::COUNT)
             .filter_map(|n| Self::from_number(u8::try_from(n).ok()?))
@@ -82,33 +85,33 @@ impl Kind {
     }
 }
 
-/// The door an entry came in by. The numbers are on disk.
+/// The source of an entry. The numbers are on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Source {
-    /// Read off a bus.
+    /// A bus.
     Bus = 0,
     /// Salt's `event_return`.
     EventReturn = 1,
     /// Salt's job cache and returner calls.
     Returner = 2,
-    /// A returner call handed over from a spool: may have been stored already.
+    /// A returner call delivered from a spool: may have been stored already.
     SpooledReturner = 3,
-    /// An `event_return` handed over from a spool: may have been stored already.
+    /// An `event_return` delivered from a spool: may have been stored already.
     SpooledEventReturn = 4,
     /// The ZeroMQ PULL.
     Zeromq = 5,
-    /// Read off a bus and handed over from the door's spill: may have been stored already.
+    /// A bus, delivered from its spill: may have been stored already.
     SpilledBus = 6,
-    /// The reactor, about itself.
+    /// The reactor, for its records.
     Reactor = 7,
 }
 
 impl Source {
-    /// How many there are.
+    /// Number of sources.
     pub const COUNT: usize = 8;
 
-    /// The source with this number, if there is one.
+    /// The source with this number.
     pub fn from_number(n: u8) -> Option<Self> {
         use Source::{
             Bus, EventReturn, Reactor, Returner, SpilledBus, SpooledEventReturn, SpooledReturner, Zeromq,
@@ -118,13 +121,13 @@ impl Source {
             .copied()
     }
 
-    /// A returner call: Salt's master makes it only for a return whose sender the session key authenticated, and a
+    /// Whether this is a returner call. Salt's master makes it only for a return with an authenticated sender, and a
     /// minion on another machine signs its own.
     pub fn confirms(self) -> bool {
         matches!(self, Source::Returner | Source::SpooledReturner)
     }
 
-    /// The same door, for what comes out of its spool.
+    /// The corresponding source for spooled entries.
     #[must_use]
     pub fn spooled(self) -> Self {
         match self {
@@ -134,7 +137,7 @@ impl Source {
         }
     }
 
-    /// The name that `events list` shows.
+    /// The name in `events list`.
     pub fn name(self) -> &'static str {
         match self {
             Source::Bus => "bus",
@@ -149,34 +152,34 @@ impl Source {
     }
 }
 
-/// Small facts about an entry, one bit each. The bits are on disk.
+/// Boolean properties of an entry, one bit each. The bits are on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// It was on a bus, so it belongs into views of events.
+    /// It was on a bus, so lists of events include it.
     pub const ON_BUS: Flags = Flags(1);
-    /// A return that says whether it succeeded.
+    /// A return with `success`.
     pub const SUCCESS_KNOWN: Flags = Flags(2);
-    /// A return that says it succeeded.
+    /// A return with `success: true`.
     pub const SUCCESS: Flags = Flags(4);
-    /// A return with a retcode that is one integer.
+    /// A return with an integer retcode.
     pub const RETCODE_KNOWN: Flags = Flags(8);
     /// A finished reaction, for the reactor's history.
     pub const REACTION: Flags = Flags(16);
-    /// The event carried the key of the reactor's master, which was compared and redacted before the event went anywhere.
+    /// The event contained the key of the reactor's master, which was verified and redacted on arrival.
     pub const MASTER_KEY: Flags = Flags(32);
-    /// A return that did not come from a returner call, so no signature or session key of the minion vouches for it. A
-    /// call that brings the same return later is stored as an entry of its own. Absent from entries of releases up to
+    /// A return that did not come from a returner call, so it is not authenticated by a signature or session key. A
+    /// later call with the same return is stored as a separate entry. Not set by releases up to
     /// 0.1, which did not store that call.
     pub const UNCONFIRMED: Flags = Flags(64);
 
-    /// Are all bits of `other` set?
+    /// Whether all bits of `other` are set.
     pub fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both sets of bits.
+    /// The union of both.
     #[must_use]
     pub fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
@@ -188,31 +191,31 @@ impl Flags {
         Flags(self.0 & !other.0)
     }
 
-    /// A return that failed: it says so, or its retcode is not zero.
+    /// Whether a return failed: `success` is false, or the retcode is not zero.
     pub fn failed(self, retcode: i64) -> bool {
-        let says_no = self.has(Self::SUCCESS_KNOWN) && !self.has(Self::SUCCESS);
-        says_no || (self.has(Self::RETCODE_KNOWN) && retcode != 0)
+        let unsuccessful = self.has(Self::SUCCESS_KNOWN) && !self.has(Self::SUCCESS);
+        unsuccessful || (self.has(Self::RETCODE_KNOWN) && retcode != 0)
     }
 }
 
-/// One entry on its way to the log, or out of it.
+/// An entry to be stored, or read from the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
-    /// The door it came in by.
+    /// The source.
     pub source: Source,
-    /// Small facts; the appender alone sets [`Flags::UNCONFIRMED`].
+    /// Boolean properties; only the appender sets [`Flags::UNCONFIRMED`].
     pub flags: Flags,
-    /// When it arrived, or when Salt made the call if it waited in a spool.
+    /// Arrival, or the time of Salt's call for spooled entries.
     pub at: Micros,
-    /// The event's tag; empty for what is no event. Salt writes ASCII, the bus carries anything.
+    /// The event's tag; empty for other entries. Salt writes ASCII, the bus allows any bytes.
     pub tag: &'a [u8],
-    /// Job id; empty if it belongs to none.
+    /// Job id; empty without a job.
     pub jid: &'a str,
-    /// Minion id; empty if there is none.
+    /// Minion id; empty without a minion.
     pub minion: &'a str,
-    /// Function; empty if there is none or several.
+    /// Function; empty without one, or with several.
     pub fun: &'a str,
     /// A return's exit code; 0 unless [`Flags::RETCODE_KNOWN`].
     pub retcode: i64,
@@ -221,26 +224,26 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Bytes that the entry brought along: tag and body.
+    /// Bytes of tag and body.
     pub fn raw_len(&self) -> usize {
         self.tag.len() + self.body.len()
     }
 
-    /// Bytes that it may take in a block: also the names, which need not stand in tag or body.
+    /// Maximum bytes in a block: includes the names, which may not be part of tag or body.
     pub fn packed_len_max(&self) -> usize {
         self.raw_len() + self.jid.len() + self.minion.len() + self.fun.len()
     }
 }
 
-/// What an entry is recognised by when it comes again: hashes with a seed that nobody outside knows, made by whoever
-/// takes the entry in, so that the appender need not.
+/// Hashes for recognising duplicates, with a secret seed. Computed by the source, to save
+/// time in the appender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Prints {
+pub struct Fingerprints {
     /// Of tag, jid and body.
     pub whole: u64,
-    /// Of jid and minion; of returns only.
+    /// Of jid and minion; returns only.
     pub asked: u64,
-    /// Of what the minion answered; of returns only.
+    /// Of the minion's answer; returns only.
     pub answer: u64,
 }
 
@@ -256,7 +259,7 @@ impl Span {
         Self { from: fit(from), len: fit(len) }
     }
 
-    /// `part` of `whole`, if it was cut out of it, where `whole` begins at `at`.
+    /// The span of `part`, if it is a slice of `whole`, which starts at `at`.
     fn within(part: &[u8], whole: &[u8], at: usize) -> Option<Self> {
         let from = part.as_ptr().addr().wrapping_sub(whole.as_ptr().addr());
         let inside = from <= whole.len() && part.len() <= whole.len() - from;
@@ -264,9 +267,9 @@ impl Span {
     }
 }
 
-/// An entry whose bytes lie in the arena of its [`Batch`].
+/// The metadata of an entry in a [`Batch`], whose bytes are in the arena.
 #[derive(Debug, Clone, Copy)]
-struct Draft {
+struct EntryMeta {
     kind: Kind,
     source: Source,
     flags: Flags,
@@ -277,20 +280,20 @@ struct Draft {
     minion: Span,
     fun: Span,
     body: Span,
-    prints: Option<Prints>,
+    fingerprints: Option<Fingerprints>,
 }
 
-/// Entries that travel together, and the bytes they are made of.
+/// Entries that are passed together, and their bytes.
 #[derive(Debug, Default)]
 pub struct Batch {
     arena: Vec<u8>,
-    drafts: Vec<Draft>,
+    entries: Vec<EntryMeta>,
 }
 
 impl Batch {
-    /// None yet, with room for so many bytes.
+    /// An empty batch with capacity for `bytes`.
     pub fn with_room(bytes: usize) -> Self {
-        Self { arena: Vec::with_capacity(bytes), drafts: Vec::new() }
+        Self { arena: Vec::with_capacity(bytes), entries: Vec::new() }
     }
 
     /// A batch of one.
@@ -300,8 +303,8 @@ impl Batch {
         batch
     }
 
-    /// Copies an entry in. Names that were cut out of its tag or body are not copied twice.
-    pub fn push(&mut self, entry: &Entry<'_>, prints: Option<Prints>) {
+    /// Copies an entry. Names that are slices of its tag or body are not copied twice.
+    pub fn push(&mut self, entry: &Entry<'_>, fingerprints: Option<Fingerprints>) {
         let mut keep = |bytes: &[u8]| {
             let from = self.arena.len();
             self.arena.extend_from_slice(bytes);
@@ -314,84 +317,93 @@ impl Batch {
                 .unwrap_or_else(|| keep(name.as_bytes()))
         });
         let Entry { kind, source, flags, at, retcode, .. } = *entry;
-        self.drafts.push(Draft { kind, source, flags, at, retcode, tag, jid, minion, fun, body, prints });
+        self.entries.push(EntryMeta {
+            kind,
+            source,
+            flags,
+            at,
+            retcode,
+            tag,
+            jid,
+            minion,
+            fun,
+            body,
+            fingerprints,
+        });
     }
 
-    /// The entries with their prints, in the order they were pushed.
-    pub fn entries(&self) -> impl Iterator<Item = (Entry<'_>, Option<Prints>)> {
-        self.drafts.iter().map(|draft| (self.view(draft), draft.prints))
+    /// The entries with their fingerprints, in order.
+    pub fn entries(&self) -> impl Iterator<Item = (Entry<'_>, Option<Fingerprints>)> {
+        self.entries.iter().map(|meta| (self.view(meta), meta.fingerprints))
     }
-
-    /// One entry.
+    /// The entry at an index.
     pub fn entry(&self, at: usize) -> Option<Entry<'_>> {
-        self.drafts.get(at).map(|draft| self.view(draft))
+        self.entries.get(at).map(|meta| self.view(meta))
     }
-
-    /// How many entries.
+    /// Number of entries.
     pub fn len(&self) -> usize {
-        self.drafts.len()
+        self.entries.len()
     }
-
-    /// No entry at all.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
-        self.drafts.is_empty()
+        self.entries.is_empty()
     }
 
-    /// Bytes held.
+    /// Bytes of the entries.
     pub fn bytes(&self) -> usize {
         self.arena.len()
     }
 
-    /// Memory that it takes.
+    /// Allocated memory.
     pub fn footprint(&self) -> usize {
-        self.arena.capacity() + self.drafts.capacity() * size_of::<Draft>()
+        self.arena.capacity() + self.entries.capacity() * size_of::<EntryMeta>()
     }
 
-    /// Gives back room that was not needed, if it is much.
+    /// Releases spare capacity, if there is much.
     pub fn shrink(&mut self) {
         if self.arena.capacity() > self.arena.len() * 2 {
             self.arena.shrink_to_fit();
         }
     }
 
-    fn view(&self, draft: &Draft) -> Entry<'_> {
+    fn view(&self, meta: &EntryMeta) -> Entry<'_> {
         let bytes = |span: Span| {
             let from = span.from as usize;
-            self.arena.get(from..from + span.len as usize).expect("a part of this batch")
+            self.arena.get(from..from + span.len as usize).expect("a range of this batch")
         };
-        let text = |span: Span| std::str::from_utf8(bytes(span)).expect("a name that was text");
+        let text = |span: Span| std::str::from_utf8(bytes(span)).expect("a name copied from text");
         Entry {
-            kind: draft.kind,
-            source: draft.source,
-            flags: draft.flags,
-            at: draft.at,
-            retcode: draft.retcode,
-            tag: bytes(draft.tag),
-            jid: text(draft.jid),
-            minion: text(draft.minion),
-            fun: text(draft.fun),
-            body: bytes(draft.body),
+            kind: meta.kind,
+            source: meta.source,
+            flags: meta.flags,
+            at: meta.at,
+            retcode: meta.retcode,
+            tag: bytes(meta.tag),
+            jid: text(meta.jid),
+            minion: text(meta.minion),
+            fun: text(meta.fun),
+            body: bytes(meta.body),
         }
     }
 }
 
-/// A [`Batch`] in the making whose entries lie in one frame: what was cut out of the frame is not copied.
+/// A [`Batch`] under construction from one frame: slices of the frame are not copied.
 #[derive(Debug)]
-pub struct Drafts<'a> {
+pub struct FrameBatch<'a> {
     frame: &'a [u8],
-    /// What is not in the frame: made-up tags, spelled-out numbers.
+    /// Bytes that are not in the frame, such as generated tags.
     beside: Vec<u8>,
-    list: Vec<Draft>,
+    entries: Vec<EntryMeta>,
 }
 
-impl<'a> Drafts<'a> {
-    /// None yet.
+impl<'a> FrameBatch<'a> {
+    /// An empty batch.
     pub fn within(frame: &'a [u8]) -> Self {
-        Self { frame, beside: Vec::new(), list: Vec::new() }
+        Self { frame, beside: Vec::new(), entries: Vec::new() }
     }
 
-    /// Takes an entry in.
-    pub fn push(&mut self, entry: &Entry<'_>, prints: Option<Prints>) {
+    /// Adds an entry.
+    pub fn push(&mut self, entry: &Entry<'_>, fingerprints: Option<Fingerprints>) {
         let mut keep = |bytes: &[u8]| {
             Span::within(bytes, self.frame, 0).unwrap_or_else(|| {
                 let from = self.frame.len() + self.beside.len();
@@ -402,49 +414,58 @@ impl<'a> Drafts<'a> {
         let (tag, body) = (keep(entry.tag), keep(entry.body));
         let [jid, minion, fun] = [entry.jid, entry.minion, entry.fun].map(|name| keep(name.as_bytes()));
         let Entry { kind, source, flags, at, retcode, .. } = *entry;
-        self.list.push(Draft { kind, source, flags, at, retcode, tag, jid, minion, fun, body, prints });
+        self.entries.push(EntryMeta {
+            kind,
+            source,
+            flags,
+            at,
+            retcode,
+            tag,
+            jid,
+            minion,
+            fun,
+            body,
+            fingerprints,
+        });
     }
 
-    /// Says of every entry what was only known after it: the door, and the time of arrival.
-    pub fn stamp(&mut self, source: Source, at: Micros) {
-        for draft in &mut self.list {
-            (draft.source, draft.at) = (source, at);
+    /// Sets source and arrival time of all entries.
+    pub fn set_origin(&mut self, source: Source, at: Micros) {
+        for meta in &mut self.entries {
+            (meta.source, meta.at) = (source, at);
         }
     }
 
-    /// How many entries.
+    /// Number of entries.
     pub fn len(&self) -> usize {
-        self.list.len()
+        self.entries.len()
     }
-
-    /// None at all?
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.entries.is_empty()
     }
-
-    /// Lets go of the frame, for [`Loose::into_batch`].
-    pub fn loose(self) -> Loose {
-        Loose { beside: self.beside, drafts: self.list }
+    /// Releases the borrow of the frame, for [`RequestBatch::into_batch`].
+    pub fn detach(self) -> RequestBatch {
+        RequestBatch { beside: self.beside, entries: self.entries }
     }
 }
 
-/// [`Drafts`] without their frame.
+/// A [`FrameBatch`] without its frame.
 #[derive(Debug)]
-pub struct Loose {
+pub struct RequestBatch {
     beside: Vec<u8>,
-    drafts: Vec<Draft>,
+    entries: Vec<EntryMeta>,
 }
 
-impl Loose {
-    /// None at all?
+impl RequestBatch {
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
-        self.drafts.is_empty()
+        self.entries.is_empty()
     }
-
-    /// The batch. `frame` is the one that the drafts were made of.
+    /// The batch. `frame` must be the one that the entries were made from.
     pub fn into_batch(self, mut frame: Vec<u8>) -> Batch {
         frame.extend_from_slice(&self.beside);
-        Batch { arena: frame, drafts: self.drafts }
+        Batch { arena: frame, entries: self.entries }
     }
 }
 
@@ -453,7 +474,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_gives_back_what_was_pushed() {
+    fn a_batch_returns_the_pushed_entries() {
         let entry = Entry {
             kind: Kind::Return,
             source: Source::Bus,
@@ -473,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_out_of_its_bytes_is_not_copied_again() {
+    fn slices_of_the_frame_are_not_copied() {
         let frame = b"salt/job/7/ret/web1 with a body of test.ping".to_vec();
         let cut = |from: usize, to: usize| std::str::from_utf8(&frame[from..to]).unwrap();
         let entry = Entry {
@@ -488,22 +509,23 @@ mod tests {
             retcode: 2,
             body: &frame[20..],
         };
-        assert_eq!(Batch::of(&entry).bytes(), frame.len() - 1, "all but the blank between tag and body");
+        assert_eq!(Batch::of(&entry).bytes(), frame.len() - 1, "all but the space between tag and body");
         assert_eq!(Batch::of(&entry).entry(0), Some(entry));
         let elsewhere = Entry { jid: "20261121", tag: b"other", ..entry };
-        let mut drafts = Drafts::within(&frame);
-        drafts.push(&entry, Some(Prints { whole: 1, ..Prints::default() }));
+        let mut drafts = FrameBatch::within(&frame);
+        drafts.push(&entry, Some(Fingerprints { whole: 1, ..Fingerprints::default() }));
         drafts.push(&elsewhere, None);
-        drafts.stamp(Source::EventReturn, Micros(9));
-        let batch = drafts.loose().into_batch(frame.clone());
+        drafts.set_origin(Source::EventReturn, Micros(9));
+        let batch = drafts.detach().into_batch(frame.clone());
         assert_eq!(batch.bytes(), frame.len() + 13);
         let stamped = |entry| Entry { source: Source::EventReturn, at: Micros(9), ..entry };
-        let back: Vec<_> = batch.entries().map(|(entry, prints)| (entry, prints.map(|p| p.whole))).collect();
+        let back: Vec<_> =
+            batch.entries().map(|(entry, fingerprints)| (entry, fingerprints.map(|p| p.whole))).collect();
         assert_eq!(back, [(stamped(entry), Some(1)), (stamped(elsewhere), None)]);
     }
 
     #[test]
-    fn numbers_on_disk_lead_back_to_their_words() {
+    fn numbers_on_disk_map_back_to_their_variants() {
         for n in 0..=11 {
             assert_eq!(Kind::from_number(n).map(|k| k as u8), Some(n));
         }
@@ -515,11 +537,11 @@ mod tests {
     }
 
     #[test]
-    fn a_return_fails_by_its_word_or_by_its_code() {
+    fn a_return_fails_by_success_or_by_retcode() {
         let known = Flags::SUCCESS_KNOWN;
         assert!(known.failed(0));
         assert!(!known.with(Flags::SUCCESS).failed(0));
         assert!(known.with(Flags::SUCCESS).with(Flags::RETCODE_KNOWN).failed(2));
-        assert!(!Flags::default().failed(2), "no retcode was given");
+        assert!(!Flags::default().failed(2), "without a known retcode");
     }
 }

@@ -1,27 +1,27 @@
-//! Which events somebody wants to see.
+//! Filters for lists of events.
 
 use super::{Flags, Glob};
 use crate::clock::Micros;
 
-/// A filter; what is `None` does not filter.
+/// A filter; `None` fields do not restrict.
 #[derive(Debug, Clone, Default)]
 pub struct EventFilter {
-    /// Pattern over the whole tag.
+    /// Pattern for the whole tag.
     pub tag: Option<Glob>,
     /// Job id, exactly.
     pub jid: Option<String>,
     /// Minion id, exactly.
     pub minion: Option<String>,
-    /// Arrived at this instant or later.
+    /// Arrival at or after this time.
     pub since: Option<Micros>,
-    /// Arrived before this instant.
+    /// Arrival before this time.
     pub until: Option<Micros>,
-    /// Not events, but what the reactor did about them.
+    /// Select reactor records instead of events.
     pub reactions: bool,
 }
 
 impl EventFilter {
-    /// Could an entry with these columns pass? The tag and the jid are looked at separately, they cost more.
+    /// Whether an entry with these columns may match. Tag and jid are checked separately, because that is more expensive.
     pub fn allows(&self, flags: Flags, at: Micros, minion: &str) -> bool {
         flags.has(if self.reactions { Flags::REACTION } else { Flags::ON_BUS })
             && self.since.is_none_or(|since| at >= since)
@@ -29,7 +29,7 @@ impl EventFilter {
             && self.minion.as_deref().is_none_or(|wanted| wanted == minion)
     }
 
-    /// Could any entry that arrived between these instants pass?
+    /// Whether any entry that arrived between these times may match.
     pub fn allows_span(&self, earliest: Micros, latest: Micros) -> bool {
         self.since.is_none_or(|since| latest >= since) && self.until.is_none_or(|until| earliest < until)
     }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_and_instants_agree() {
+    fn time_ranges_and_instants_agree() {
         let filter = EventFilter {
             since: Some(Micros(10)),
             until: Some(Micros(20)),
@@ -51,7 +51,7 @@ mod tests {
         assert!(!filter.allows(Flags::ON_BUS, Micros(20), "web1"));
         assert!(!filter.allows(Flags::ON_BUS, Micros(9), "web1"));
         assert!(!filter.allows(Flags::ON_BUS, Micros(10), "web2"));
-        assert!(!filter.allows(Flags::default(), Micros(10), "web1"), "it was on no bus");
+        assert!(!filter.allows(Flags::default(), Micros(10), "web1"), "not on a bus");
         assert!(filter.allows_span(Micros(0), Micros(10)) && filter.allows_span(Micros(19), Micros(99)));
         assert!(!filter.allows_span(Micros(20), Micros(99)) && !filter.allows_span(Micros(0), Micros(9)));
     }

@@ -1,7 +1,7 @@
-//! Patterns over tags and names, with the rules of Python's `fnmatch.fnmatchcase`, as everywhere in Salt.
+//! Patterns for tags and names, with the rules of Python's `fnmatch.fnmatchcase`, as everywhere in Salt.
 //!
-//! `*` matches anything including slashes, `?` one character, `[seq]` and `[!seq]` one character in or out
-//! of a set with ranges. There is no escape; a `[` that nothing closes is a literal `[`.
+//! `*` matches anything including slashes, `?` one character, `[seq]` and `[!seq]` one character in or not in
+//! a set with ranges. There is no escape; an unclosed `[` is a literal `[`.
 
 use std::convert::Infallible;
 
@@ -20,14 +20,14 @@ enum Token {
     Set { not: bool, ranges: Vec<(char, char)> },
 }
 
-/// A piece of a pattern that stands for itself.
+/// A literal part of a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Literal {
-    /// The piece, never empty.
+    /// The text, never empty.
     pub text: String,
-    /// The pattern begins with it.
+    /// At the start of the pattern.
     pub begins: bool,
-    /// The pattern ends with it.
+    /// At the end of the pattern.
     pub ends: bool,
 }
 
@@ -43,7 +43,7 @@ impl Token {
 }
 
 impl Glob {
-    /// Compiles a pattern; every text is one.
+    /// Compiles a pattern; every text is valid.
     pub fn new(text: &str) -> Self {
         let chars: Vec<char> = text.chars().collect();
         let mut tokens = Vec::new();
@@ -76,7 +76,7 @@ impl Glob {
         &self.text
     }
 
-    /// The pieces of the pattern that are no pattern: each stands somewhere in every text that matches.
+    /// The literal parts of the pattern: each occurs in every matching text.
     pub fn literals(&self) -> Vec<Literal> {
         let mut literals: Vec<Literal> = Vec::new();
         let mut open = false;
@@ -96,15 +96,15 @@ impl Glob {
         literals
     }
 
-    /// Does the whole of `text` match?
+    /// Whether the whole of `text` matches.
     pub fn matches(&self, text: &str) -> bool {
         let Ok(matches) = self.matches_within(text, || Ok::<(), Infallible>(()));
         matches
     }
 
-    /// As [`Glob::matches`], for who counts steps: one for each character that is compared.
+    /// As [`Glob::matches`], with a call of `step` for each compared character.
     pub fn matches_within<E>(&self, text: &str, mut step: impl FnMut() -> Result<(), E>) -> Result<bool, E> {
-        // Backtracks to the last star only: worst case length times pattern, no recursion.
+        // Backtracks to the last star only: worst case length times pattern, without recursion.
         let mut rest = text.chars();
         let mut at = 0;
         let mut star: Option<(usize, std::str::Chars<'_>)> = None;
@@ -119,7 +119,7 @@ impl Glob {
                 (None, None) => return Ok(true),
                 (Some(token), Some(c)) => token.takes(c),
                 (None, Some(_)) => false,
-                // Text is used up while the pattern wants more: a longer star cannot help.
+                // The text has ended but the pattern has not: a longer star cannot help.
                 (Some(_), None) => return Ok(false),
             };
             if fits {
@@ -135,13 +135,13 @@ impl Glob {
         }
     }
 
-    /// Does it match these bytes? Those that are no UTF-8 count as replacement characters.
+    /// Whether the bytes match. Invalid UTF-8 counts as replacement characters.
     pub fn matches_bytes(&self, bytes: &[u8]) -> bool {
         self.matches(&String::from_utf8_lossy(bytes))
     }
 }
 
-/// Reads a set after its `[`. A `]` right at its start is a member.
+/// Parses a set after its `[`. A leading `]` is a member.
 fn set(rest: &[char]) -> Option<(Token, &[char])> {
     let (not, body) = match rest.split_first() {
         Some(('!', after)) => (true, after),
@@ -154,7 +154,7 @@ fn set(rest: &[char]) -> Option<(Token, &[char])> {
         members = after;
         match members {
             ['-', last, after @ ..] => {
-                // A range that runs backwards is empty, as in Python.
+                // A reversed range is empty, as in Python.
                 if first <= *last {
                     ranges.push((first, *last));
                 }
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn literals_are_what_stands_between_wildcards() {
+    fn literals_are_the_parts_between_wildcards() {
         let of = |pattern: &str| {
             let literals = Glob::new(pattern).literals().into_iter();
             literals.map(|l| (l.text, l.begins, l.ends)).collect::<Vec<_>>()
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(of("*"), []);
     }
 
-    /// Each line was asked of Python's `fnmatch.fnmatchcase`.
+    /// The expected values are those of Python's `fnmatch.fnmatchcase`.
     #[test]
     fn patterns_match_as_in_python() {
         check("", "", true);

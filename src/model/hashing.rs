@@ -1,17 +1,17 @@
-//! Hash tables whose keys are hashed once, by xxh3, or are hashes already.
+//! Hash tables with xxh3 as hash function, or with keys that are already hashes.
 //!
-//! The standard hasher defends tables against chosen keys at 20 ns and more a key. Here such a defence, where it is
-//! needed, is a random seed in the key itself (`store::dedupe`); the other tables are small or bounded.
+//! The standard hasher protects against chosen keys at a cost of at least 20 ns a key. Where needed, this program includes
+//! a random seed in the key itself (`store::dedupe`); its other tables are small or bounded.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher};
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// A table with that hasher.
+/// A hash table with [`FastHasher`].
 pub type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FastHasher>>;
 
-/// Numbers hash to themselves, mixed once; bytes by xxh3-64.
+/// Hashes numbers by one multiplication, and bytes by xxh3-64.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct FastHasher(u64);
 
@@ -29,7 +29,7 @@ impl Hasher for FastHasher {
     }
 
     fn write_u64(&mut self, n: u64) {
-        // A multiplication by the golden ratio spreads low bits to the high ones that the table looks at.
+        // Multiplication by the golden ratio spreads low bits to the high bits that the table uses.
         self.0 = (self.0.rotate_left(23) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 ^= self.0 >> 32;
     }
@@ -45,14 +45,14 @@ impl Hasher for FastHasher {
     }
 }
 
-/// A number that nobody outside can guess, the same for the life of the process.
+/// A random number, the same for the lifetime of the process.
 pub fn secret_seed() -> u64 {
     static SEED: std::sync::LazyLock<u64> =
         std::sync::LazyLock::new(|| std::hash::RandomState::new().build_hasher().finish());
     *SEED
 }
 
-/// A hash of several pieces, each seeded by those before it: where one ends matters.
+/// A hash of several parts, each seeded by those before it, so that boundaries matter.
 pub fn chained<const N: usize>(seed: u64, pieces: [&[u8]; N]) -> u64 {
     pieces.iter().fold(seed, |hash, piece| xxh3_64_with_seed(piece, hash))
 }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_differ_in_a_bit_differ_in_their_hash() {
+    fn keys_that_differ_in_one_bit_differ_in_their_hash() {
         let hash = |n: u128| {
             let mut hasher = FastHasher::default();
             hasher.write_u128(n);

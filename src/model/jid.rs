@@ -1,8 +1,8 @@
 //! Job ids.
 //!
-//! A jid is text: 20 digits `YYYYMMDDhhmmssffffff` in UTC, with `unique_jid` followed by `_<pid>`, and a
-//! client may pass anything at all (`salt/utils/jid.py`; any text was accepted by 3006 to 3008). Twenty
-//! digits do not fit a `u64`, so an index key is built from the time they spell.
+//! A jid is text: 20 digits `YYYYMMDDhhmmssffffff` in UTC, with `unique_jid` followed by `_<pid>`. A
+//! client may pass any other text (`salt/utils/jid.py`; accepted by 3006 to 3008). Twenty
+//! digits do not fit a `u64`, so an index key is built from the time.
 
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -11,21 +11,21 @@ use crate::clock::{Civil, Micros};
 /// A fixed-size key for a jid that sorts by time.
 ///
 /// ```text
-/// bit 127     0: made of time      1: any other text
+/// bit 127     0: built from a time 1: any other text
 /// 126..64     microseconds         the upper 127 bits of xxh3-128 of the text
 /// 63..0       0, or 1 + pid        (two texts may share a key: compare the text)
 /// ```
 ///
 /// # Invariant
 ///
-/// A key made of time spells its jid exactly ([`JidKey::text`]); any other key only finds candidates.
+/// A key built from a time determines its jid ([`JidKey::text`]); other keys only find candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JidKey(pub u128);
 
 const ODD: u128 = 1 << 127;
 
 impl JidKey {
-    /// The key of a jid's text.
+    /// The key of a jid.
     pub fn of(jid: &str) -> Self {
         stamped(jid).unwrap_or_else(|| Self(ODD | (xxh3_128(jid.as_bytes()) >> 1)))
     }
@@ -36,18 +36,18 @@ impl JidKey {
         Self(us << 64 | pid.map_or(0, |pid| u128::from(pid) + 1))
     }
 
-    /// When the jid was made, if it says so.
+    /// The time in the jid, if any.
     pub fn time(self) -> Option<Micros> {
         (self.0 & ODD == 0).then(|| Micros(i64::try_from(self.0 >> 64).expect("63 bits")))
     }
 
-    /// The pid at the end of the jid, if there is one.
+    /// The pid at the end of the jid, if any.
     pub fn pid(self) -> Option<u32> {
         self.time()?;
         u64::try_from(self.0 & u128::from(u64::MAX)).ok()?.checked_sub(1)?.try_into().ok()
     }
 
-    /// The jid's text, if the key is made of time.
+    /// The jid, if the key is built from a time.
     pub fn text(self) -> Option<String> {
         let base = stamped_jid(self.time()?);
         Some(match self.pid() {
@@ -66,7 +66,7 @@ pub fn stamped_jid(at: Micros) -> String {
     )
 }
 
-/// Spells many jids: those of one second differ in six digits.
+/// Formats many jids faster: jids of the same second share their first digits.
 #[derive(Debug)]
 pub struct JidSpeller {
     second: Option<i64>,
@@ -80,7 +80,7 @@ impl Default for JidSpeller {
 }
 
 impl JidSpeller {
-    /// The twenty digits of an instant.
+    /// The twenty digits of a time.
     pub fn spell(&mut self, at: Micros) -> &[u8; 20] {
         let second = at.0.div_euclid(1_000_000);
         if self.second != Some(second) {
@@ -96,7 +96,7 @@ impl JidSpeller {
     }
 }
 
-/// Salt's spelling of a jid's time (`jid_to_time`): `2026, Nov 21 03:10:37.359479`, empty for a jid of
+/// The time of a jid in Salt's format (`jid_to_time`): `2026, Nov 21 03:10:37.359479`; empty for a jid of
 /// another form.
 pub fn start_time(jid: &str) -> String {
     const MONTHS: [&str; 12] =
@@ -130,7 +130,7 @@ fn stamped(jid: &str) -> Option<JidKey> {
     if rest.is_empty() {
         return Some(JidKey::from_time(at, None));
     }
-    // Only a pid that its number spells back: `_007` is kept as free text.
+    // Accept only canonical numbers: `_007` is free text.
     let pid: u32 = rest.strip_prefix('_')?.parse().ok()?;
     (pid.to_string() == rest.get(1..)?).then(|| JidKey::from_time(at, Some(pid)))
 }
@@ -140,14 +140,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_jid_of_time_spells_itself_back() {
+    fn a_jid_with_a_time_is_restored_from_its_key() {
         for jid in ["20261121030955505683", "20261121030955505683_4711", "19700101000000000000"] {
             assert_eq!(JidKey::of(jid).text().as_deref(), Some(jid), "{jid}");
         }
     }
 
     #[test]
-    fn many_jids_are_spelled_like_each() {
+    fn the_speller_agrees_with_stamped_jid() {
         let mut speller = JidSpeller::default();
         for at in [0, 1, 999_999, 1_000_000, 1_795_230_637_359_479, 1_795_230_637_000_001, 5] {
             assert_eq!(speller.spell(Micros(at)).as_slice(), stamped_jid(Micros(at)).as_bytes());
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_text_has_a_key_without_time() {
+    fn other_text_has_a_key_without_time() {
         for jid in [
             "",
             "req",
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_start_time_is_spelled_as_salt_spells_it() {
+    fn the_start_time_has_salts_format() {
         assert_eq!(start_time("20261121031037359479"), "2026, Nov 21 03:10:37.359479");
         assert_eq!(start_time("20261121031037359479_12"), "2026, Nov 21 03:10:37.359479");
         assert_eq!(start_time("mine"), "");

@@ -1,7 +1,7 @@
-//! The secret keys of Salt masters: which events carry one, and how it is found and blanked in bytes.
+//! The secret keys of Salt masters: detection in events, search, and blanking.
 //!
-//! A master accepts every command from a peer that knows its key file (`.root_key` in its `cachedir`). `salt-run reactor.list`
-//! and its kin fire that key on the event bus, where every subscriber sees it.
+//! A master accepts every command from a peer with the key in its key file (`.root_key` in its `cachedir`). `salt-run reactor.list`
+//! and similar commands fire that key on the event bus, visible to every subscriber.
 
 use std::hint::black_box;
 
@@ -11,18 +11,18 @@ use regex::bytes::Regex;
 /// Replaces a redacted value.
 pub const REDACTED: &str = "[redacted]";
 
-/// Part of the tag of each request to the reactor (`salt-run reactor.*`); the data of such an event carries the master's key.
+/// Part of the tag of each request to the reactor (`salt-run reactor.*`), whose data contains the master's key.
 pub const MANAGE_TAG: &str = "salt/reactors/manage";
 
-/// Shorter key files are ignored: Salt's keys have 76 bytes, and a short text occurs by chance.
+/// Minimum length of a key; shorter key files are ignored: Salt's keys have 76 bytes, and a short text can occur by chance.
 pub const KEY_BYTES_MIN: usize = 16;
 
-/// Is this an event whose data carries a master's key?
+/// Whether the data of an event with this tag contains a master's key.
 pub fn is_manage_tag(tag: &[u8]) -> bool {
     memmem::find(tag, MANAGE_TAG.as_bytes()).is_some()
 }
 
-/// Compares a given key with the right one; the time taken does not depend on the position of a difference.
+/// Compares a given key with the right one in constant time.
 pub fn same_key(given: &[u8], right: &[u8]) -> bool {
     let mut difference = u8::from(given.len() != right.len());
     for (one, other) in given.iter().zip(right) {
@@ -31,7 +31,7 @@ pub fn same_key(given: &[u8], right: &[u8]) -> bool {
     black_box(difference) == 0 && !right.is_empty()
 }
 
-/// Known keys, ready to be searched for.
+/// Known keys, compiled for searching.
 #[derive(Debug, Clone, Default)]
 pub struct KeyTexts {
     keys: Vec<Vec<u8>>,
@@ -39,7 +39,7 @@ pub struct KeyTexts {
 }
 
 impl KeyTexts {
-    /// Each of `keys` that is long enough, once; at most [`crate::limits::MASTER_KEYS_MAX`] of them.
+    /// The distinct keys of sufficient length, at most [`crate::limits::MASTER_KEYS_MAX`].
     pub fn new(keys: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let keys = keys.into_iter().map(|key| key.trim_ascii().to_vec());
         let mut keys: Vec<Vec<u8>> = keys.filter(|key| key.len() >= KEY_BYTES_MIN).collect();
@@ -50,16 +50,16 @@ impl KeyTexts {
             |key: &Vec<u8>| key.iter().fold(String::new(), |text, byte| text + &format!("\\x{byte:02x}"));
         let literals: Vec<_> = keys.iter().map(literal).collect();
         let finder = (!keys.is_empty()).then(|| Regex::new(&format!("(?-u:{})", literals.join("|"))));
-        // An alternation of a few short literals is a valid pattern, far below the size limit.
+        // An alternation of a few short literals is valid and far below the size limit.
         Self { keys, finder: finder.map(Result::unwrap) }
     }
 
-    /// How many keys.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// No key at all?
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -69,12 +69,12 @@ impl KeyTexts {
         &self.keys
     }
 
-    /// Does one of the keys occur in `bytes`?
+    /// Whether any key occurs in `bytes`.
     pub fn occur_in(&self, bytes: &[u8]) -> bool {
         self.finder.as_ref().is_some_and(|finder| finder.is_match(bytes))
     }
 
-    /// Overwrites each occurrence with [`REDACTED`], padded to the length of the key: whatever format the bytes have stays
+    /// Overwrites each occurrence with [`REDACTED`], padded to the length of the key, which keeps the format of the bytes
     /// valid. Returns the number of occurrences.
     pub fn blank(&self, bytes: &mut [u8]) -> usize {
         let Some(finder) = &self.finder else { return 0 };
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_blanked_wherever_they_occur_and_nothing_else_moves() {
+    fn keys_are_blanked_everywhere_and_other_bytes_are_kept() {
         let (one, two) = ([b'a'; 16], b"+/=.(x)*?[y]{3}|".to_vec());
         let keys = KeyTexts::new([one.to_vec(), two.clone(), b"short".to_vec(), Vec::new(), one.to_vec()]);
         assert_eq!(keys.len(), 2);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_key_is_the_same_key() {
+    fn only_the_whole_key_matches() {
         let check = |given: &[u8], right: &[u8], expected| assert_eq!(same_key(given, right), expected);
         check(b"the key", b"the key", true);
         check(b"the kez", b"the key", false);

@@ -1,4 +1,4 @@
-//! Salt's nouns and the store's words for them: plain data, no I/O.
+//! Plain data types for the nouns of Salt and of the store, without I/O.
 
 mod class;
 mod durability;
@@ -16,7 +16,9 @@ mod seqno;
 
 pub use class::{Age, ClassRule, ClassRules, EVENTS, JOBS, Keep, is_class_name};
 pub use durability::Durability;
-pub use entry::{Batch, Drafts, Entry, Flags, GAP_TAG, Kind, Loose, Prints, REACTION_TAG, Source};
+pub use entry::{
+    Batch, Entry, Fingerprints, Flags, FrameBatch, GAP_TAG, Kind, REACTION_TAG, RequestBatch, Source,
+};
 pub use filter::EventFilter;
 pub use glob::{Glob, Literal};
 pub use hashing::{FastHasher, FastMap, chained, secret_seed};

@@ -1,18 +1,18 @@
-//! A line of log in Salt's words: what its own reactor or configuration loader would have written, for whoever
-//! compares, shows or counts it.
+//! Log lines in Salt's words: those that Salt's own reactor or configuration loader would write, to be
+//! compared, shown or counted.
 
 use std::fmt;
 
-/// How bad it is.
+/// The level of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoteLevel {
-    /// For who looks closely.
+    /// Python's `DEBUG`.
     Debug,
-    /// For who looks.
+    /// Python's `INFO`.
     Info,
-    /// Not as written, but used.
+    /// Accepted with a problem.
     Warning,
-    /// Something was left out.
+    /// Something was skipped.
     Error,
 }
 
@@ -28,62 +28,62 @@ impl NoteLevel {
     }
 }
 
-/// A line of log.
+/// A log line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// How bad it is.
+    /// The level.
     pub level: NoteLevel,
     /// The Python logger that Salt would have used.
     pub logger: &'static str,
-    /// The line.
+    /// The text.
     pub message: String,
-    /// Why, where Salt would have attached an exception.
+    /// The cause, where Salt would attach an exception.
     pub cause: Option<String>,
-    /// Where, if a reaction or a part of it failed because of this.
+    /// The location, if a reaction or a part of it failed because of this.
     pub fails: Option<Location>,
 }
 
-/// A place in a file.
+/// A position in a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Location {
-    /// The file; empty if it is not known, or no file is the cause.
+    /// The file; empty if unknown or not applicable.
     pub file: String,
-    /// The line, from 1, if it is known.
+    /// The line, from 1, if known.
     pub line: Option<u32>,
-    /// The line is that of the rendered text, not of the file.
+    /// The line counts in the rendered text instead of the file.
     pub rendered: bool,
 }
 
-/// Why a reaction, or a part of it, failed before there was a call.
+/// The failure of a reaction, or of a part of it, before any call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReactionFailure {
-    /// Where.
+    /// The location.
     pub at: Location,
-    /// Why.
+    /// The cause.
     pub cause: String,
 }
 
 impl Note {
-    /// A line without a cause.
+    /// A note without a cause.
     pub fn new(level: NoteLevel, logger: &'static str, message: impl Into<String>) -> Self {
         Self { level, logger, message: message.into(), cause: None, fails: None }
     }
 
-    /// The same with a cause.
+    /// Adds a cause.
     #[must_use]
     pub fn because(mut self, cause: impl Into<String>) -> Self {
         self.cause = Some(cause.into());
         self
     }
 
-    /// The same as the failure of a reaction, or of a part of it.
+    /// Marks the note as a failure of a reaction, or of a part of it.
     #[must_use]
     pub fn failing(mut self, at: Location) -> Self {
         self.fails = Some(at);
         self
     }
 
-    /// The failure of a reaction that this is, if it is one.
+    /// The failure that this note describes, if any.
     pub fn failure(&self) -> Option<ReactionFailure> {
         let at = self.fails.clone()?;
         let cause = self.cause.clone().unwrap_or_else(|| self.message.clone());
@@ -92,7 +92,7 @@ impl Note {
 }
 
 impl Location {
-    /// A file, of which no line is known.
+    /// A file without a line.
     pub fn file(file: impl Into<String>) -> Self {
         Self { file: file.into(), ..Self::default() }
     }
@@ -112,7 +112,7 @@ impl fmt::Display for Location {
 impl fmt::Display for ReactionFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = self.at.to_string();
-        // Jinja's errors begin with the place already.
+        // Jinja's errors already begin with the location.
         if at.is_empty() || self.cause.starts_with(&format!("{at}:")) {
             return f.write_str(&self.cause);
         }
@@ -124,7 +124,7 @@ impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         match &self.cause {
-            // Salt's sentence about a file ends in ": ", for its traceback.
+            // Salt's message about a file ends in ": ", before a traceback.
             Some(cause) if self.message.ends_with(": ") => f.write_str(cause),
             Some(cause) => write!(f, ": {cause}"),
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! What the configuration says about how the reactor's rules run. A rule is known by its pattern, as in the list under `reactor`.
+//! Settings of the reactor's rules. A rule is identified by its pattern in the list under `reactor`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,85 +9,85 @@ use crate::limits::{
     REACTOR_EVENT_AGE_MAX, REACTOR_SHADOW_WINDOW, REACTOR_TRIES, REACTOR_WORKERS,
 };
 
-/// How often something may happen: so many times in so much time.
+/// A maximum number of times per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// So many times.
+    /// The maximum number per period.
     pub times: u32,
-    /// In so much time.
+    /// The period.
     pub per: Duration,
 }
 
-/// Which of the events that a rule takes wait for one another.
+/// Which events of a rule are handled in order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RuleOrder {
-    /// All.
+    /// All events.
     Rule,
-    /// Those of one minion, and those without one.
+    /// Events of the same minion, and events without a minion.
     #[default]
     Minion,
-    /// None.
+    /// No order.
     None,
 }
 
-/// How many runners and wheel functions the reactor has under way on the master: its `reactor_worker_threads` and `reactor_worker_hwm`.
+/// Limits of runners and wheel functions in flight on the master: its `reactor_worker_threads` and `reactor_worker_hwm`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunnerLimits {
-    /// At once.
+    /// Maximum number in flight.
     pub threads: u32,
-    /// Rendered reactions that wait for one; no limit if none. Events beyond it wait in the log.
+    /// Rendered reactions that wait for one; `None` for no limit. Events beyond it wait in the log.
     pub waiting: Option<usize>,
 }
 
 impl Default for RunnerLimits {
-    /// As Salt.
+    /// Salt's defaults.
     fn default() -> Self {
         Self { threads: 10, waiting: Some(10_000) }
     }
 }
 
-/// How one rule runs.
+/// The options of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleOptions {
-    /// Its pattern; empty for the options of rules that have none of their own.
+    /// Its pattern; empty for the options of rules without their own.
     pub rule: Arc<str>,
-    /// A call is never made a second time, even if nobody knows whether the first one reached the master.
+    /// Never repeat a call, even if it is unknown whether the master received it.
     pub at_most_once: bool,
-    /// A runner or a wheel function is called again if no answer came and the log does not show its start.
+    /// Repeat an unanswered runner or wheel call if the log does not show its start.
     pub retry_unanswered: bool,
-    /// How often a call is tried before it is set aside.
+    /// Attempts of a call before it is dead-lettered.
     pub tries: u32,
-    /// The pause before the second try; it doubles with each, up to [`REACTOR_BACKOFF_MAX`].
+    /// The pause before the second attempt; it doubles with each, up to [`REACTOR_BACKOFF_MAX`].
     pub backoff: Duration,
-    /// Reactions beyond it wait.
+    /// Excess reactions wait.
     pub rate: Option<Rate>,
-    /// Reactions beyond it are dead-lettered, which stops runaway loops; `None` for no limit.
+    /// Excess reactions are dead-lettered, which stops runaway loops; `None` for no limit.
     pub budget: Option<Rate>,
-    /// Only the last event of a minion counts, once it has been quiet for so long.
+    /// Only a minion's last event counts, after this quiet period.
     pub debounce: Option<Duration>,
-    /// Only the first event of a minion counts, in so much time.
+    /// Only a minion's first event in this period counts.
     pub once_per: Option<Duration>,
-    /// So many reactions at once, and so many runners under way.
+    /// Maximum concurrent reactions, and runners in flight.
     pub concurrency: Option<u32>,
-    /// Which events wait for one another.
+    /// The order of events.
     pub order: RuleOrder,
-    /// What it may call; anything if empty.
+    /// Permitted calls; empty permits all.
     pub allow: Vec<Allow>,
 }
 
-/// Something that reactions may do.
+/// A permitted call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allow {
-    /// `local`, `runner`, `wheel` or `caller`; any if it is none.
+    /// `local`, `runner`, `wheel` or `caller`; `None` for any.
     pub client: Option<String>,
-    /// The function.
+    /// Pattern for the function.
     pub fun: Glob,
-    /// The target, of a `local`.
+    /// The target of a `local`.
     pub tgt: Option<Glob>,
 }
 
 impl Allow {
-    /// Does it allow that?
+    /// Whether the call is permitted.
     pub fn allows(&self, client: &str, fun: &str, tgt: &str) -> bool {
         self.client.as_deref().is_none_or(|name| name == client)
             && self.fun.matches(fun)
@@ -115,56 +115,56 @@ impl Default for RuleOptions {
 }
 
 impl RuleOptions {
-    /// So many reactions at once: by default half of the workers, so that a rule whose template is slow leaves the rest to the others.
+    /// Maximum concurrent reactions: by default half of the workers, so that a rule with a slow template leaves the others to other rules.
     pub fn concurrency(&self) -> u32 {
         self.concurrency.unwrap_or(REACTOR_WORKERS / 2)
     }
 
-    /// The pause before the next try, after so many.
+    /// The pause after `tried` attempts.
     pub fn pause(&self, tried: u32) -> Duration {
         let doubled = 1_u32.checked_shl(tried.saturating_sub(1).min(20)).unwrap_or(u32::MAX);
         self.backoff.saturating_mul(doubled).min(REACTOR_BACKOFF_MAX)
     }
 }
 
-/// A rule as it is shown.
+/// A rule for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedRule {
-    /// Its pattern.
+    /// The pattern.
     pub pattern: String,
-    /// What it refers to.
+    /// Its references.
     pub files: Vec<String>,
 }
 
-/// Salt's own reactor, by the configuration of the master or the minion.
+/// Salt's own reactor, according to the configuration of the master or minion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SaltsReactor {
-    /// Salt starts it.
+    /// Whether Salt starts it.
     pub runs: bool,
-    /// Runners and wheel functions that it runs at once (`reactor_worker_threads`).
+    /// Its concurrent runners and wheel functions (`reactor_worker_threads`).
     pub workers: usize,
     /// Its rules.
     pub rules: Vec<ListedRule>,
 }
 
-/// How the reactor runs.
+/// The settings of the reactor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReactorSettings {
-    /// Nothing is dispatched; what would have been is compared with what Salt's own reactor did.
+    /// Make no calls, and compare them with those of Salt's own reactor.
     pub shadow: bool,
-    /// The reactor beside ours.
+    /// Salt's own reactor.
     pub salts: SaltsReactor,
-    /// How long after an event Salt's own reactor may do what is held against ours.
+    /// The time after an event within which calls of Salt's own reactor are compared with ours.
     pub shadow_window: Duration,
-    /// Events that are older when their turn comes are set aside.
+    /// Events that are older when their turn comes are skipped.
     pub age_max: Duration,
-    /// Reactions to events of reactions to events... beyond so many are set aside.
+    /// Longer chains of reactions to events of reactions are dead-lettered.
     pub depth_max: u32,
-    /// How many runners are under way on the master.
+    /// Limits of runners in flight.
     pub runners: RunnerLimits,
-    /// Of rules that have no options of their own.
+    /// Options of rules without their own.
     pub plain: Arc<RuleOptions>,
-    /// Of rules that have.
+    /// Options of single rules.
     pub rules: Vec<Arc<RuleOptions>>,
 }
 
@@ -184,7 +184,7 @@ impl Default for ReactorSettings {
 }
 
 impl ReactorSettings {
-    /// In shadow, the window within which calls are compared.
+    /// The comparison window; `None` unless in shadow.
     pub fn compares(&self) -> Option<Duration> {
         self.shadow.then_some(self.shadow_window)
     }
@@ -198,7 +198,7 @@ impl ReactorSettings {
         own.unwrap_or(&self.plain)
     }
 
-    /// Rules that are rendered together, with their options: those without options of their own are, as Salt does it with all.
+    /// Groups of rules that are rendered together, with their options: rules without their own options form one group, as in Salt.
     pub fn groups(&self, rules: Vec<Arc<str>>) -> Vec<(Vec<Arc<str>>, Arc<RuleOptions>)> {
         let mut plain = Vec::new();
         let mut groups = Vec::new();

@@ -1,18 +1,18 @@
-//! Rights: what a peer of the local socket may do.
+//! Rights of peers of the local socket.
 
-/// A right. Each one includes those before it.
+/// A right, which includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
     /// Read jobs, returns, events and the daemon's state.
     Read,
-    /// Add history with the present time.
+    /// Store entries with the current time.
     Write,
-    /// Change what the daemon keeps or what Salt does, and add history with any time.
+    /// Change what the daemon keeps or what Salt does, and store entries with any time.
     Admin,
 }
 
 impl Right {
-    /// Its name in the configuration, in messages and in `docs/WIRE.md`.
+    /// The name in the configuration, in messages and in `docs/WIRE.md`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",

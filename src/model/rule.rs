@@ -1,28 +1,28 @@
-//! Rules that hold before anything is stored, as an administrator words them: what is left out, what is blotted out.
+//! Rules of the ingest policy, as configured: filters and redaction.
 //!
-//! [`crate::ingest::gate::Gate`] carries them out, at every door.
+//! [`crate::ingest::policy::Policy`] applies them, at every source.
 
 use super::{Entry, Glob};
 
-/// The entries that a rule is about: of each list that is not empty, one glob has to match.
+/// A selection of entries: one glob of each non-empty list must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scope {
-    /// Over the tag of an event or a return.
+    /// For the tag of an event or a return.
     pub tag: Vec<Glob>,
-    /// Over the function.
+    /// For the function.
     pub fun: Vec<Glob>,
-    /// Over the minion id.
+    /// For the minion id.
     pub minion: Vec<Glob>,
 }
 
 impl Scope {
-    /// Is it about everything?
+    /// Whether it contains every entry.
     pub fn is_everything(&self) -> bool {
         self.tag.is_empty() && self.fun.is_empty() && self.minion.is_empty()
     }
 
-    /// Is it about this entry? `funs` says the functions of a job that has several.
-    pub fn takes<'a>(&self, entry: &Entry<'_>, funs: impl Fn() -> Vec<&'a str>) -> bool {
+    /// Whether it contains an entry. `funs` returns the functions of a job with several.
+    pub fn matches<'a>(&self, entry: &Entry<'_>, funs: impl Fn() -> Vec<&'a str>) -> bool {
         let any = |globs: &[Glob], text: &str| globs.iter().any(|glob| glob.matches(text));
         let tag = self.tag.is_empty() || self.tag.iter().any(|glob| glob.matches_bytes(entry.tag));
         let minion = || self.minion.is_empty() || any(&self.minion, entry.minion);
@@ -35,44 +35,44 @@ impl Scope {
     }
 }
 
-/// What becomes of an entry.
+/// The action of a filter rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// It is stored.
+    /// Store the entry.
     Store,
-    /// It is not.
+    /// Drop the entry.
     Drop,
-    /// One of so many is, chosen by a hash: the same one at every door, and a job as a whole.
+    /// Store one of this many, chosen by a hash: the same at every source, and a job as a whole.
     Sample(u32),
 }
 
-/// One item of `ingest.filter`. The first that takes an entry decides; what none takes is stored.
+/// An item of `ingest.filter`. The first matching rule decides; entries without one are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterRule {
-    /// Its name in `saltcellar status`.
+    /// The name in `saltcellar status`.
     pub name: String,
-    /// What it is about.
+    /// The affected entries.
     pub scope: Scope,
-    /// What it does.
+    /// The action.
     pub action: Action,
 }
 
-/// What a redaction rule can be told by one word.
+/// A predefined redaction rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Builtin {
-    /// Values under keys that are named as passwords, secrets and tokens usually are.
+    /// Values under the usual keys of passwords, secrets and tokens.
     Passwords,
-    /// PEM and PGP private key blocks, wherever they stand in a text.
+    /// PEM and PGP private key blocks, anywhere in a text.
     PrivateKeys,
-    /// What `pillar.*` returns, and pillar given on the command line.
+    /// Results of `pillar.*`, and pillar given on the command line.
     Pillar,
 }
 
 impl Builtin {
-    /// All of them.
+    /// All predefined rules.
     pub const ALL: [Self; 3] = [Self::Passwords, Self::PrivateKeys, Self::Pillar];
 
-    /// Its name in a configuration.
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Passwords => "passwords",
@@ -82,29 +82,29 @@ impl Builtin {
     }
 }
 
-/// One item of `ingest.redact`. All that take an entry are applied.
+/// An item of `ingest.redact`. All matching rules are applied.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RedactRule {
-    /// Its name in `saltcellar status`.
+    /// The name in `saltcellar status`.
     pub name: String,
-    /// What it is about.
+    /// The affected entries.
     pub scope: Scope,
-    /// One of those that come with the program.
+    /// A predefined rule.
     pub builtin: Option<Builtin>,
-    /// Keys of maps at any depth, without regard to case: their values go.
+    /// Case-insensitive keys of maps at any depth, whose values are replaced.
     pub keys: Vec<Glob>,
-    /// Keys from the top down, a glob each: the value there goes.
+    /// Keys from the top, a glob each; the value there is replaced.
     pub paths: Vec<Vec<Glob>>,
-    /// What matches in a text goes.
+    /// Matching parts of texts are replaced.
     pub patterns: Vec<Pattern>,
 }
 
-/// A regular expression over bytes, known to compile.
+/// A compiled regular expression for bytes.
 #[derive(Debug, Clone)]
 pub struct Pattern(regex::bytes::Regex);
 
 impl Pattern {
-    /// Compiles one; says what is wrong with it, in a line.
+    /// Compiles an expression; the error is a single line.
     pub fn new(text: &str) -> Result<Self, String> {
         let built = regex::bytes::RegexBuilder::new(text)
             .unicode(false)
@@ -112,21 +112,21 @@ impl Pattern {
             .dfa_size_limit(crate::limits::PATTERN_BYTES_MAX)
             .build();
         match built {
-            // What matches nothing at all matches everywhere.
+            // A pattern that matches the empty text matches everywhere.
             Ok(regex) if regex.is_match(b"") => Err(format!("{text:?} matches the empty text")),
             Ok(regex) => Ok(Self(regex)),
             Err(error) => {
-                let words = error.to_string();
-                let last = words.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+                let message = error.to_string();
+                let last = message.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
                 Err(format!(
-                    "{text:?} is no regular expression: {}",
+                    "{text:?} is not a regular expression: {}",
                     last.trim().trim_start_matches("error: ")
                 ))
             }
         }
     }
 
-    /// The text it was made of.
+    /// The source text.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
@@ -152,7 +152,7 @@ mod tests {
     use crate::model::{Flags, Kind, Source};
 
     #[test]
-    fn a_scope_takes_what_one_glob_of_each_list_matches() {
+    fn a_scope_needs_a_match_in_each_list() {
         let globs = |list: &[&str]| list.iter().map(|text| Glob::new(text)).collect::<Vec<_>>();
         let entry = Entry {
             kind: Kind::Return,
@@ -166,29 +166,29 @@ mod tests {
             retcode: 0,
             body: b"",
         };
-        let takes = |tag: &[&str], fun: &[&str], minion: &[&str], entry: &Entry<'_>| {
+        let matches = |tag: &[&str], fun: &[&str], minion: &[&str], entry: &Entry<'_>| {
             let scope = Scope { tag: globs(tag), fun: globs(fun), minion: globs(minion) };
-            scope.takes(entry, || vec!["cmd.run", "test.version"])
+            scope.matches(entry, || vec!["cmd.run", "test.version"])
         };
-        assert!(takes(&[], &[], &[], &entry));
-        assert!(takes(&["x", "salt/job/*"], &["test.*"], &["web?"], &entry));
-        assert!(!takes(&["salt/job/*"], &["test.*"], &["db*"], &entry));
-        assert!(!takes(&["salt/auth"], &["test.*"], &[], &entry));
-        assert!(!takes(&[], &["cmd.*"], &[], &entry));
+        assert!(matches(&[], &[], &[], &entry));
+        assert!(matches(&["x", "salt/job/*"], &["test.*"], &["web?"], &entry));
+        assert!(!matches(&["salt/job/*"], &["test.*"], &["db*"], &entry));
+        assert!(!matches(&["salt/auth"], &["test.*"], &[], &entry));
+        assert!(!matches(&[], &["cmd.*"], &[], &entry));
         let several = Entry { fun: "", ..entry };
-        assert!(takes(&[], &["cmd.*"], &[], &several) && !takes(&[], &["state.*"], &[], &several));
+        assert!(matches(&[], &["cmd.*"], &[], &several) && !matches(&[], &["state.*"], &[], &several));
     }
 
     #[test]
-    fn a_pattern_that_cannot_be_used_is_told_in_a_line() {
+    fn an_invalid_pattern_is_reported_in_one_line() {
         assert!(Pattern::new("AKIA[0-9A-Z]{16}").is_ok());
-        for (text, words) in [
+        for (text, expected) in [
             ("(", "unclosed group"),
             ("a*", "matches the empty text"),
             ("[0-9]{1000000}", "exceeds size limit"),
         ] {
-            let told = Pattern::new(text).unwrap_err();
-            assert!(told.contains(words) && !told.contains('\n'), "{told}");
+            let error = Pattern::new(text).unwrap_err();
+            assert!(error.contains(expected) && !error.contains('\n'), "{error}");
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// An entry's place in the log: starts at 1, grows by one with each entry of any class, is never used twice.
+/// The number of an entry: starts at 1, increases by one with each entry of any class, and is never reused.
 ///
-/// As a watermark it means "everything before this": `durable` is the first number not yet synced.
+/// As a watermark it means "everything before": `durable` is the first number not yet synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SeqNo(pub u64);
 

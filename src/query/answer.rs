@@ -1,32 +1,32 @@
-//! One minion's answer, read: what it returned, whether it failed.
+//! The parsed answer of one minion: its value, and whether it failed.
 //!
-//! Three shapes occur (CONTRACT 2.2):
+//! Three forms occur:
 //!
-//! - a minion's return: `return`, `retcode`, `success` stand in its map;
+//! - the return of a minion: `return`, `retcode` and `success` are in its map;
 //! - that of a job with several functions: `fun` is a list, `return`, `retcode` and `success` are maps by function;
-//! - the result of a runner or a wheel, whose `id` is `<master>_master`: `return` holds the whole event of its end, and
-//!   its value, `success` and `fun_args` stand in there. A retcode may stand in the value (orchestrations).
+//! - the result of a runner or a wheel, whose `id` is `<master>_master`: `return` is the whole end event, which contains
+//!   the value, `success` and `fun_args`. The value may contain a retcode (orchestrations).
 
 use crate::model::Flags;
 use crate::store::StoredEntry;
 use crate::wire::msgpack::{self, Reader, as_bool, as_int, as_text, is_nil};
 use crate::wire::salt_event::peek;
 
-/// One minion's answer.
+/// One minion's answer, with later differing ones.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// The answer that counts.
     pub entry: StoredEntry,
-    /// How many different other answers there are; beyond those in `others`, each entry counts.
+    /// Number of differing other answers; beyond those in `others`, every entry counts.
     pub duplicates: u64,
-    /// The first of those, in the order of the log.
+    /// The first differing answers, in the order of the log.
     pub others: Vec<StoredEntry>,
 }
 
-/// What an answer says. Values are msgpack as they came.
+/// The fields of an answer. Values are msgpack as received.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Outcome<'a> {
-    /// What the function gave.
+    /// The function's result.
     pub value: Option<&'a [u8]>,
     /// `retcode`: an integer, or a map by function.
     pub retcode: Option<&'a [u8]>,
@@ -36,14 +36,14 @@ pub struct Outcome<'a> {
     pub fun: Option<&'a [u8]>,
     /// `fun_args`.
     pub fun_args: Option<&'a [u8]>,
-    /// The outputter asked for.
+    /// The requested outputter.
     pub out: Option<&'a [u8]>,
-    /// A runner or a wheel gave it.
+    /// It is the result of a runner or wheel.
     pub of_master: bool,
 }
 
 impl<'a> Outcome<'a> {
-    /// Reads a return's map.
+    /// Parses a return's map.
     pub fn of(body: &'a [u8], jid: &str) -> Self {
         let mut seen = Self::read(body);
         let Some(inner) = seen.value.filter(|value| is_end_of(value, jid)) else { return seen };
@@ -71,14 +71,14 @@ impl<'a> Outcome<'a> {
         seen
     }
 
-    /// It says that it failed, or its retcode is not zero; one of several functions is enough.
+    /// Whether `success` is false or the retcode is not zero, for any of several functions.
     pub fn failed(&self) -> bool {
-        let says_no = |value: &[u8]| as_bool(value) == Some(false);
-        let says_bad = |value: &[u8]| as_int(value).is_some_and(|code| code != 0);
-        any(self.success, says_no) || any(self.retcode, says_bad)
+        let unsuccessful = |value: &[u8]| as_bool(value) == Some(false);
+        let nonzero = |value: &[u8]| as_int(value).is_some_and(|code| code != 0);
+        any(self.success, unsuccessful) || any(self.retcode, nonzero)
     }
 
-    /// Its exit code; of several functions the first that is not zero.
+    /// The exit code; of several functions the first that is not zero.
     pub fn code(&self) -> Option<i64> {
         let code = self.retcode?;
         as_int(code).or_else(|| {
@@ -88,7 +88,7 @@ impl<'a> Outcome<'a> {
     }
 }
 
-/// Is a value the event with which a runner or a wheel of that job ends?
+/// Whether a value is the end event of a runner or wheel of that job.
 fn is_end_of(value: &[u8], jid: &str) -> bool {
     let text = |key| msgpack::get(value, key);
     text("jid").and_then(as_text) == Some(jid) && text("fun").is_some() && text("return").is_some()
@@ -98,9 +98,9 @@ fn any(value: Option<&[u8]>, test: impl Fn(&[u8]) -> bool) -> bool {
     value.is_some_and(|value| test(value) || msgpack::pairs(value).any(|(_, value)| test(value)))
 }
 
-/// Does an entry's body have to be read to know whether it failed? Its columns do not tell for several functions, nor for
+/// Whether the body is needed to determine failure: columns are not sufficient for several functions,
 /// runners and wheels.
-pub(super) fn tells_by_body(entry: &StoredEntry) -> bool {
+pub(super) fn needs_body(entry: &StoredEntry) -> bool {
     entry.fun.is_empty() || ["runner.", "wheel."].iter().any(|kind| entry.fun.starts_with(kind))
 }
 
@@ -114,27 +114,27 @@ impl Answer {
         msgpack::get(&self.entry.body, key)
     }
 
-    /// Was it on a bus alone, so that anybody may have fired it? False of what releases up to 0.1 stored: they did not
+    /// Whether it was seen on a bus only, so that any program may have fired it. False for entries of releases up to 0.1, which did not
     /// record it.
     pub fn is_bus_only(&self) -> bool {
         is_bus_only(&self.entry)
     }
 
-    /// What it says.
+    /// The parsed fields.
     pub fn outcome(&self) -> Outcome<'_> {
         Outcome::of(&self.entry.body, &self.entry.jid)
     }
 
     fn by_body(&self) -> bool {
-        tells_by_body(&self.entry) && !self.entry.body.is_empty()
+        needs_body(&self.entry) && !self.entry.body.is_empty()
     }
 
-    /// Did it fail?
+    /// Whether it failed.
     pub fn failed(&self) -> bool {
         self.entry.flags.failed(self.entry.retcode) || self.by_body() && self.outcome().failed()
     }
 
-    /// Its exit code, if it says one.
+    /// The exit code, if known.
     pub fn code(&self) -> Option<i64> {
         if self.by_body() {
             return self.outcome().code();
@@ -143,17 +143,17 @@ impl Answer {
     }
 }
 
-/// Is a return known to have been on a bus alone when it was stored?
+/// Whether a return was seen on a bus only when it was stored.
 pub(super) fn is_bus_only(entry: &StoredEntry) -> bool {
     entry.flags.has(Flags::UNCONFIRMED)
 }
 
-/// Do two answers say the same?
+/// Whether two answers have the same content.
 pub(super) fn same(one: &StoredEntry, other: &StoredEntry) -> bool {
     peek(&one.body).answer == peek(&other.body).answer
 }
 
-/// Is there nothing in a value: nil, no elements, no text?
+/// Whether a value is empty: nil, false, no elements, no text.
 pub fn is_empty(value: &[u8]) -> bool {
     use msgpack::Head;
     let nothing = matches!(

@@ -1,105 +1,105 @@
-//! One job: its load, its minions, their answers.
+//! One job: its load, minions and answers.
 //!
 //! # Rules
 //!
-//! - The best load counts (`store::row::rank`), of equal ones the first.
-//! - A minion's first answer counts; later different ones are its history. But an answer that a returner call brought
-//!   counts before those that were on a bus alone. Of the latter, one that was trimmed for its size (`VALUE_TRIMMED`,
-//!   `salt/utils/dicttrim.py`) counts behind a whole one.
-//! - Anybody who may fire events can put a return on a bus. In a job that Salt stored through the extension
-//!   ([`JobRow::is_cached_by_salt`]) a return that was on a bus alone is no answer: see [`Job::bus_only`]. In any other job it is
-//!   one, and says so ([`Answer::is_bus_only`]).
-//! - The minions expected are all that the publish and the syndics named, and who ran something by itself. The event
-//!   `.../new` counts only where no load names minions.
+//! - The load with the highest rank counts (`store::job_summary::rank`), of equal ones the first.
+//! - A minion's first answer counts; later differing ones are its history. But answers from a returner call
+//!   take precedence over those seen on a bus only. Among the latter, complete ones take precedence over those trimmed for size
+//!   (`VALUE_TRIMMED`, `salt/utils/dicttrim.py`).
+//! - Any program with permission to fire events can put a return on a bus. In a job that Salt stored through the extension
+//!   ([`JobSummary::is_cached_by_salt`]) a return seen on a bus only is not an answer: see [`Job::bus_only`]. In other jobs it is
+//!   one, with a mark ([`Answer::is_bus_only`]).
+//! - The expected minions are those named by the publish and the syndics, and minions that ran something themselves. The event
+//!   `.../new` counts only if no load names minions.
 //! - The last end time counts.
-//! - A job of a runner, a wheel or `salt-call` has no arguments in its load; those of its result count.
+//! - The load of a job of a runner, a wheel or `salt-call` has no arguments; those of its result count.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use memchr::memmem;
 
-use super::answer::{Answer, Outcome, is_bus_only, same, tells_by_body};
+use super::answer::{Answer, Outcome, is_bus_only, needs_body, same};
 use super::links;
 use crate::clock::Micros;
 use crate::limits::ANSWERS_DIFFERING_SHOWN;
 use crate::model::{JidKey, Kind, SeqNo};
-pub use crate::store::row::{is_of_cached_job, load_of, rank};
+pub use crate::store::read::job_summary::{is_of_cached_job, load_of, rank};
 use crate::store::{Store, StoreError, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text, is_nil};
 
-/// A job as its entries tell it.
+/// A job, assembled from its entries.
 #[derive(Debug, Clone, Default)]
 pub struct Job {
-    /// Its id.
+    /// The job id.
     pub jid: String,
-    /// The publish map or what stands in for it; empty if nothing does.
+    /// The publish map or its substitute; empty without one.
     pub load: Vec<u8>,
-    /// How good that is; 0 for none.
+    /// The rank of the load; 0 without one.
     pub load_rank: u8,
-    /// Minions expected, sorted; `None` if nobody said.
+    /// Expected minions, sorted; `None` if unknown.
     pub minions: Option<BTreeSet<String>>,
-    /// Those of them that only their own returns name.
+    /// Expected minions named only by their own returns.
     self_named: BTreeSet<String>,
     /// A publish or a syndic named minions.
     targets_known: bool,
     /// Answers by minion.
     pub answers: BTreeMap<String, Answer>,
-    /// Minions of which a bus showed returns that are no answers, because no returner call brought them.
+    /// Minions whose returns were seen on a bus only and are not answers, because no returner call confirmed them.
     pub bus_only: BTreeSet<String>,
-    /// Its returns are not to be cached.
+    /// Its returns must not be cached.
     pub nocache: bool,
     /// Its first entry.
     pub first: SeqNo,
-    /// When it started: what its jid says, else when its first entry came.
+    /// Its start: the time in its jid, else that of its first entry.
     pub started: Micros,
-    /// The job that started it, if it says so itself.
+    /// The job that started it, if its own entries name one.
     pub parent: Option<String>,
-    /// Only returns that a returner call brought are answers.
+    /// Only returns from a returner call are answers.
     confirmed_only: bool,
 }
 
-/// A job in numbers.
+/// Statistics of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// How many minions were asked, if anybody said.
+    /// Number of expected minions, if known.
     pub expected: Option<usize>,
-    /// How many answered.
+    /// Number of answers.
     pub returned: usize,
-    /// How many of those were on a bus alone.
+    /// Answers seen on a bus only.
     pub bus_only: usize,
-    /// How many of those that returned failed.
+    /// Failed answers.
     pub failed: usize,
-    /// How many were asked and have not answered, if anybody said whom.
+    /// Expected minions without an answer, if known.
     pub missing: Option<usize>,
-    /// When the first answer came.
+    /// Time of the first answer.
     pub first: Option<Micros>,
-    /// When the last one did.
+    /// Time of the last answer.
     pub last: Option<Micros>,
-    /// Exit codes, and how many answers have each.
+    /// Number of answers by exit code.
     pub retcodes: BTreeMap<i64, u64>,
 }
 
 impl Job {
-    /// Reads a job; `None` if there is no entry of it.
+    /// Reads a job; `None` if it has no entries.
     pub fn read(store: &Store, jid: &str) -> Result<Option<Self>, StoreError> {
         Ok(Self::of(store.job_entries(jid)?))
     }
 
-    /// Reads a job with the bodies of those minions' returns that are `wanted`. All others tell that they answered, and
-    /// whether they failed, but not what, nor whether later ones differ.
+    /// Reads a job with the bodies of the `wanted` minions' returns only. For others the existence of an answer and
+    /// its failure are known, but not its content, nor whether later ones differ.
     pub fn read_of(
         store: &Store,
         jid: &str,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Option<Self>, StoreError> {
-        let wanted = |e: &StoredEntry| e.kind != Kind::Return || tells_by_body(e) || wanted(&e.minion);
+        let wanted = |e: &StoredEntry| e.kind != Kind::Return || needs_body(e) || wanted(&e.minion);
         Ok(Self::of(store.job_entries_with(jid, wanted)?))
     }
 
-    /// Reads a job without the bodies of its returns, unless nothing better is known of its load. Tells who answered and
-    /// how many failed, but not what.
+    /// Reads a job without the bodies of its returns, unless one of them is its best load. Answers and failures are
+    /// known, but not their content.
     pub fn read_load(store: &Store, jid: &str) -> Result<Option<Self>, StoreError> {
         let job = Self::read_of(store, jid, |_| false)?;
         match job {
@@ -108,13 +108,13 @@ impl Job {
         }
     }
 
-    /// Puts a job together from its entries in the order of the log.
+    /// Assembles a job from its entries in the order of the log.
     pub fn of(entries: Vec<StoredEntry>) -> Option<Self> {
         let cached = entries.iter().any(|entry| is_of_cached_job(entry.kind));
         Self::of_part(entries, cached)
     }
 
-    /// The same of some of its entries, where the others tell whether Salt stored the job through the extension.
+    /// As [`Job::of`], from some of its entries. `confirmed_only`: Salt stored the job through the extension.
     pub(super) fn of_part(entries: Vec<StoredEntry>, confirmed_only: bool) -> Option<Self> {
         let first = entries.first()?;
         let started = JidKey::of(&first.jid).time().unwrap_or(first.at);
@@ -133,7 +133,7 @@ impl Job {
         Some(job)
     }
 
-    /// Takes returns that were on a bus alone out of the answers.
+    /// Moves returns seen on a bus only from the answers to `bus_only`.
     pub fn keep_confirmed(&mut self) {
         let bus_only = self.answers.iter().filter(|(_, answer)| answer.is_bus_only());
         self.bus_only.extend(bus_only.map(|(minion, _)| minion.clone()));
@@ -149,7 +149,7 @@ impl Job {
         }
         match entry.kind {
             Kind::Load | Kind::ReturnLoad => {
-                self.expect_whom_it_names(load_of(entry.kind, &entry.body));
+                self.expect_self_target(load_of(entry.kind, &entry.body));
                 if let Some(minions) = msgpack::elements(&entry.body).nth(1).filter(|m| !is_nil(m)) {
                     self.expect(minions);
                 }
@@ -163,10 +163,10 @@ impl Job {
             Kind::Minions => self.expect(msgpack::elements(&entry.body).next().unwrap_or_default()),
             Kind::NoCache => self.nocache = true,
             Kind::Return => {
-                // Most often it is known to be asked.
+                // Usually the minion is already expected.
                 if !no_answer && !self.minions.as_ref().is_some_and(|minions| minions.contains(&entry.minion))
                 {
-                    self.expect_whom_it_names(&entry.body);
+                    self.expect_self_target(&entry.body);
                 }
                 self.answered(entry);
             }
@@ -175,13 +175,13 @@ impl Job {
                     self.parent = Some(parent);
                 }
             }
-            // When a job ended lies in its row.
-            Kind::Endtime | Kind::Register | Kind::Gap | Kind::Reaction | Kind::Heard => {}
+            // The end time is in the job's summary.
+            Kind::Endtime | Kind::Register | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => {}
         }
     }
 
     fn expect(&mut self, minions: &[u8]) {
-        // Collected at once: most often the only ones, and in order.
+        // Built at once: usually this is the only list, and sorted.
         let mut named: BTreeSet<String> = msgpack::elements(minions).filter_map(id_text).collect();
         self.targets_known |= !named.is_empty();
         if !self.self_named.is_empty() {
@@ -190,10 +190,10 @@ impl Job {
         self.minions.get_or_insert_default().append(&mut named);
     }
 
-    /// A minion that ran something by itself (`salt-call`, a schedule, a runner of its peer's) is the one that was asked: the
-    /// master makes it the target of its return (`_store_job` in `salt/utils/job.py`). Of its own runners it says the same, with
+    /// A minion that ran something itself (`salt-call`, a schedule, a peer's runner) is expected: the
+    /// master makes it the target of its return (`_store_job` in `salt/utils/job.py`). The master does the same for its own runners, with
     /// an id of `<host>_master`.
-    fn expect_whom_it_names(&mut self, load: &[u8]) {
+    fn expect_self_target(&mut self, load: &[u8]) {
         let word = |key| msgpack::get(load, key).and_then(as_text);
         if let (Some(id), Some(tgt)) = (word("id"), word("tgt"))
             && id == tgt
@@ -206,18 +206,18 @@ impl Job {
 
     fn answered(&mut self, entry: StoredEntry) {
         let Some(known) = self.answers.get_mut(&entry.minion) else {
-            if tells_by_body(&entry) && !(self.confirmed_only && is_bus_only(&entry)) {
+            if needs_body(&entry) && !(self.confirmed_only && is_bus_only(&entry)) {
                 let args = Outcome::of(&entry.body, &entry.jid).fun_args;
                 self.parent = links::parent_in_args(args, &entry.jid).or(self.parent.take());
             }
             self.answers.insert(entry.minion.clone(), Answer::new(entry));
             return;
         };
-        let (old, new) = (Standing::of_entry(&known.entry), Standing::of_entry(&entry));
+        let (old, new) = (Precedence::of_entry(&known.entry), Precedence::of_entry(&entry));
         let mut other = entry;
-        if new.counts_before(old) {
+        if new.overrides(old) {
             std::mem::swap(&mut known.entry, &mut other);
-            // The bus may have shown it before the returner call came.
+            // The bus may have shown it before the returner call.
             let before = known.others.len();
             known.others.retain(|seen| !same(seen, &known.entry));
             known.duplicates -= (before - known.others.len()) as u64;
@@ -232,20 +232,20 @@ impl Job {
         }
     }
 
-    /// Answers that the job cache may give: none of a job with `nocache`.
+    /// Answers for the job cache: none for a job with `nocache`.
     pub fn cached(&self) -> impl Iterator<Item = (&String, &Answer)> {
         self.answers.iter().filter(|_| !self.nocache)
     }
 
-    /// The job was sent to other minions than this one, as far as is known.
+    /// Whether the job is known to have been sent to other minions only.
     pub fn is_not_targeted(&self, minion: &str) -> bool {
         let named = self.minions.as_ref().is_some_and(|minions| minions.contains(minion));
         self.targets_known && (!named || self.self_named.contains(minion))
     }
 
-    /// Minions that were asked and have not answered.
+    /// Expected minions without an answer.
     pub fn missing(&self) -> Vec<&str> {
-        // Both are sorted, so they are walked side by side.
+        // Both are sorted and traversed in parallel.
         let mut answered = self.answers.keys().peekable();
         let is_missing = |id: &&String| {
             while answered.next_if(|known| known < id).is_some() {}
@@ -254,12 +254,12 @@ impl Job {
         self.minions.iter().flatten().filter(is_missing).map(String::as_str).collect()
     }
 
-    /// How many answers failed.
+    /// Number of failed answers.
     pub fn failed(&self) -> usize {
         self.answers.values().filter(|a| a.failed()).count()
     }
 
-    /// The job in numbers.
+    /// The statistics.
     pub fn totals(&self) -> Totals {
         let times = || self.answers.values().map(|answer| answer.entry.at);
         let mut totals = Totals {
@@ -280,22 +280,22 @@ impl Job {
         totals
     }
 
-    /// The arguments as the load does not tell them: those of the result that stands in for it.
+    /// The arguments of the result that replaces the load, if the load has none.
     pub fn result_args(&self) -> Option<&[u8]> {
         Outcome::of(&self.load, &self.jid).fun_args
     }
 }
 
-/// What of two answers of a minion tells which one counts.
+/// Which of two answers of a minion counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct Precedence {
     confirmed: bool,
     trimmed: bool,
 }
 
-impl Standing {
-    /// Of an answer that a returner call brought or not, with this body. The text by which Salt trims an event may well
-    /// stand in a return: a returner call gets it whole.
+impl Precedence {
+    /// The precedence of an answer. Salt's marker for trimmed events can also
+    /// occur in a complete return: a returner call is never trimmed.
     pub fn of(confirmed: bool, body: &[u8]) -> Self {
         Self { confirmed, trimmed: !confirmed && memmem::find(body, b"VALUE_TRIMMED").is_some() }
     }
@@ -304,8 +304,8 @@ impl Standing {
         Self::of(entry.source.confirms(), &entry.body)
     }
 
-    /// Does it count before one that came earlier?
-    pub fn counts_before(self, earlier: Self) -> bool {
+    /// Whether it counts instead of an earlier answer.
+    pub fn overrides(self, earlier: Self) -> bool {
         if earlier.confirmed == self.confirmed { earlier.trimmed && !self.trimmed } else { self.confirmed }
     }
 }
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_answer_counts_and_the_others_are_history() {
+    fn the_first_answer_counts_and_later_ones_are_history() {
         let job = Job::of(vec![
             entry(1, Kind::Return, "web1", answer("first")),
             entry(2, Kind::Return, "web1", answer("first")),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trimmed_answer_gives_way_to_the_whole_one() {
+    fn a_complete_answer_overrides_a_trimmed_one() {
         for order in [["VALUE_TRIMMED", "whole"], ["whole", "VALUE_TRIMMED"]] {
             let job = Job::of(vec![
                 entry(1, Kind::Return, "web1", answer(order[0])),
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_a_returner_call_brought_counts_before_the_bus() {
+    fn an_answer_from_a_returner_call_overrides_the_bus() {
         let job = Job::of(vec![
             forged(1, "web1", "forged"),
             forged(2, "web1", "real"),
@@ -392,12 +392,12 @@ mod tests {
         .unwrap();
         assert_eq!((text_of(&job, "web1").as_str(), job.answers["web1"].duplicates), ("real", 2));
         let seqs: Vec<u64> = job.answers["web1"].others.iter().map(|other| other.seq.0).collect();
-        assert_eq!(seqs, [1, 4], "what the bus showed of the confirmed answer is no other answer");
+        assert_eq!(seqs, [1, 4], "the same answer on the bus is not a differing one");
         assert!(!job.answers["web1"].is_bus_only() && job.bus_only.is_empty());
     }
 
     #[test]
-    fn a_forged_event_was_the_answer_of_a_minion_that_never_answered() {
+    fn a_forged_event_is_not_the_answer_of_a_missing_minion() {
         let load = || entry(2, Kind::Load, "", load("test.ping", &names(&["web1", "web2"])));
         let new = || {
             let mut w = Writer::new();
@@ -412,17 +412,17 @@ mod tests {
             (job.totals().returned, job.totals().missing, job.totals().expected),
             (1, Some(1), Some(2))
         );
-        // Without the extension's load the bus is all there is.
+        // Without the extension's load, the bus is the only source.
         let job = Job::of(vec![new(), forged(3, "web1", "seen")]).unwrap();
         assert!(job.answers["web1"].is_bus_only() && job.bus_only.is_empty());
-        // A store of an earlier release does not tell whether a returner call repeated what a bus had shown.
+        // Stores of earlier releases do not record whether a returner call confirmed an event.
         let of_old = StoredEntry { flags: Flags::ON_BUS, ..entry(3, Kind::Return, "web1", answer("old")) };
         let job = Job::of(vec![load(), of_old]).unwrap();
         assert!(!job.answers["web1"].is_bus_only());
     }
 
     #[test]
-    fn a_forged_return_named_the_load_and_the_minions_of_a_job() {
+    fn a_forged_return_names_neither_load_nor_minions_of_a_job() {
         let ran = |id: &str| {
             let mut w = Writer::new();
             w.map(4).str("id").str(id).str("tgt").str(id).str("cmd").str("_return").str("fun").str("forged");
@@ -435,7 +435,7 @@ mod tests {
         assert_eq!((job.minions, job.load_rank, job.answers.len()), (None, 0, 0));
     }
 
-    /// An entry as the master's call of `returner` leaves it: of a fired return, so it was on the bus, too.
+    /// An entry from the master's `returner` call for a fired return, which was on the bus, too.
     fn returned(seq: u64, minion: &str, text: &str) -> StoredEntry {
         let entry = entry(seq, Kind::Return, minion, answer(text));
         StoredEntry { source: Source::Returner, flags: Flags::ON_BUS, ..entry }
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_event_replaced_a_return_that_contained_the_text_value_trimmed() {
+    fn a_forged_event_does_not_override_a_return_that_contains_value_trimmed() {
         for order in [[1, 2], [2, 1]] {
             let mut entries = [
                 returned(order[0], "web1", "grep VALUE_TRIMMED salt.log"),
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn minions_add_up_and_the_missing_ones_are_known() {
+    fn minions_of_all_loads_are_expected() {
         let mut syndic = Writer::new();
         syndic.array(2).raw(&names(&["db1"])).nil();
         let job = Job::of(vec![
@@ -475,13 +475,13 @@ mod tests {
         assert_eq!(
             msgpack::get(&job.load, "fun").and_then(as_text),
             Some("test.ping"),
-            "of equal loads the first"
+            "the first of equal loads"
         );
         assert!(Job::of(Vec::new()).is_none());
     }
 
     #[test]
-    fn who_ran_something_by_itself_was_asked_and_a_master_never() {
+    fn a_minion_that_ran_something_itself_is_expected_and_a_master_is_not() {
         let ran = |id: &str, cmd: &str| {
             let mut w = Writer::new();
             w.map(3).str("id").str(id).str("tgt").str(id).str("cmd").str(cmd);
@@ -489,13 +489,13 @@ mod tests {
         };
         let only = |id: &str| Some(BTreeSet::from([id.to_owned()]));
         assert_eq!(ran("web1", "_return"), only("web1"));
-        assert_eq!(ran("web1", ""), only("web1"), "a runner that a minion called for");
-        assert_eq!(ran("web1_master", "_return"), only("web1_master"), "a minion may be called so");
+        assert_eq!(ran("web1", ""), only("web1"), "a runner called by a minion");
+        assert_eq!(ran("web1_master", "_return"), only("web1_master"), "a minion can have this name");
         assert_eq!(ran("host_master", ""), None);
     }
 
     #[test]
-    fn an_answer_of_a_minion_that_the_job_was_not_sent_to_is_told_apart() {
+    fn an_answer_of_a_minion_that_was_not_targeted_is_marked() {
         let asserted = {
             let mut w = Writer::new();
             w.map(3).str("id").str("evil").str("tgt").str("evil").str("cmd").str("_return");
@@ -508,7 +508,7 @@ mod tests {
             let job = Job::of(entries).unwrap();
             ["evil", "web1", "db1"].map(|minion| job.is_not_targeted(minion))
         };
-        assert_eq!(job(vec![]), [false; 3], "nobody has said whom the job was sent to");
+        assert_eq!(job(vec![]), [false; 3], "the targets are unknown");
         let load = |minions: &[u8]| entry(2, Kind::Load, "", load("test.ping", minions));
         assert_eq!(job(vec![load(&names(&["web1"]))]), [true, false, true]);
         assert_eq!(job(vec![load(&[0xc0])]), [false; 3]);
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_with_nocache_shows_no_cached_answers() {
+    fn a_job_with_nocache_has_no_cached_answers() {
         let job = Job::of(vec![
             entry(1, Kind::NoCache, "", vec![0xc0]),
             entry(2, Kind::Return, "web1", answer("x")),

@@ -1,6 +1,6 @@
 //! Lists of jobs, the latest first.
 //!
-//! A jid made of time sorts by it. Jobs with any other jid sort behind all of those, in no promised order.
+//! Jids with a time sort by it. Other jids sort after all of those, in unspecified order.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,50 +10,50 @@ use super::states::state_rows;
 use crate::clock::Micros;
 use crate::limits::{JOBS_READ_AT_ONCE, LIST_JOBS_READ, LIST_JOBS_SEEN};
 use crate::model::{Glob, JidKey};
-use crate::store::{JobRow, Store, StoreError};
+use crate::store::{JobSummary, Store, StoreError};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text};
 
-/// Which jobs somebody wants to see; what is `None` or empty does not filter.
+/// A filter for lists of jobs; `None` and empty fields do not restrict.
 #[derive(Debug, Clone, Default)]
 pub struct JobFilter {
     /// The user, exactly.
     pub user: Option<String>,
-    /// Pattern over the function; over each one of a job with several.
+    /// Pattern for the function; for any function of a job with several.
     pub fun: Option<Glob>,
-    /// Pattern over the target; over each one of a list.
+    /// Pattern for the target; for any item of a list.
     pub tgt: Option<Glob>,
-    /// A minion that answered or was asked.
+    /// A minion that answered or was expected.
     pub minion: Option<String>,
-    /// How the jid begins.
+    /// Prefix of the jid.
     pub jid: Option<String>,
-    /// Keys of the job's metadata, and patterns over their values; all must match.
+    /// Keys of the job's metadata with patterns for their values; all must match.
     pub metadata: Vec<(String, Glob)>,
-    /// What came of it.
+    /// The outcome.
     pub result: Option<JobResult>,
-    /// Started at this instant or later.
+    /// Started at or after this time.
     pub since: Option<Micros>,
-    /// Started before this instant.
+    /// Started before this time.
     pub until: Option<Micros>,
-    /// Also `saltutil.find_job`, with which Salt asks whether a job still runs.
+    /// Include `saltutil.find_job`, with which Salt polls running jobs.
     pub find_job: bool,
 }
 
-/// What came of a job.
+/// The outcome of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobResult {
     /// An answer failed.
     Failed,
-    /// There is an answer, none failed, and nobody who was asked is missing.
+    /// Some answers, none failed, and no expected minion is missing.
     Succeeded,
-    /// Somebody who was asked has not answered.
+    /// An expected minion has not answered.
     Missing,
     /// A state changed something.
     Changed,
 }
 
 impl JobResult {
-    /// The result of that name.
+    /// The result with this name.
     pub fn of(name: &str) -> Option<Self> {
         Some(match name {
             "failed" => Self::Failed,
@@ -64,9 +64,9 @@ impl JobResult {
         })
     }
 
-    fn is_of(self, store: &Store, row: &JobRow) -> Result<bool, StoreError> {
+    fn is_of(self, store: &Store, row: &JobSummary) -> Result<bool, StoreError> {
         if self == Self::Changed {
-            // States alone say what they changed.
+            // Only states report changes.
             let could = words(&row.fun).iter().any(|fun| fun.contains("state."));
             let job = if could { Job::read(store, &row.jid)? } else { None };
             let changed = |job: &Job| {
@@ -85,51 +85,51 @@ impl JobResult {
     }
 }
 
-/// A row of a list.
+/// A row of a job list.
 #[derive(Debug, Clone)]
-pub struct Listed {
+pub struct ListedJob {
     /// The summary.
-    pub row: JobRow,
-    /// When it started: what its jid says, else when its first entry came.
+    pub row: JobSummary,
+    /// Its start: the time in its jid, else that of its first entry.
     pub at: Micros,
 }
 
-/// Part of a list of jobs.
+/// A page of a job list.
 #[derive(Debug, Clone, Default)]
 pub struct JobsPage {
-    /// The jobs, the latest first; none if each was handed over.
-    pub jobs: Vec<Listed>,
-    /// There may be more.
+    /// The jobs, the latest first; empty if they were passed to a callback.
+    pub jobs: Vec<ListedJob>,
+    /// More jobs may follow.
     pub more: bool,
-    /// The last job looked at; more lie before it.
+    /// The last scanned job; more are before it.
     pub last: Option<String>,
 }
 
-/// How much work one page may be.
+/// Limits of the work for one page.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    /// Jobs in it.
+pub struct PageLimits {
+    /// Jobs on the page.
     pub rows: usize,
-    /// Rows looked at.
+    /// Scanned rows.
     pub seen: usize,
     /// Jobs whose entries are read.
     pub read: usize,
 }
 
-impl Bounds {
-    /// Up to so many jobs, and what a caller may have one call cost.
+impl PageLimits {
+    /// Up to `rows` jobs, within the cost limits of one call.
     pub fn of_call(rows: usize) -> Self {
         Self { rows, seen: LIST_JOBS_SEEN, read: LIST_JOBS_READ }
     }
 
-    /// Up to so many jobs, whatever it costs.
+    /// Up to `rows` jobs, at any cost.
     pub fn of_rows(rows: usize) -> Self {
         Self { rows, seen: usize::MAX, read: usize::MAX }
     }
 }
 
 impl JobFilter {
-    fn allows(&self, listed: &Listed) -> bool {
+    fn allows(&self, listed: &ListedJob) -> bool {
         let row = &listed.row;
         let any = |glob: &Option<Glob>, value: &[u8]| {
             glob.as_ref().is_none_or(|glob| words(value).iter().any(|word| glob.matches(word)))
@@ -143,7 +143,7 @@ impl JobFilter {
             && self.until.is_none_or(|until| listed.at < until)
     }
 
-    fn allows_metadata(&self, store: &Store, row: &JobRow) -> Result<bool, StoreError> {
+    fn allows_metadata(&self, store: &Store, row: &JobSummary) -> Result<bool, StoreError> {
         if self.metadata.is_empty() {
             return Ok(true);
         }
@@ -155,13 +155,13 @@ impl JobFilter {
         Ok(self.metadata.iter().all(matches))
     }
 
-    /// Does it ask for what only a job's entries tell?
-    fn looks_inside(&self) -> bool {
+    /// Whether it depends on a job's entries.
+    fn needs_entries(&self) -> bool {
         self.minion.is_some() || self.result.is_some()
     }
 }
 
-/// A value as people write it on a command line, or its elements.
+/// A scalar in command line form, or the elements of an array.
 fn scalars(value: &[u8]) -> Vec<String> {
     let one = |value: &[u8]| {
         let known = msgpack::as_bool(value).map(|b| (if b { "true" } else { "false" }).to_owned());
@@ -170,41 +170,41 @@ fn scalars(value: &[u8]) -> Vec<String> {
     one(value).map_or_else(|| msgpack::elements(value).filter_map(one).collect(), |word| vec![word])
 }
 
-/// A value as text, or its elements as texts.
+/// A text, or the texts in an array.
 fn words(value: &[u8]) -> Vec<&str> {
     as_text(value).map_or_else(|| msgpack::elements(value).filter_map(as_text).collect(), |word| vec![word])
 }
 
-/// Jobs before `before` that pass, the latest first.
+/// Matching jobs before `before`, the latest first.
 pub fn jobs_before(
     store: &Store,
     filter: &JobFilter,
     before: Option<&str>,
-    bounds: Bounds,
+    limits: PageLimits,
 ) -> Result<JobsPage, StoreError> {
     let mut jobs = Vec::new();
-    let page = each_job_before(store, filter, before, bounds, |listed| {
+    let page = each_job_before(store, filter, before, limits, |listed| {
         jobs.push(listed);
         Ok(())
     })?;
     Ok(JobsPage { jobs, ..page })
 }
 
-/// The same, each handed over as it comes: a million jobs are not to be in memory together.
+/// As [`jobs_before`], with a callback for each job, because a million jobs do not fit in memory together.
 pub fn each_job_before(
     store: &Store,
     filter: &JobFilter,
     before: Option<&str>,
-    bounds: Bounds,
-    mut take: impl FnMut(Listed) -> Result<(), StoreError>,
+    limits: PageLimits,
+    mut take: impl FnMut(ListedJob) -> Result<(), StoreError>,
 ) -> Result<JobsPage, StoreError> {
     let mut at = before.map(JidKey::of);
     let span = filter.jid.as_deref().and_then(span_of);
     let since = filter.since.max(span.map(|(from, _)| from));
     let mut page = JobsPage::default();
     let (mut seen, mut read, mut taken) = (0, 0, 0);
-    // Fewer are wanted than are read at once: the rows of many segments are merged, and each costs.
-    let mut at_once = bounds.rows.saturating_add(1).clamp(64, JOBS_READ_AT_ONCE);
+    // Small first read: the rows of many segments are merged, and each costs time.
+    let mut at_once = limits.rows.saturating_add(1).clamp(64, JOBS_READ_AT_ONCE);
     loop {
         let rows = store.jobs_before(at, at_once)?;
         let mut whole = rows.len() == at_once;
@@ -214,14 +214,14 @@ pub fn each_job_before(
                 break;
             }
             at = Some(key);
-            let listed = Listed { at: key.time().unwrap_or(Micros(row.first_at)), row };
-            // Everything further back is older still.
+            let listed = ListedJob { at: key.time().unwrap_or(Micros(row.first_at)), row };
+            // All further jobs are older.
             if key.time().is_some() && since.is_some_and(|since| listed.at < since) {
                 return Ok(page);
             }
             seen += 1;
             let mut passes = listed.row.rank > 0 && filter.allows(&listed);
-            if passes && filter.looks_inside() {
+            if passes && filter.needs_entries() {
                 read += 1;
                 passes = answered_by(store, filter, &listed)?
                     && match filter.result {
@@ -230,7 +230,7 @@ pub fn each_job_before(
                     };
             }
             passes = passes && filter.allows_metadata(store, &listed.row)?;
-            if passes && taken == bounds.rows {
+            if passes && taken == limits.rows {
                 page.more = true;
                 return Ok(page);
             }
@@ -239,7 +239,7 @@ pub fn each_job_before(
                 taken += 1;
                 take(listed)?;
             }
-            if seen >= bounds.seen || read >= bounds.read {
+            if seen >= limits.seen || read >= limits.read {
                 page.more = true;
                 return Ok(page);
             }
@@ -251,13 +251,13 @@ pub fn each_job_before(
     }
 }
 
-/// The first instant of jids that begin so, and the key behind the last of them; `None` for a beginning that says too little.
+/// The first time of jids with this prefix, and the key after the last of them; `None` for a prefix that is too short.
 fn span_of(begin: &str) -> Option<(Micros, JidKey)> {
     const LAST: &str = "235959999999";
     if !begin.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    // Whole fields only: of hour, minute and second a first digit alone says nothing here.
+    // Complete fields only: a single digit of hour, minute or second is ignored.
     let len = begin.len().min(20);
     let begin = begin.get(..if len < 14 { len / 2 * 2 } else { len }).filter(|begin| begin.len() >= 8)?;
     let rest = begin.len() - 8;
@@ -266,7 +266,7 @@ fn span_of(begin: &str) -> Option<(Micros, JidKey)> {
     Some((from, JidKey::from_time(Micros(upto.0.saturating_add(1)), None)))
 }
 
-fn answered_by(store: &Store, filter: &JobFilter, listed: &Listed) -> Result<bool, StoreError> {
+fn answered_by(store: &Store, filter: &JobFilter, listed: &ListedJob) -> Result<bool, StoreError> {
     let Some(minion) = &filter.minion else { return Ok(true) };
     let job = Job::read_load(store, &listed.row.jid)?;
     Ok(job.is_some_and(|job| {
@@ -274,8 +274,8 @@ fn answered_by(store: &Store, filter: &JobFilter, listed: &Listed) -> Result<boo
     }))
 }
 
-/// Per minion the last job that ran a function. A return that was on a bus alone counts as in a [`Job`]; or not at all, if only
-/// confirmed ones are asked for.
+/// The last job of a function per minion. A return seen on a bus only counts as in a [`Job`], or not at all with
+/// `confirmed_only`.
 pub fn last_jobs(
     store: &Store,
     fun: &str,
@@ -295,8 +295,8 @@ pub fn last_jobs(
     Ok(latest.into_iter().map(|(minion, latest)| (minion, latest.jid)).collect())
 }
 
-/// A row whose values are whole: those that were too long for it are read from the log.
-pub fn row_load<'a>(store: &Store, row: &'a JobRow) -> Result<Cow<'a, JobRow>, StoreError> {
+/// A complete row: values that were too long for it are read from the log.
+pub fn row_load<'a>(store: &Store, row: &'a JobSummary) -> Result<Cow<'a, JobSummary>, StoreError> {
     if !row.abridged {
         return Ok(Cow::Borrowed(row));
     }

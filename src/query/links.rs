@@ -1,17 +1,17 @@
-//! Which job started which.
+//! Links between jobs and the jobs that started them.
 //!
 //! # The rule
 //!
-//! What Salt says of it, found on masters of 3006.28 and 3008.3 (`salt/states/saltmod.py`, `salt/modules/saltutil.py`):
+//! Salt's own references, observed on masters of 3006.28 and 3008.3 (`salt/states/saltmod.py`, `salt/modules/saltutil.py`):
 //!
-//! - An orchestration names the jobs that it started: each state of its result has the job's id in `__jid__`, be it
-//!   one of minions (`salt.state`, `salt.function`), of a runner or of a wheel. So they are known once it has ended.
+//! - An orchestration names the jobs that it started: each state of its result has the job's id in `__jid__`, for jobs
+//!   of minions (`salt.state`, `salt.function`), of a runner or of a wheel. So they are known after its end.
 //!   `salt.parallel_runners` names none.
-//! - A nested orchestration names the one around it, from its start on: `orchestration_jid` in the arguments of
-//!   `salt/run/<jid>/new`. In the outermost one that is its own jid.
+//! - A nested orchestration names the outer one from its start: `orchestration_jid` in the arguments of
+//!   `salt/run/<jid>/new`. In the outermost one this is its own jid.
 //!
-//! Other runners (`salt.execute`), `publish`, and the reactor leave no such word, and 3006's batches are jobs of their own;
-//! such jobs stand alone.
+//! Other runners (`salt.execute`), `publish`, and the reactor leave no reference, and batches of 3006 are independent jobs;
+//! such jobs have no links.
 
 use super::job::Job;
 use super::states::state_rows;
@@ -22,25 +22,25 @@ use crate::store::{Store, StoreError, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text};
 
-/// A job that another one started.
+/// A job started by another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Child {
-    /// Its id.
+    /// The job id.
     pub jid: String,
     /// The id of the state that started it.
     pub id: String,
-    /// What that state ran: `salt.state`, `salt.function`, `salt.runner`, `salt.wheel`.
+    /// The function of that state: `salt.state`, `salt.function`, `salt.runner`, `salt.wheel`.
     pub fun: String,
-    /// What it was about: a function, or the state's name.
+    /// The function that it ran, or the state's name.
     pub name: String,
-    /// What came of it.
+    /// The result of that state.
     pub result: Option<bool>,
 }
 
-/// The jobs that a job says it started, in the order in which it did.
+/// The jobs that a job started, in order.
 pub fn children(job: &Job) -> Vec<Child> {
     let mut found: Vec<Child> = Vec::new();
-    for answer in job.answers.values().filter(|answer| super::answer::tells_by_body(&answer.entry)) {
+    for answer in job.answers.values().filter(|answer| super::answer::needs_body(&answer.entry)) {
         for row in state_rows(answer) {
             let Some(jid) = row.job.filter(|jid| !jid.is_empty() && *jid != job.jid) else { continue };
             if found.iter().any(|known| known.jid == jid) {
@@ -53,21 +53,21 @@ pub fn children(job: &Job) -> Vec<Child> {
     found
 }
 
-/// The job around this one, as `fun_args` have it.
+/// The outer job, from `fun_args`.
 pub(super) fn parent_in_args(args: Option<&[u8]>, own: &str) -> Option<String> {
     let named = msgpack::elements(args?).filter_map(|arg| msgpack::get(arg, "orchestration_jid"));
     named.filter_map(id_text).find(|jid| jid != own)
 }
 
-/// The same of the event with which a runner starts or ends.
+/// The outer job, from the start or end event of a runner.
 pub(super) fn parent_in_event(entry: &StoredEntry) -> Option<String> {
     let is_run = entry.kind == Kind::Event && entry.tag.starts_with(b"salt/run/");
     let args = msgpack::get(&entry.body, "fun_args").filter(|_| is_run);
     parent_in_args(args, &entry.jid)
 }
 
-/// The job that started this one: what it says itself, else an orchestration begun within [`LINK_SPAN`] before it that
-/// names it. Looks at a bounded number of jobs.
+/// The job that started this one: named by itself, else an orchestration that started at most [`LINK_SPAN`] earlier and
+/// names it. Scans a limited number of jobs.
 pub fn parent(store: &Store, job: &Job) -> Result<Option<String>, StoreError> {
     if job.parent.is_some() {
         return Ok(job.parent.clone());

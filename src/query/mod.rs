@@ -1,7 +1,7 @@
-//! Questions: a job put together from its entries, and lists of jobs.
+//! Queries: jobs assembled from their entries, and lists of jobs.
 //!
-//! Nothing here is stored. A job is whatever its entries say, read in the order of the log, so the answer is
-//! the same however often its pieces came in and however often the index was made again.
+//! Nothing is stored here. A job is computed from its entries in the order of the log, so the answer does not depend
+//! on duplicates or on rebuilt indexes.
 
 mod answer;
 mod diff;
@@ -12,11 +12,11 @@ mod progress;
 mod states;
 
 pub use answer::{Answer, Outcome, is_empty};
-pub use diff::{Difference, StateDiff, What, diff, previous_run};
-pub use job::{Job, Standing, Totals, is_of_cached_job, load_of, rank};
+pub use diff::{DiffKind, Difference, StateDiff, diff, previous_run};
+pub use job::{Job, Precedence, Totals, is_of_cached_job, load_of, rank};
 pub use jobs::{
-    Bounds, JobFilter, JobResult, JobsPage, Listed, each_job_before, jobs_before, last_jobs, row_load,
+    JobFilter, JobResult, JobsPage, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs, row_load,
 };
 pub use links::{Child, children, parent};
-pub use progress::{News, Step, news};
+pub use progress::{JobChanges, ProgressEvent, job_changes};
 pub use states::{StateRow, state_rows};

@@ -1,47 +1,47 @@
-//! State returns as rows: one for each state that ran, whatever it came in.
+//! State returns as rows: one per state, for all forms of returns.
 //!
-//! A state's key in a return is `<module>_|-<id>_|-<name>_|-<function>`. Such a map is the return of `state.*`, is
-//! one of the values of a job with several functions, or lies under `data.<master>` in what an orchestration gave. A list of
-//! text in its place says why nothing ran.
+//! A state's key in a return is `<module>_|-<id>_|-<name>_|-<function>`. Such a map is the return of `state.*`,
+//! one of the values of a job with several functions, or under `data.<master>` in the result of an orchestration. A list of
+//! texts in its place contains the reasons why nothing ran.
 
 use super::answer::{Answer, is_empty};
 use crate::wire::msgpack::{self, Head, Reader, as_bool, as_int, as_text};
 
 const MARK: &str = "_|-";
 
-/// One state of one run. Values are msgpack as they came.
+/// One state of one run. Values are msgpack as received.
 #[derive(Debug, Clone, Default)]
 pub struct StateRow<'a> {
-    /// Who ran it.
+    /// The minion.
     pub minion: &'a str,
-    /// Its key in the return; empty for what did not run at all.
+    /// Its key in the return; empty if nothing ran.
     pub key: &'a str,
-    /// `__id__`, else what the key says.
+    /// `__id__`, else the id in the key.
     pub id: &'a str,
-    /// What it was about.
+    /// The state's name.
     pub name: &'a str,
     /// `module.function`
     pub fun: String,
     /// The SLS file.
     pub sls: Option<&'a str>,
-    /// True, false, or none for a test run that would change something.
+    /// True, false, or `None` for a test run with pending changes.
     pub result: Option<bool>,
-    /// What it changed.
+    /// The changes.
     pub changes: Option<&'a [u8]>,
-    /// What it says.
+    /// The comment.
     pub comment: Option<&'a [u8]>,
-    /// Milliseconds.
+    /// Duration in milliseconds.
     pub duration: Option<f64>,
-    /// Salt's spelling of the time of day.
+    /// Time of day in Salt's format.
     pub start_time: Option<&'a str>,
-    /// Its place in the run.
+    /// Its position in the run.
     pub run_num: Option<i64>,
-    /// The job that it started, if it is one of an orchestration.
+    /// The job that it started, in an orchestration.
     pub job: Option<&'a str>,
 }
 
 impl StateRow<'_> {
-    /// Did it change anything?
+    /// Whether it has changes.
     pub fn changed(&self) -> bool {
         self.changes.is_some_and(|changes| !is_empty(changes))
     }
@@ -72,7 +72,7 @@ pub fn state_rows(answer: &Answer) -> Vec<StateRow<'_>> {
     rows
 }
 
-/// Takes a map of states, or the reasons why there is none; false if it is neither.
+/// Collects a map of states, or the reasons why there is none; false if the value is neither.
 fn collect<'a>(rows: &mut Vec<StateRow<'a>>, minion: &'a str, value: &'a [u8], of_states: bool) -> bool {
     let before = rows.len();
     match Reader::new(value).head() {

@@ -134,7 +134,7 @@ impl Call {
         }
     }
 
-    /// As the parity cases write it.
+    /// As the conformance cases write it.
     pub fn to_json(&self) -> Json {
         match self {
             Call::Local(call) => {

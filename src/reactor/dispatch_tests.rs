@@ -1,4 +1,4 @@
-//! What Salt does not say and this program does; what calls look like is held by the parity cases.
+//! What Salt does not say and this program does; what calls look like is held by the conformance cases.
 
 use super::*;
 use crate::sls::yaml;

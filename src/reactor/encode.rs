@@ -1,4 +1,4 @@
-//! Values as the parity cases write them in JSON.
+//! Values as the conformance cases write them in JSON.
 //!
 //! What JSON lacks is an object with one key that begins with `$`: `{"$tuple": [..]}`, `{"$bytes": base64}`,
 //! `{"$int": "digits"}` from 2^53 on, `{"$float": "repr"}` for whole floats, `inf` and `nan`, `{"$set": [..]}`,

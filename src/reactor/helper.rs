@@ -39,7 +39,7 @@ pub struct HelperOptions {
     pub role: Role,
     /// It runs a minion's `caller` reactions, and nothing else.
     pub caller: bool,
-    /// Answers that functions of `salt` give without being called, as in the parity cases; an object.
+    /// Answers that functions of `salt` give without being called, as in the conformance cases; an object.
     pub stubs: Json,
     /// The user to run as; none for the user that the daemon runs as.
     pub user: Option<String>,

@@ -237,7 +237,7 @@ mod tests {
         }
     }
 
-    /// `cargo test --release -- --ignored --nocapture a_tag_that` prints the rate; docs/DECISIONS.md holds one.
+    /// `cargo test --release -- --ignored --nocapture a_tag_that` prints the rate (`docs/MEASUREMENTS.md`).
     #[test]
     #[ignore = "a measurement"]
     fn a_tag_that_nothing_matches_costs_little() {

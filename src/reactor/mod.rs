@@ -7,13 +7,14 @@
 //!       -> sls::compile: low chunks     dispatch: calls of local, runner, wheel, caller
 //! ```
 //!
-//! What Salt 3008.3 does is the measure (`tests/data/reactor-cases`, [`parity`]); where Salt's process would die there is an ERROR
+//! What Salt 3008.3 does is the measure (`tests/data/reactor-cases`, [`conformance`]); where Salt's process would die there is an ERROR
 //! and the next event. Sending calls, and being sure that they are sent, is not done here.
 
 mod account;
 pub mod acting;
 mod arguments;
 mod call;
+pub mod conformance;
 mod dispatch;
 mod encode;
 mod files;
@@ -25,7 +26,6 @@ mod matcher;
 mod msgpack;
 mod nodegroup;
 mod outcome;
-pub mod parity;
 mod pipe;
 mod pipeline;
 mod process;

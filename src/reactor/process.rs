@@ -1,13 +1,13 @@
 //! One helper process: started, asked, and ended.
 //!
 //! The program is `render_helper.py` of the extension, which is inside the binary, too. It comes to Python as a file in memory that
-//! has no name in the file system. Python is isolated from its surroundings: the current directory is `/`, no `PYTHON*` variable of
+//! has no name in the file system. Python is isolated from its environment: the current directory is `/`, no `PYTHON*` variable of
 //! the daemon's environment reaches it, and neither the current directory nor `PYTHONUSERBASE` is searched for modules. This is
 //! Python's `-I`, but for one variable that `-I` would ignore: sets are walked in the same order in each process, so that a
 //! template renders to the same calls when it is rendered again.
 //!
 //! One line of JSON is a request, one line its answer, over a socket that is the program's standard output; values are written as
-//! in the parity cases.
+//! in the conformance cases.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Seek as _, Write as _};

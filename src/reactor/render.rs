@@ -231,7 +231,7 @@ impl Rendering<'_> {
         match now {
             Between::Text(text) if text.is_empty() => Ok(None),
             Between::Text(_) => Err(Failure::Failed(
-                "the last renderer gave text, and no data: end the pipe with yaml".into(),
+                "the last renderer returned text instead of data: end the pipe with yaml".into(),
             )),
             Between::Values(value) => {
                 padded(value, &found.path).map_err(|cause| Failure::Failed(cause.into()))

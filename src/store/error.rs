@@ -1,27 +1,27 @@
-//! Why the store could not do something.
+//! Errors of the store.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The store's one error; variants say what the caller can do.
+/// The store's error type; each variant calls for a different reaction of the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The operating system refused; what was being done is in `action`.
+    /// An operation of the operating system failed.
     #[error("{action} {}: {why}{}", path.display(), remedy(why))]
     Io {
-        /// Verb first: `write`, `open the directory`.
+        /// The operation, verb first: `write`, `open the directory`.
         action: &'static str,
-        /// The file.
+        /// The file or directory.
         path: PathBuf,
-        /// The refusal.
+        /// The system's error.
         why: io::Error,
     },
-    /// Another daemon has this state directory.
-    #[error("the state directory {} is in use by {holder}: stop that one first, or give another --state-dir", path.display())]
+    /// Another daemon holds the lock of this state directory.
+    #[error("the state directory {} is in use by {holder}: stop it, or use another --state-dir", path.display())]
     Locked {
         /// The directory.
         path: PathBuf,
-        /// What the lock file says about its holder.
+        /// The text of the lock file.
         holder: String,
     },
     /// The directory was written by a release with another format.
@@ -34,12 +34,12 @@ pub enum StoreError {
     Version {
         /// The directory.
         path: PathBuf,
-        /// What the directory says.
+        /// The version in the file `FORMAT`.
         found: String,
-        /// What this release writes.
+        /// The version of this release.
         expected: u32,
     },
-    /// The directory's file `FORMAT` is lost or damaged, and its logs say what was in it.
+    /// The file `FORMAT` is missing or damaged; the store id is known from the headers of the logs.
     #[error(
         "the state directory {} has format {found}, this release reads format {expected}: \
          the headers of its logs name its store id; write two lines into {}/FORMAT, \
@@ -49,47 +49,47 @@ pub enum StoreError {
     FormatLost {
         /// The directory.
         path: PathBuf,
-        /// What the directory says.
+        /// The content of `FORMAT`, as far as it is readable.
         found: String,
-        /// What this release writes.
+        /// The version of this release.
         expected: u32,
-        /// The second line.
+        /// The second line of a valid `FORMAT`.
         line: String,
     },
-    /// Bytes on disk are not what was written there.
+    /// Bytes on disk fail their checksum or are malformed.
     #[error("{}: damaged at byte {offset}: {what}", path.display())]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// Where the frame or record begins.
+        /// Offset of the frame or record.
         offset: u64,
-        /// Found against expected.
+        /// Found and expected values.
         what: String,
     },
-    /// Rows are missing or sled found its files damaged; the index can be built again from the log.
+    /// Index rows are missing, or sled reported damage. The index can be rebuilt from the log.
     #[error("index {}: {what}", path.display())]
     Index {
         /// The database's directory.
         path: PathBuf,
-        /// sled's words.
+        /// sled's message.
         what: String,
     },
-    /// What was asked for cannot be done; the words say why.
+    /// The request cannot be carried out; the text names the reason.
     #[error("{0}")]
     Refused(String),
-    /// The daemon is stopping and takes nothing new.
+    /// The daemon is stopping and accepts no new entries.
     #[error("the daemon is stopping")]
     Stopping,
-    /// What is to be written contradicts itself or does not fit its place: a bug. Nothing of it is written.
+    /// A bug: data to be written is inconsistent or exceeds a format limit. Nothing was written.
     #[error("internal error, nothing was written: {0}")]
     Broken(&'static str),
-    /// An earlier commit failed in a way that this handle cannot repair.
-    #[error("could not store: {0}")]
+    /// An earlier commit failed and this handle cannot recover from it.
+    #[error("store operation failed: {0}")]
     Failed(String),
 }
 
 impl StoreError {
-    /// Was there no space for what was to be written?
+    /// Whether the disk or a quota is full.
     pub fn is_no_space(&self) -> bool {
         matches!(self, Self::Io { why, .. } if is_no_space(why))
     }
@@ -107,12 +107,12 @@ fn remedy(why: &io::Error) -> &'static str {
     }
 }
 
-/// A count, a length or a place as it stands on disk, in 32 bits; `what` says what is too large otherwise.
+/// Converts to the 32-bit form used on disk; `what` names the exceeded limit in the error.
 pub(crate) fn fits(n: usize, what: &'static str) -> Result<u32, StoreError> {
     u32::try_from(n).map_err(|_| StoreError::Broken(what))
 }
 
-/// Names the act and the file in an I/O error.
+/// Adds the operation and the path to an I/O error.
 pub(crate) fn io_at<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> StoreError + 'a {
     move |why| StoreError::Io { action, path: path.to_owned(), why }
 }

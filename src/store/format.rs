@@ -1,21 +1,21 @@
-//! The state directory: its format version, its lock, its names.
+//! Layout of the state directory: format version, lock file, names of classes and segments.
 //!
 //! # On disk
 //!
 //! ```text
 //! state-dir/
 //!   FORMAT                    "saltcellar store, format <version>\nstore id <16 hexadecimal digits>-<8 of their crc32>\n"
-//!   LOCK                      flock(2); text: who holds it
+//!   LOCK                      flock(2); text: the holder
 //!   state/                    sled: jobs, latest, minions, segments (see `state`)
 //!   log/<class>/<first-seq>/  a segment; first-seq in 20 digits
 //!     log                     frames (see `log` and `frame`)
-//!     index/                  sled: the sealed segment's index (see `index`)
+//!     index/                  sled: the index of a sealed segment (see `index`)
 //! ```
 //!
 //! # Versions
 //!
-//! 1 and 2: before the first release; not readable.
-//! 3: frames that are valid at one offset of one log of one store, the store id in `FORMAT` and in each log's header.
+//! 1 and 2: unreleased; not readable.
+//! 3: a frame is valid at one offset of one log of one store; the store id is in `FORMAT` and in the header of each log.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read as _;
@@ -25,12 +25,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 use super::error::{StoreError, io_at};
-use super::frame::LogId;
-use super::log::LogFile;
-use super::medium::{Disk, Medium};
+use super::vfs::{Disk, Fs};
 use crate::model::{SeqNo, is_class_name};
+use crate::store::log::file::LogFile;
+use crate::store::log::frame::LogId;
 
-/// The version of everything below a state directory.
+/// Format version of the state directory.
 pub const FORMAT_VERSION: u32 = 3;
 
 /// The directory of a class.
@@ -38,7 +38,7 @@ pub fn class_dir(state_dir: &Path, class_name: &str) -> PathBuf {
     state_dir.join("log").join(class_name)
 }
 
-/// The names of all classes that have a directory, sorted.
+/// The names of all classes with a directory, sorted.
 pub fn class_names(state_dir: &Path) -> Result<Vec<String>, StoreError> {
     let path = state_dir.join("log");
     let items = match fs::read_dir(&path) {
@@ -60,54 +60,54 @@ pub fn segment_name(first_seq: SeqNo) -> String {
     format!("{:020}", first_seq.0)
 }
 
-/// The name of a segment's directory until its log is there.
+/// The name of a segment's directory until its log is complete.
 pub fn new_name(first_seq: SeqNo) -> String {
     segment_name(first_seq) + NEW
 }
 
-/// Ends the name of a segment's directory until its log is there.
+/// Suffix of a segment's directory until its log is complete.
 pub const NEW: &str = ".new";
 
-/// The first sequence number in a segment's directory name.
+/// Parses the name of a segment's directory.
 pub fn segment_seq(name: &str) -> Option<SeqNo> {
     (name.len() == 20).then(|| name.parse().ok().map(SeqNo))?
 }
 
-/// Makes a directory with mode 0750, and those above it, and syncs its parent. The parent of one that is there already
-/// is synced too: whoever made it may have died, or been refused the sync, and a power cut would take it.
-pub fn make_dir(medium: &dyn Medium, path: &Path) -> Result<(), StoreError> {
+/// Creates a directory and its ancestors with mode 0750, and syncs the parent. The parent of an existing directory
+/// is synced, too: its creator may have died before the sync, or the sync failed.
+pub fn make_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
     let Some(parent) = path.parent() else { return Ok(()) };
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let was_there = path.is_dir();
     if !was_there {
         if !parent.is_dir() {
-            make_dir(medium, parent)?;
+            make_dir(fs, parent)?;
         }
-        match medium.make_dir(path) {
+        match fs.make_dir(path) {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
             made => made.map_err(io_at("create the directory", path)),
         }?;
     }
-    match medium.sync_dir(parent) {
-        // Somebody else's, above the state directory: not for us to read, and not for us to sync.
+    match fs.sync_dir(parent) {
+        // An ancestor of the state directory that belongs to another user.
         Err(e) if was_there && e.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
         synced => synced.map_err(io_at("sync the directory", parent)),
     }
 }
 
-/// Syncs a directory: names made or removed in it survive a power cut from here on.
-pub fn sync_dir(medium: &dyn Medium, path: &Path) -> Result<(), StoreError> {
-    medium.sync_dir(path).map_err(io_at("sync the directory", path))
+/// Syncs a directory: entries created or removed so far survive a power cut.
+pub fn sync_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
+    fs.sync_dir(path).map_err(io_at("sync the directory", path))
 }
 
-/// Holds the state directory for one process, as long as it lives.
+/// An exclusive lock on the state directory for the life of the process.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes the lock; `holder` is what the next one to try is told.
+    /// Takes the lock and records `holder` for the error message of later attempts.
     pub fn take(state_dir: &Path, holder: &str) -> Result<Self, StoreError> {
         let path = state_dir.join("LOCK");
         let mut file = OpenOptions::new()
@@ -118,17 +118,17 @@ impl Lock {
             .open(&path)
             .map_err(io_at("open", &path))?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut words = String::new();
-            let _ = file.read_to_string(&mut words);
-            let holder = if words.trim().is_empty() { "another process" } else { words.trim() }.to_owned();
+            let mut text = String::new();
+            let _ = file.read_to_string(&mut text);
+            let holder = if text.trim().is_empty() { "another process" } else { text.trim() }.to_owned();
             return Err(StoreError::Locked { path: state_dir.to_owned(), holder });
         }
-        // Over the old text: its block is there also on a full disk. The text is for people; the lock holds without it.
+        // Overwriting needs no free block on a full disk. The text is informative; the lock works without it.
         let text = format!("{holder}\n");
         if let Err(error) =
             file.write_all_at(text.as_bytes(), 0).and_then(|()| file.set_len(text.len() as u64))
         {
-            tracing::warn!(path = %path.display(), %error, "cannot write who holds the lock");
+            tracing::warn!(path = %path.display(), %error, "cannot write the holder to the lock file");
             let _ = file.set_len(0);
         }
         Ok(Self { _file: file })
@@ -148,7 +148,7 @@ fn store_id_line(store_id: u64) -> String {
     format!("{STORE_ID_WORDS}{digits}-{:08x}", crc32fast::hash(digits.as_bytes()))
 }
 
-/// The store id that the text of a file `FORMAT` names. The error is what to say of the version found there.
+/// Parses the store id from a file `FORMAT`. The error describes the version found.
 pub fn read_format(text: &str) -> Result<u64, String> {
     let mut lines = text.lines();
     let version =
@@ -163,9 +163,9 @@ pub fn read_format(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{version} without a valid store id in its second line (FORMAT is damaged)"))
 }
 
-/// Checks the directory's version; writes it into an empty directory. Returns the store id: a random number that is a
-/// part of every frame's check value.
-pub fn check_version(medium: &dyn Medium, state_dir: &Path) -> Result<u64, StoreError> {
+/// Checks the format version of a state directory; initializes an empty one. Returns the store id, a random number that
+/// is part of every frame's checksum.
+pub fn check_version(fs: &dyn Fs, state_dir: &Path) -> Result<u64, StoreError> {
     let path = state_dir.join("FORMAT");
     let text = match fs::read_to_string(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -173,7 +173,7 @@ pub fn check_version(medium: &dyn Medium, state_dir: &Path) -> Result<u64, Store
                 return Err(unknown_version(state_dir, "unknown (the file FORMAT is missing)".to_owned()));
             }
             let store_id = crate::model::secret_seed();
-            medium.write_whole(&path, format_text(store_id).as_bytes()).map_err(io_at("write", &path))?;
+            fs.write_whole(&path, format_text(store_id).as_bytes()).map_err(io_at("write", &path))?;
             return Ok(store_id);
         }
         Err(e) if e.kind() == std::io::ErrorKind::InvalidData => String::new(),
@@ -182,8 +182,8 @@ pub fn check_version(medium: &dyn Medium, state_dir: &Path) -> Result<u64, Store
     read_format(&text).map_err(|found| unknown_version(state_dir, found))
 }
 
-/// The error about a directory of another format, or whose file `FORMAT` is lost or damaged: then with the text that the
-/// headers of its logs say was in there.
+/// Builds the error for another format, or for a missing or damaged `FORMAT`: in that case with the line to restore,
+/// if the log headers agree on a store id.
 pub fn unknown_version(state_dir: &Path, found: String) -> StoreError {
     let named = if found.contains("FORMAT") { store_ids(state_dir) } else { Vec::new() };
     let (path, expected) = (state_dir.to_owned(), FORMAT_VERSION);
@@ -193,13 +193,13 @@ pub fn unknown_version(state_dir: &Path, found: String) -> StoreError {
     }
 }
 
-/// The store ids that valid headers of logs name, the most frequent first.
+/// The store ids in valid log headers, most frequent first.
 pub fn store_ids(state_dir: &Path) -> Vec<u64> {
     let mut counts = std::collections::BTreeMap::<u64, u64>::new();
     for class_name in class_names(state_dir).unwrap_or_default() {
         let class_dir = class_dir(state_dir, &class_name);
         for segment in fs::read_dir(class_dir).into_iter().flatten().flatten() {
-            // The id is what is looked for: none is needed to read a header.
+            // Reading a header needs no id.
             let id = LogId { store_id: 0, first_seq: SeqNo::default() };
             let log = LogFile::bare(&Disk, &segment.path().join("log"), id);
             if let Ok(Some(header)) = log.and_then(|log| log.header()) {
@@ -214,11 +214,11 @@ pub fn store_ids(state_dir: &Path) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::medium::Disk;
+    use super::super::vfs::Disk;
     use super::*;
 
     #[test]
-    fn a_second_holder_is_told_who_the_first_one_is() {
+    fn a_second_holder_sees_the_name_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let _first = Lock::take(dir.path(), "pid 4711, socket /run/x").unwrap();
         let error = Lock::take(dir.path(), "me").unwrap_err().to_string();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_refused_by_both_names_and_the_way_out() {
+    fn another_version_is_rejected_with_both_versions_and_a_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let store_id = check_version(&Disk, dir.path()).unwrap();
         assert_eq!(check_version(&Disk, dir.path()).unwrap(), store_id);
@@ -237,14 +237,14 @@ mod tests {
         ] {
             fs::write(dir.path().join("FORMAT"), text).unwrap();
             let error = check_version(&Disk, dir.path()).unwrap_err().to_string();
-            let words =
+            let text =
                 [found, "format 3", "saltcellar export", "saltcellar import", dir.path().to_str().unwrap()];
-            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+            assert!(text.iter().all(|word| error.contains(word)), "{error}");
         }
     }
 
     #[test]
-    fn one_wrong_digit_in_format_made_another_store_of_it() {
+    fn one_wrong_digit_in_format_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         check_version(&Disk, dir.path()).unwrap();
         let path = dir.path().join("FORMAT");
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_without_its_format_is_identified_by_its_logs() {
+    fn a_store_without_format_is_identified_by_its_logs() {
         let dir = tempfile::tempdir().unwrap();
         let store_id = check_version(&Disk, dir.path()).unwrap();
         let text = fs::read_to_string(dir.path().join("FORMAT")).unwrap();
@@ -268,7 +268,7 @@ mod tests {
             fs::create_dir_all(&segment).unwrap();
             fs::write(
                 segment.join("log"),
-                super::super::log::file_header(class, id, crate::clock::Micros(1)),
+                crate::store::log::file::file_header(class, id, crate::clock::Micros(1)),
             )
             .unwrap();
         }

@@ -1,73 +1,72 @@
-//! The store: a log of everything, and what is needed to look things up in it.
+//! The storage engine: an append-only log in segments, and the indexes over it.
 //!
-//! [`Store::open`] checks the directory, reads the tail of the log, and hands out what each thread needs: an
-//! [`Intake`] to write, the [`Store`] itself to read, and the two loops, [`Appender`] and [`Sealer`].
+//! [`Store::open`] locks the state directory, recovers the log, and returns an [`Intake`] for writers, a [`Store`] for
+//! readers, and one loop per thread: [`Appender`], [`Committer`], [`Sealer`] and [`Retainer`].
 //!
 //! # Invariant
 //!
-//! The log alone is the truth. Everything in sled can be made again from it, and is, whenever it is missing or
-//! damaged. Sequence numbers only grow; nothing that was acknowledged is ever written again.
+//! The log is the only source of truth. All sled data is derived from it, and rebuilt when missing or damaged. Sequence
+//! numbers ascend, and an acknowledged entry never changes.
+//!
+//! # Modules, in reading order
+//!
+//! ```text
+//! format           state directory: format version, lock file, names
+//! log              file, frame       log file: header, frames with checksums
+//!                  block, column     columnar blocks of entries;  builder: their construction
+//!                  walk, recovery    scan of a log, tolerant of damage;  recovery at start
+//! write            appender          ordering and packing: group commit
+//!                  dedupe, refill    deduplication across sources;  its state after a start
+//!                  seqno             allocation of sequence numbers
+//!                  class             retention classes and the assignment of entries
+//!                  committer         write, fdatasync, index, acknowledge
+//!                  reactor_file      checkpoint file of the reactor
+//! segment          seal, rewrite     sealing of finished segments;  compaction of small blocks
+//!                  removal, usage    removal of segments;  their size and age
+//!                  index_access      open indexes and blocks on demand
+//! index            memory, sealed    segment indexes: in memory, then in sled, in pages (page, job, minion, latest, summary)
+//!                  state             state database: data across segments
+//!                  tree              sled trees with checksums;  sled_guard: sled's errors and panics
+//! read             scan, pattern     backward scans;  evaluation of tag patterns
+//!                  follow            forward reads, as a subscription
+//!                  job_summary       the data for job lists;  cache: the block cache;  stats: statistics
+//! retain           age_clock         clock that ignores steps of the wall clock
+//!                  hold, free_space  jobs exempt from retention;  free space guard
+//! vfs              file system abstraction, for fault injection
+//! tools            verify, rebuild, redact, salvage, backup, restore
+//! ```
 
-mod age_clock;
-pub mod appender;
-pub mod block;
-pub mod builder;
-pub mod cache;
-pub mod checked;
-pub mod class;
-pub mod column;
-pub mod committer;
-pub mod dedupe;
-mod dropping;
 pub mod error;
-pub mod extent;
-mod follow;
 pub mod format;
-pub mod frame;
-pub mod guard;
-pub mod hold;
 pub mod index;
 pub mod log;
-pub mod medium;
-pub mod numbers;
-pub mod pattern;
-mod reach;
-mod reactor_file;
 pub mod read;
-mod recovery;
-mod refill;
-pub mod retention;
-mod rewrite;
-pub mod row;
-mod scan;
-pub mod seal;
+pub mod retain;
 pub mod segment;
-pub mod sleds;
-pub mod state;
-pub mod stats;
 pub mod tools;
-pub mod walk;
+pub mod vfs;
+pub mod write;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-pub use age_clock::Step;
-pub use appender::{Appender, Done, Intake};
-pub use class::{Class, Classes};
-pub use committer::Committer;
 pub use error::StoreError;
-pub use follow::Followed;
 pub use format::FORMAT_VERSION;
-pub use guard::FreeSpace;
-pub use hold::Hold;
-pub use read::{ClassSums, StoredEntry};
-pub use retention::Retainer;
-pub use row::JobRow;
-pub use seal::Sealer;
+pub use read::follow::Followed;
+pub use read::job_summary::JobSummary;
+pub use read::{ClassTotals, StoredEntry};
+pub use retain::Retainer;
+pub use retain::age_clock::Step;
+pub use retain::free_space::FreeSpace;
+pub use retain::hold::Hold;
+pub use segment::seal::Sealer;
+pub use write::appender::{Appender, Done, Intake};
+pub use write::class::{Class, Classes};
+pub use write::committer::Committer;
 
-use medium::Medium;
+use vfs::Fs;
 
 use std::time::Duration;
 
@@ -78,25 +77,25 @@ use crate::limits::{
 };
 use crate::metrics::Metrics;
 use crate::model::{Durability, SeqNo};
-use index::Facts;
+use index::SegmentMetadata;
 
-/// When a segment is finished, and an entry answered; what is remembered and reserved.
+/// Limits of segments, durability, and sizes of in-memory structures.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// When an entry is answered.
+    /// When an entry is acknowledged.
     pub durability: Durability,
-    /// Bytes of its log.
+    /// Size of a segment's log in bytes.
     pub segment_bytes_max: u64,
-    /// Entries in it.
+    /// Number of entries in a segment.
     pub segment_entries_max: u64,
-    /// Fingerprints in one generation of the duplicate memory.
+    /// Fingerprints per generation of the duplicate memory.
     pub dedupe_window: usize,
-    /// Sequence numbers reserved at once.
+    /// Sequence numbers reserved at a time.
     pub numbers_ahead: u64,
 }
 
 impl Limits {
-    /// Those of a daemon without a configuration.
+    /// The limits without a configuration.
     pub const DEFAULT: Self = Self {
         durability: Durability::Durable,
         segment_bytes_max: SEGMENT_BYTES,
@@ -112,50 +111,50 @@ impl Default for Limits {
     }
 }
 
-/// What opening a store needs to know.
+/// Options of [`Store::open`].
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The state directory.
     pub dir: PathBuf,
-    /// Who holds it; the next one to try is told.
+    /// Text for the lock file, shown to processes that fail to take the lock.
     pub holder: String,
-    /// Where the time comes from.
+    /// Source of the time.
     pub clock: Clock,
-    /// Where to count.
+    /// Counters.
     pub metrics: Arc<Metrics>,
-    /// When segments are finished.
+    /// Limits and durability.
     pub limits: Limits,
-    /// Through which files are written.
-    pub medium: Arc<dyn Medium>,
-    /// The classes that take entries.
+    /// File system for all durable writes.
+    pub fs: Arc<dyn Fs>,
+    /// The configured classes.
     pub classes: Classes,
-    /// How much of the disk is kept free.
+    /// Free space to preserve.
     pub free: FreeSpace,
 }
 
-/// A handle for reading; clones read the same store.
+/// A handle for reading; clones share the store.
 #[derive(Debug, Clone)]
 pub struct Store(Arc<Shared>);
 
-/// An open store, in the parts that its threads take.
+/// An open store: handles for readers and writers, and the loops of its threads.
 pub struct Opened {
     /// For readers.
     pub store: Store,
-    /// For writers. The appender ends when all of these are dropped.
+    /// For writers. The appender ends when all clones are dropped.
     pub intake: Intake,
-    /// To run on a thread of its own.
+    /// Runs on its own thread.
     pub appender: Appender,
-    /// To run on a thread of its own; ends after the appender.
+    /// Runs on its own thread; ends after the appender.
     pub committer: Committer,
-    /// To run on a thread of its own; ends after the committer.
+    /// Runs on its own thread; ends after the committer.
     pub sealer: Sealer,
-    /// To run on a thread of its own; ends after the sealer.
+    /// Runs on its own thread; ends after the sealer.
     pub retainer: Retainer,
 }
 
 #[cfg(test)]
 impl Opened {
-    /// With a thread for each part; they end once the store and all that write to it are gone.
+    /// Starts a thread per loop. The threads end when all handles are dropped.
     pub(crate) fn on_threads(self) -> (Store, Intake, Vec<std::thread::JoinHandle<()>>) {
         let Self { store, intake, appender, committer, sealer, retainer } = self;
         let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
@@ -171,35 +170,35 @@ impl Opened {
 
 #[derive(Debug)]
 struct Shared {
-    medium: Arc<dyn Medium>,
+    fs: Arc<dyn Fs>,
     dir: PathBuf,
     clock: Clock,
-    /// Set when all segments are known.
-    age_clock: OnceLock<age_clock::AgeClock>,
+    /// Set once all segments are known.
+    age_clock: OnceLock<retain::age_clock::AgeClock>,
     metrics: Arc<Metrics>,
-    state: RwLock<Arc<state::State>>,
+    state: RwLock<Arc<index::state::State>>,
     classes: Classes,
-    /// The random number of this store, a part of every frame's check value.
+    /// A random number, part of every frame's checksum.
     store_id: u64,
     /// One chain per class, oldest first.
     segments: Vec<RwLock<Vec<Arc<segment::Segment>>>>,
     durable: AtomicU64,
-    news: follow::News,
-    /// Does somebody react to what buses say?
-    heard: AtomicBool,
-    /// When the appender last came round, microseconds of the monotonic clock.
-    beat: AtomicU64,
-    cache: cache::BlockCache,
-    /// Segments whose sealed index is open.
+    durable_notify: read::follow::DurableNotify,
+    /// Whether a reactor needs entries of kind [`crate::model::Kind::SeenOnBus`].
+    has_reactor: AtomicBool,
+    /// Time of the appender's last iteration, microseconds of the monotonic clock.
+    heartbeat: AtomicU64,
+    cache: read::cache::BlockCache,
+    /// Segments with an open sealed index.
     open: Mutex<VecDeque<Arc<segment::Segment>>>,
-    /// Counts uses of open indexes.
-    moment: AtomicU64,
-    /// Segments whose index was damaged, and lies in memory until it is written again.
+    /// Logical clock for the least recently used index.
+    index_uses: AtomicU64,
+    /// Segments with a damaged index, rebuilt in memory and to be written.
     damaged: Mutex<Vec<Arc<segment::Segment>>>,
-    holds: hold::Holds,
-    guard: guard::Guard,
-    retention: retention::Retention,
-    rates: stats::Rates,
+    holds: retain::hold::Holds,
+    guard: retain::free_space::FreeSpaceGuard,
+    retention: retain::Retention,
+    rates: read::stats::Rates,
     /// Entries written since the start, by class.
     written: Vec<AtomicU64>,
     _lock: format::Lock,
@@ -211,7 +210,7 @@ impl Shared {
         list.map_or(Vec::new(), |list| list.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// Those of all classes, one class after the other: any may hold entries of a job.
+    /// The segments of all classes, by class: each may contain entries of a job.
     fn all_segments(&self) -> Vec<Arc<segment::Segment>> {
         self.classes.all().flat_map(|class| self.segments(class)).collect()
     }
@@ -222,7 +221,7 @@ impl Shared {
         }
     }
 
-    /// Lets a rewritten segment take the place of another.
+    /// Replaces a segment by its rewritten form.
     fn replace_segment(&self, old: &Arc<segment::Segment>, new: Arc<segment::Segment>) {
         if let Some(list) = self.segments.get(new.class.index()) {
             let mut list = list.write().unwrap_or_else(PoisonError::into_inner);
@@ -232,71 +231,78 @@ impl Shared {
         }
     }
 
-    fn beat(&self) {
-        self.beat.store(beat_of(&self.clock), Ordering::Relaxed);
+    fn heartbeat(&self) {
+        self.heartbeat.store(heartbeat_of(&self.clock), Ordering::Relaxed);
     }
 
     fn set_durable(&self, next: SeqNo) {
         let before = self.durable.swap(next.0, Ordering::AcqRel);
-        assert!(before <= next.0, "what is durable stays so");
-        self.news.tell();
+        assert!(before <= next.0, "the durable watermark never decreases");
+        self.durable_notify.notify();
     }
 }
 
 impl Store {
-    /// Why nothing is taken at the moment, if nothing is: the disk is nearly full.
+    /// Why new entries are rejected; `None` while there is enough disk space.
     pub fn refusal(&self) -> Option<String> {
         self.0.guard.refusal()
     }
 
-    /// How long ago the appender last came round. It does at least every second, unless a disk holds it up.
+    /// Time since the appender's last iteration: at most about a second, unless disk I/O blocks it.
     pub fn appender_seen_ago(&self) -> Duration {
-        Duration::from_micros(beat_of(&self.0.clock).saturating_sub(self.0.beat.load(Ordering::Relaxed)))
+        Duration::from_micros(
+            heartbeat_of(&self.0.clock).saturating_sub(self.0.heartbeat.load(Ordering::Relaxed)),
+        )
     }
 
-    /// Opens a state directory, making it if need be, and repairs what a crash left half done.
+    /// Opens a state directory, creates it if missing, and recovers from a crash.
     pub fn open(options: &Options) -> Result<Opened, StoreError> {
-        let (dir, medium) = (&options.dir, &options.medium);
-        format::make_dir(&**medium, dir)?;
+        let (dir, fs) = (&options.dir, &options.fs);
+        format::make_dir(&**fs, dir)?;
         let lock = format::Lock::take(dir, &options.holder)?;
-        let store_id = format::check_version(&**medium, dir)?;
-        format::make_dir(&**medium, &dir.join("log"))?;
-        match format::make_dir(&**medium, &dropping::trash_dir(dir)) {
-            // Dropping a segment makes it in the room of that segment.
+        let store_id = format::check_version(&**fs, dir)?;
+        format::make_dir(&**fs, &dir.join("log"))?;
+        match format::make_dir(&**fs, &segment::removal::trash_dir(dir)) {
+            // The next drop of a segment creates it in the space of that segment.
             Err(error) if error.is_no_space() => tracing::warn!(%error, "no space for the trash"),
             made => made?,
         }
         let classes = all_classes(dir, &options.classes)?;
         let written = classes.all().map(|_| AtomicU64::new(0)).collect();
         let shared = Arc::new(Shared {
-            medium: medium.clone(),
+            fs: fs.clone(),
             dir: dir.clone(),
             clock: options.clock.clone(),
             age_clock: OnceLock::new(),
             metrics: options.metrics.clone(),
-            state: RwLock::new(Arc::new(reach::open_state(dir, &options.metrics)?)),
+            state: RwLock::new(Arc::new(segment::index_access::open_state(dir, &options.metrics)?)),
             segments: classes.all().map(|_| RwLock::default()).collect(),
             classes,
             store_id,
             durable: AtomicU64::new(SeqNo::FIRST.0),
-            news: follow::News::default(),
-            heard: AtomicBool::new(false),
-            beat: AtomicU64::new(beat_of(&options.clock)),
-            cache: cache::BlockCache::default(),
+            durable_notify: read::follow::DurableNotify::default(),
+            has_reactor: AtomicBool::new(false),
+            heartbeat: AtomicU64::new(heartbeat_of(&options.clock)),
+            cache: read::cache::BlockCache::default(),
             open: Mutex::default(),
-            moment: AtomicU64::new(1),
+            index_uses: AtomicU64::new(1),
             damaged: Mutex::default(),
-            holds: hold::Holds::open(dir, medium.clone())?,
-            guard: guard::Guard::new(dir, medium.clone(), options.clock.clone(), options.free),
-            retention: retention::Retention::default(),
-            rates: stats::Rates::default(),
+            holds: retain::hold::Holds::open(dir, fs.clone())?,
+            guard: retain::free_space::FreeSpaceGuard::new(
+                dir,
+                fs.clone(),
+                options.clock.clone(),
+                options.free,
+            ),
+            retention: retain::Retention::default(),
+            rates: read::stats::Rates::default(),
             written,
             _lock: lock,
         });
-        let mut known: HashMap<(String, SeqNo), Facts> = HashMap::new();
+        let mut known: HashMap<(String, SeqNo), SegmentMetadata> = HashMap::new();
         let state = shared.state();
-        for (name, first_seq, facts) in shared.with_state(state::State::segments)? {
-            known.insert((name, first_seq), facts);
+        for (name, first_seq, metadata) in shared.with_state(index::state::State::segments)? {
+            known.insert((name, first_seq), metadata);
         }
         let mut backlog = Vec::new();
         let mut next_seq = SeqNo::FIRST;
@@ -304,46 +310,44 @@ impl Store {
         for class in shared.classes.all() {
             let name = shared.classes.name(class);
             let grows = shared.classes.is_configured(class);
-            let found = segments_on_disk(&**medium, dir, &name, |first_seq| {
-                // One of the catalogue is told of below.
+            let found = segments_on_disk(&**fs, dir, &name, |first_seq| {
+                // Segments in the catalogue are reported below.
                 if !known.contains_key(&(name.to_string(), first_seq)) {
-                    tell_missing(dir, &name, first_seq, &options.metrics);
+                    report_missing_log(dir, &name, first_seq, &options.metrics);
                 }
             })?;
             let newest = found.last().copied();
             if newest.is_some() {
-                // The name of one may not be on disk yet, because the sync failed when it was made.
-                format::sync_dir(&**medium, &format::class_dir(dir, &name))?;
+                // The sync after the creation of a segment may have failed.
+                format::sync_dir(&**fs, &format::class_dir(dir, &name))?;
             }
             for first_seq in found {
                 next_seq = next_seq.max(first_seq);
                 let index = segment::Index::Closed;
-                let id = frame::LogId { store_id, first_seq };
-                let segment =
-                    Arc::new(segment::Segment::open(medium, dir, (class, name.clone()), id, index)?);
-                // The newest one grows, and has no index. A class that the configuration did not name meanwhile has
-                // one: it is finished like the others.
-                let facts = known.remove(&(name.to_string(), first_seq));
-                if let Some(facts) = shared.sealed_facts(&segment, facts)? {
-                    next_seq = next_seq.max(facts.sums.last_seq.next());
-                    segment.set_facts(facts);
+                let id = log::frame::LogId { store_id, first_seq };
+                let segment = Arc::new(segment::Segment::open(fs, dir, (class, name.clone()), id, index)?);
+                // The active segment has no index. In a class that was removed from the configuration for a while,
+                // the newest segment is sealed, too.
+                let metadata = known.remove(&(name.to_string(), first_seq));
+                if let Some(metadata) = shared.sealed_metadata(&segment, metadata)? {
+                    next_seq = next_seq.max(metadata.totals.last_seq.next());
+                    segment.set_metadata(metadata);
                     shared.add_segment(segment);
                     continue;
                 }
-                // What is written from here on an old index does not know.
+                // An old index would lack the entries appended from here on.
                 segment.remove_index()?;
-                // The log's name in there may not be on disk yet.
-                format::sync_dir(&**medium, segment.dir())?;
+                // The sync of the log's directory entry may have failed.
+                format::sync_dir(&**fs, segment.dir())?;
                 let (index, mut walked) = segment.walk()?;
                 if let Some((offset, version)) = walked.unknown_version {
-                    let what =
-                        format!("a frame of version {version}, which another release wrote: start that one");
+                    let what = format!("frame of version {version} from another release: start that release");
                     return Err(segment.log().corrupt(offset, what));
                 }
                 if Some(first_seq) != newest {
                     walked = walked.finished();
                 }
-                recovery::report_damage(&segment, &walked, Some(first_seq) == newest, &options.metrics);
+                log::recovery::report_damage(&segment, &walked, Some(first_seq) == newest, &options.metrics);
                 next_seq =
                     index.blocks().metas().iter().fold(next_seq, |next, b| next.max(b.last_seq.next()));
                 *segment.index_mut() = segment::Index::Memory(Box::new(index));
@@ -352,37 +356,38 @@ impl Store {
                     tails.push((class, segment, walked));
                     continue;
                 }
-                recovery::settle(&segment, &walked, Some(first_seq) == newest, &options.metrics)?;
-                let is_empty = segment::memory_sums(&segment.index()).is_none_or(|sums| sums.entries == 0);
+                log::recovery::make_durable(&segment, &walked, Some(first_seq) == newest, &options.metrics)?;
+                let is_empty =
+                    segment::memory_totals(&segment.index()).is_none_or(|totals| totals.entries == 0);
                 if Some(first_seq) == newest && is_empty {
-                    // Nothing to seal, and a configuration that names the class again goes on with it.
+                    // Keep it as the active segment of the class if that is configured again.
                     continue;
                 }
-                // Not all segments are known yet, so nothing that is known of last jobs is given up.
-                if let Err(error) = seal::seal(&shared, &segment) {
-                    // One at a time, so that a whole archive without its indexes does not lie in memory at once.
-                    tracing::error!(dir = %segment.dir().display(), %error, "could not seal a segment");
+                // Not all segments are known yet, so keep every row about latest jobs.
+                if let Err(error) = segment::seal::seal(&shared, &segment) {
+                    // Sealed one at a time to bound the memory: an archive may lack all its indexes.
+                    tracing::error!(dir = %segment.dir().display(), %error, "seal failed, retrying");
                     options.metrics.seals_failed.add(1);
                     backlog.push(segment);
                 }
             }
         }
-        for facts in known.values() {
-            next_seq = next_seq.max(facts.sums.last_seq.next());
+        for metadata in known.values() {
+            next_seq = next_seq.max(metadata.totals.last_seq.next());
         }
-        // What retention had dropped when the daemon ended is not lost; the retainer goes on with it.
-        let dropped = dropping::left_in_trash(dir);
+        // Segments in the trash were dropped, not lost; the retainer resumes.
+        let dropped = segment::removal::left_in_trash(dir);
         known.retain(|(name, first_seq), _| {
             !dropped.iter().any(|dropped| dropped.segment() == Some((name, *first_seq)))
         });
         let mut lost = Vec::new();
-        for ((name, first_seq), facts) in known {
-            tell_missing(dir, &name, first_seq, &options.metrics);
-            lost.push(first_seq..=facts.sums.last_seq);
+        for ((name, first_seq), metadata) in known {
+            report_missing_log(dir, &name, first_seq, &options.metrics);
+            lost.push(first_seq..=metadata.totals.last_seq);
         }
         let state_now = shared.state();
         if !Arc::ptr_eq(&state, &state_now) {
-            // It was damaged, and what was put into it did not include the segments found later.
+            // It proved damaged and was rebuilt before all segments were known.
             shared.refill(&state_now)?;
         }
         drop((state, state_now));
@@ -391,103 +396,103 @@ impl Store {
         for class in shared.classes.configured() {
             let tail = tails.iter().position(|(c, ..)| *c == class).map(|at| tails.swap_remove(at));
             let opened = tail.map(|(_, segment, walked)| {
-                recovery::settle(&segment, &walked, true, &options.metrics)?;
-                committer::Active::open(segment, walked.end, &options.limits)
+                log::recovery::make_durable(&segment, &walked, true, &options.metrics)?;
+                write::committer::Active::open(segment, walked.end, &options.limits)
             });
             active.push(opened.transpose()?);
         }
         if !lost.is_empty() {
             match shared.forget_last_jobs(&lost) {
                 Err(error) if error.is_no_space() => {
-                    tracing::warn!(%error, "no space to forget the last jobs of lost segments, trying again at the next start");
+                    tracing::warn!(%error, "no space to forget the last jobs of lost segments, the next start retries");
                 }
                 forgotten => forgotten?,
             }
         }
-        let numbers = numbers::Numbers::open(medium, dir, next_seq, options.limits.numbers_ahead)?;
-        shared.set_durable(numbers.next());
-        let mut dedupe = dedupe::Dedupe::new(options.limits.dedupe_window);
-        let mut classifier = class::Classifier::new(&shared.classes);
-        refill::refill(&shared, options.limits.dedupe_window, &mut dedupe, &mut classifier);
-        let packer = builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
-        let (works_tx, works) = bounded("intake", INTAKE_BATCHES);
+        let seqnos = write::seqno::SeqNos::open(fs, dir, next_seq, options.limits.numbers_ahead)?;
+        shared.set_durable(seqnos.next());
+        let mut dedupe = write::dedupe::Dedupe::new(options.limits.dedupe_window);
+        let mut classifier = write::class::Classifier::new(&shared.classes);
+        write::refill::refill(&shared, options.limits.dedupe_window, &mut dedupe, &mut classifier);
+        let packer = log::builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
+        let (submissions_tx, submissions) = bounded("intake", INTAKE_BATCHES);
         let (seals_tx, seals) = bounded("seals", SEALS_WAITING);
         let (commits_tx, commits) = bounded("commits", 1);
         let (idles_tx, idles) = bounded("idles", 2);
-        let intake = Intake { works: works_tx, bytes: Arc::default() };
+        let intake = Intake { submissions: submissions_tx, bytes: Arc::default() };
         let on_disk = shared.classes.configured().map(|_| SeqNo::default()).collect();
-        let progress = committer::Progress { on_disk, ..committer::Progress::default() };
-        let progress = Arc::new(Mutex::new(progress));
-        let pen = committer::Pen {
+        let commit_state =
+            write::committer::CommitState { on_disk, ..write::committer::CommitState::default() };
+        let commit_state = Arc::new(Mutex::new(commit_state));
+        let writer = write::committer::SegmentWriter {
             shared: shared.clone(),
-            progress: progress.clone(),
+            commit_state: commit_state.clone(),
             seals: seals_tx,
             active,
             broken: Vec::new(),
             limits: options.limits,
             unsynced_since: None,
         };
-        let pen = Arc::new(Mutex::new(pen));
-        let ends = appender::Ends {
-            intake: works,
+        let writer = Arc::new(Mutex::new(writer));
+        let ends = write::appender::Ends {
+            intake: submissions,
             intake_bytes: intake.bytes.clone(),
             commits: commits_tx,
             idles,
-            progress: progress.clone(),
-            pen: pen.clone(),
+            commit_state: commit_state.clone(),
+            writer: writer.clone(),
         };
-        let appender = Appender::new(shared.clone(), ends, dedupe, classifier, packer, numbers);
-        let committer = Committer { commits, idles: idles_tx, pen };
+        let appender = Appender::new(shared.clone(), ends, dedupe, classifier, packer, seqnos);
+        let committer = Committer { commits, idles: idles_tx, writer };
         let sealer = Sealer { shared: shared.clone(), seals, backlog };
         let retainer = Retainer { shared: shared.clone() };
         Ok(Opened { store: Store(shared), intake, appender, committer, sealer, retainer })
     }
 }
 
-fn beat_of(clock: &Clock) -> u64 {
+fn heartbeat_of(clock: &Clock) -> u64 {
     u64::try_from(clock.monotonic().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The configured classes, and those that only the disk has.
+/// The configured classes, and those that exist only on disk.
 fn all_classes(dir: &Path, configured: &Classes) -> Result<Classes, StoreError> {
     let mut classes = configured.clone();
     for name in format::class_names(dir)? {
         if classes.find(&name).is_some() {
             continue;
         }
-        tracing::warn!(class = name, dir = %format::class_dir(dir, &name).display(), "a class of the store that no configuration names; it stays readable");
+        tracing::warn!(class = name, dir = %format::class_dir(dir, &name).display(), "class not in the configuration, keeping it read-only");
         if !classes.add_found(&name) {
-            return Err(StoreError::Failed(format!(
-                "read the class {name}: there are more classes than fit"
-            )));
+            return Err(StoreError::Failed(format!("cannot read class {name}: too many classes")));
         }
     }
     Ok(classes)
 }
 
-fn tell_missing(dir: &Path, class_name: &str, first_seq: SeqNo, metrics: &Metrics) {
+fn report_missing_log(dir: &Path, class_name: &str, first_seq: SeqNo, metrics: &Metrics) {
     let path = format::class_dir(dir, class_name).join(format::segment_name(first_seq)).join("log");
-    tracing::error!(path = %path.display(), offset = 0, "the log of a segment is not there: what was in it is lost");
+    tracing::error!(path = %path.display(), offset = 0, "log of a segment missing, its entries are lost");
     metrics.segments_missing.add(1);
 }
 
-/// The segments that have a log. One without is told to `missing`, and left where it is: perhaps there is a backup.
+/// The first sequence numbers of segments with a log, ascending. Calls `missing` for a segment without one, whose directory
+/// stays: a backup may restore the log.
 fn segments_on_disk(
-    medium: &dyn Medium,
+    fs: &dyn Fs,
     dir: &Path,
     class_name: &str,
     mut missing: impl FnMut(SeqNo),
 ) -> Result<Vec<SeqNo>, StoreError> {
     let class_dir = format::class_dir(dir, class_name);
-    format::make_dir(medium, &class_dir)?;
-    rewrite::recover(medium, &class_dir)?;
+    format::make_dir(fs, &class_dir)?;
+    segment::rewrite::recover(fs, &class_dir)?;
     let mut found = Vec::new();
     for item in std::fs::read_dir(&class_dir).map_err(error::io_at("list", &class_dir))? {
         let item = item.map_err(error::io_at("list", &class_dir))?;
         let (name, path) = (item.file_name(), item.path());
         if name.to_str().is_some_and(|name| name.ends_with(format::NEW)) {
-            // What a crash left of a segment in the making holds nothing.
-            medium.remove_dir_all(&path).map_err(error::io_at("remove", &path))?;
+            // Left by a crash during the creation of a segment; it is empty.
+            fs.remove_dir_all(&path).map_err(error::io_at("remove", &path))?;
             continue;
         }
         let Some(seq) = name.to_str().and_then(format::segment_seq) else { continue };
@@ -502,8 +507,4 @@ fn segments_on_disk(
 }
 
 #[cfg(test)]
-mod retention_tests;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-pub(crate) mod trials;

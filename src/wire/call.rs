@@ -1,13 +1,13 @@
-//! The local socket's frames: `docs/WIRE.md` in code.
+//! Frames of the local socket: an implementation of `docs/WIRE.md`.
 
 use crate::limits::NAME_BYTES_MAX;
 
 use super::msgpack::{self, DecodeError, Reader, Writer, as_bool, as_int, as_text, is_nil};
 
-/// What a client sends first, before the version.
+/// The first bytes from a client, before the version.
 pub const MAGIC: &[u8; 6] = b"SCWIRE";
 
-/// The version of the protocol spoken here.
+/// The protocol version.
 ///
 /// 1: the first one.
 pub const VERSION: u16 = 1;
@@ -25,52 +25,52 @@ pub fn preamble() -> [u8; PREAMBLE_LEN] {
     preamble
 }
 
-/// Reads a preamble: the client's version, or `None` if this is no client.
+/// Reads a preamble: the client's version, or `None` for another protocol.
 pub fn read_preamble(bytes: [u8; PREAMBLE_LEN]) -> Option<u16> {
     let rest = bytes.strip_prefix(MAGIC)?;
     Some(u16::from_be_bytes(*rest.first_chunk()?))
 }
 
-/// Why a call failed, as its sender is told. The code is stable, the message is for people.
+/// The error of a call, sent to its caller. The code is stable, the message is for humans.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The peer broke the protocol; the connection ends.
+    /// The peer broke the protocol; the connection is closed.
     #[error("{0}")]
     Protocol(String),
-    /// There is no such call.
-    #[error("there is no call `{0}`")]
+    /// The call does not exist.
+    #[error("unknown call `{0}`")]
     UnknownCall(String),
     /// An argument is missing or of the wrong type.
     #[error("argument `{key}`: expected {expected}")]
     BadArgs {
-        /// The argument.
+        /// The name of the argument.
         key: &'static str,
-        /// What it should have been.
+        /// The accepted values.
         expected: &'static str,
     },
-    /// Understood, and not stored by rule.
+    /// Rejected by a rule.
     #[error("{0}")]
     Refused(String),
-    /// The entry exceeds the largest allowed.
+    /// The entry exceeds the size limit.
     #[error("an entry of {len} bytes exceeds the limit of {max}")]
     TooLarge {
-        /// Its bytes.
+        /// Size of the entry in bytes.
         len: usize,
-        /// The limit.
+        /// The limit in bytes.
         max: usize,
     },
-    /// Who sent it, or when, is not believed; said by the HTTPS door only.
+    /// Sender or time could not be verified; only from the HTTPS source.
     #[error("{message}")]
     Unproven {
         /// `not_accepted`, `signature`, `clock` or `replayed`.
         code: &'static str,
-        /// What was expected.
+        /// The failed check.
         message: String,
     },
-    /// Cannot store now; try again later.
+    /// A temporary failure; retry later.
     #[error("{0}")]
     Unavailable(String),
-    /// A fault of the daemon.
+    /// A bug or failure of the daemon.
     #[error("{0}")]
     Internal(String),
 }
@@ -94,16 +94,16 @@ impl CallError {
 /// A request, borrowed from its frame.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// The client's number for it.
+    /// The client's id for it.
     pub id: u64,
-    /// The call's name.
+    /// The name of the call.
     pub call: &'a str,
-    /// Its arguments.
+    /// The arguments.
     pub args: Args<'a>,
 }
 
 impl<'a> Request<'a> {
-    /// Reads a frame's payload.
+    /// Parses a frame's payload.
     pub fn read(payload: &'a [u8]) -> Result<Self, CallError> {
         let protocol = |what: &str| CallError::Protocol(format!("a request is [id, call, args]: {what}"));
         let read = || -> Result<_, DecodeError> {
@@ -118,30 +118,30 @@ impl<'a> Request<'a> {
         let id = as_int(id).and_then(|id| u64::try_from(id).ok());
         match id {
             _ if len != 3 || !whole => Err(protocol("not three elements")),
-            None => Err(protocol("the id is no unsigned integer")),
-            Some(id) => Ok(Self { id, call, args: args.ok_or_else(|| protocol("args is no map"))? }),
+            None => Err(protocol("the id is not an unsigned integer")),
+            Some(id) => Ok(Self { id, call, args: args.ok_or_else(|| protocol("args is not a map"))? }),
         }
     }
 }
 
-/// Arguments that are found without walking over the others. No call has more.
+/// Number of arguments found without traversing the map. No call has more.
 const ARGS_AT_HAND: usize = 8;
 
-/// The arguments of a call: a msgpack map, walked over once.
+/// The arguments of a call: a msgpack map, traversed once.
 #[derive(Debug, Clone, Copy)]
 pub struct Args<'a> {
-    /// Name and value of the first ones.
+    /// Names and values of the first arguments.
     at_hand: [(&'a [u8], &'a [u8]); ARGS_AT_HAND],
     map: &'a [u8],
 }
 
 impl<'a> Args<'a> {
-    /// Takes a value that is a map.
+    /// Accepts a value that is a map.
     pub fn of(map: &'a [u8]) -> Option<Self> {
         Self::read(&mut Reader::new(map)).ok().flatten()
     }
 
-    /// Reads the value that comes next; `None` if it is no map.
+    /// Reads the next value; `None` if it is not a map.
     fn read(reader: &mut Reader<'a>) -> Result<Option<Self>, DecodeError> {
         let start = reader.rest();
         let mut inside = *reader;
@@ -154,8 +154,8 @@ impl<'a> Args<'a> {
         let mut at_hand = [(nothing, nothing); ARGS_AT_HAND];
         for n in 0..pairs {
             let (key, value) = (reader.value()?, reader.value()?);
-            if let Some(place) = at_hand.get_mut(n) {
-                *place = (Reader::new(key).bytes().unwrap_or_default(), value);
+            if let Some(slot) = at_hand.get_mut(n) {
+                *slot = (Reader::new(key).bytes().unwrap_or_default(), value);
             }
         }
         let len = start.len() - reader.rest().len();
@@ -181,61 +181,61 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// Text, if given.
+    /// Optional text.
     pub fn text(&self, key: &'static str) -> Result<Option<&'a str>, CallError> {
         self.typed(key, "str or nil", as_text)
     }
 
-    /// An integer, if given.
+    /// An optional integer.
     pub fn int(&self, key: &'static str) -> Result<Option<i64>, CallError> {
         self.typed(key, "integer or nil", as_int)
     }
 
-    /// A count, if given.
+    /// An optional count.
     pub fn count(&self, key: &'static str) -> Result<Option<usize>, CallError> {
         self.typed(key, "integer from 0, or nil", |v| usize::try_from(as_int(v)?).ok())
     }
 
-    /// A truth; false unless given.
+    /// A boolean; false by default.
     pub fn flag(&self, key: &'static str) -> Result<bool, CallError> {
         Ok(self.typed(key, "bool or nil", as_bool)?.unwrap_or(false))
     }
 
-    /// A jid or an id: text, or an unsigned integer taken as its digits.
+    /// An optional id: text, or an unsigned integer converted to its digits.
     pub fn id(&self, key: &'static str) -> Result<Option<String>, CallError> {
         self.typed(key, "str of at most 16 KiB", id_text)
     }
 
-    /// As [`Args::id`], and it must be there.
+    /// As [`Args::id`], but required.
     pub fn required_id(&self, key: &'static str) -> Result<String, CallError> {
         self.id(key)?.ok_or(CallError::BadArgs { key, expected: "str" })
     }
 
-    /// Text that must be there.
+    /// Required text.
     pub fn required_text(&self, key: &'static str) -> Result<&'a str, CallError> {
         let short = |value: &'a [u8]| as_text(value).filter(|text| text.len() <= NAME_BYTES_MAX);
         let text = self.typed(key, "str of at most 16 KiB", short)?;
         text.ok_or(CallError::BadArgs { key, expected: "str" })
     }
 
-    /// A map that must be there.
+    /// A required map.
     pub fn required_map(&self, key: &'static str) -> Result<&'a [u8], CallError> {
         let is_map = |v: &'a [u8]| Reader::new(v).map().ok().map(|_| v);
         self.typed(key, "map", is_map)?.ok_or(CallError::BadArgs { key, expected: "map" })
     }
 
-    /// An array, if given.
+    /// An optional array.
     pub fn array(&self, key: &'static str) -> Result<Option<&'a [u8]>, CallError> {
         self.typed(key, "array", |v| Reader::new(v).array().ok().map(|_| v))
     }
 
-    /// An array that must be there.
+    /// A required array.
     pub fn required_array(&self, key: &'static str) -> Result<&'a [u8], CallError> {
         self.array(key)?.ok_or(CallError::BadArgs { key, expected: "array" })
     }
 }
 
-/// A value that names something: text, or digits that came as an integer.
+/// A name: text, or an integer converted to its digits.
 pub fn id_text(value: &[u8]) -> Option<String> {
     if value.len() > NAME_BYTES_MAX {
         return None;
@@ -248,35 +248,35 @@ pub fn id_text(value: &[u8]) -> Option<String> {
     }
 }
 
-/// A whole frame with a request, for clients.
+/// A complete request frame, for clients.
 pub fn request_frame(id: u64, call: &str, args: &[u8]) -> Vec<u8> {
     framed(args.len(), |w| {
         w.array(3).uint(id).str(call).raw(args);
     })
 }
 
-/// A whole frame with an answer; `value` is msgpack.
+/// A complete answer frame; `value` is msgpack.
 pub fn answer_frame(id: u64, value: &[u8]) -> Vec<u8> {
     framed(value.len(), |w| {
         w.array(3).uint(id).bool(true).raw(value);
     })
 }
 
-/// The same, in the buffer of the value if that has room for [`ANSWER_HEAD_BYTES_MAX`] more: a long answer then lies in memory once.
+/// As [`answer_frame`], in the value's buffer if it has [`ANSWER_HEAD_BYTES_MAX`] spare bytes, so that a long answer exists in memory once.
 pub fn into_answer_frame(id: u64, mut value: Vec<u8>) -> Vec<u8> {
     if value.capacity() - value.len() < ANSWER_HEAD_BYTES_MAX {
         return answer_frame(id, &value);
     }
     let mut head = answer_frame(id, &[]);
-    say_length(&mut head, value.len());
+    set_length(&mut head, value.len());
     value.splice(0..0, head);
     value
 }
 
-/// Bytes before the value in the frame of an answer: length, array, id, true.
+/// Bytes before the value in an answer frame: length, array, id, true.
 pub const ANSWER_HEAD_BYTES_MAX: usize = 4 + 1 + 9 + 1;
 
-/// A whole frame with a refusal.
+/// A complete error frame.
 pub fn refusal_frame(id: Option<u64>, error: &CallError) -> Vec<u8> {
     framed(0, |w| {
         w.array(3);
@@ -288,29 +288,30 @@ pub fn refusal_frame(id: Option<u64>, error: &CallError) -> Vec<u8> {
     })
 }
 
-/// The last words to a client of another version.
+/// The error frame for a client of another version.
 pub fn version_frame(theirs: u16) -> Vec<u8> {
-    let message =
-        format!("this daemon speaks version {VERSION} of the socket protocol, the client version {theirs}");
+    let message = format!(
+        "this daemon supports version {VERSION} of the socket protocol, the client uses version {theirs}"
+    );
     framed(0, |w| {
         w.array(3).nil().bool(false).map(3).str("code").str("version").str("message").str(&message);
         w.str("server_version").uint(u64::from(VERSION));
     })
 }
 
-/// A frame around what is written, which is some `value_bytes` and a little more.
+/// A frame around the output of `write`, of about `value_bytes`.
 fn framed(value_bytes: usize, write: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut frame = Vec::with_capacity(value_bytes + 64);
     frame.extend_from_slice(&[0; 4]);
     let mut w = Writer::behind(frame);
     write(&mut w);
     let mut frame = w.into_bytes();
-    say_length(&mut frame, 0);
+    set_length(&mut frame, 0);
     frame
 }
 
-/// Says how long a frame's payload is: what is there, and as many bytes as will follow.
-fn say_length(frame: &mut [u8], follow: usize) {
+/// Writes the length of a frame's payload: its bytes so far, and `follow` more.
+fn set_length(frame: &mut [u8], follow: usize) {
     let payload = frame.len().saturating_sub(4) + follow;
     if let Some(header) = frame.first_chunk_mut() {
         *header = u32::try_from(payload).unwrap_or(u32::MAX).to_be_bytes();
@@ -322,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_read_as_it_was_framed() {
+    fn a_framed_request_is_parsed() {
         let mut args = Writer::new();
         args.map(3).str("jid").int(20_261_121).str("count").int(5).str("nil").nil();
         let frame = request_frame(9, "get_jid", &args.into_bytes());
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_a_protocol_error() {
+    fn a_malformed_request_is_a_protocol_error() {
         for payload in [
             &b""[..],
             b"\xc0",
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preamble_tells_the_version_or_that_it_is_none() {
+    fn a_preamble_contains_the_version() {
         assert_eq!(read_preamble(preamble()), Some(VERSION));
         assert_eq!(read_preamble(*b"SCWIRE\x01\x02"), Some(0x0102));
         assert_eq!(read_preamble(*b"GET / HT"), None);

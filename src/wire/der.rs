@@ -1,7 +1,7 @@
-//! The two places of DER that are read here: a public key's RSA numbers, and until when a certificate is valid.
+//! The two parts of DER that are needed: the RSA key in a public key, and the expiry of a certificate.
 //!
-//! Whether a certificate is good is for whoever connects to judge; this only reads its date, so that the daemon can
-//! warn in time.
+//! The daemon does not validate certificates; peers do. It reads the expiry for a timely
+//! warning.
 
 use crate::clock::Micros;
 
@@ -16,14 +16,14 @@ const EXPLICIT_0: u8 = 0xa0;
 /// 1.2.840.113549.1.1.1, rsaEncryption.
 const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
 
-/// Takes one element off the front: its tag and content.
+/// Removes one element from the front; returns its tag and content.
 fn take<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     let (&tag, after) = rest.split_first()?;
     let (&first, mut after) = after.split_first()?;
     let mut len = usize::from(first);
     if first >= 0x80 {
         let digits = usize::from(first & 0x7f);
-        // Nothing read here is longer than 16 MiB, and DER has no indefinite lengths.
+        // All elements are below 16 MiB, and DER has no indefinite lengths.
         if digits == 0 || digits > 3 {
             return None;
         }
@@ -36,13 +36,13 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     Some((tag, content))
 }
 
-/// Takes an element that must have this tag.
+/// Removes an element, which must have this tag.
 fn expect<'a>(rest: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
     take(rest).filter(|(found, _)| *found == tag).map(|(_, content)| content)
 }
 
-/// The `RSAPublicKey` (PKCS #1) within a `SubjectPublicKeyInfo`, or what is one already; nothing if the key is of another
-/// kind.
+/// The `RSAPublicKey` (PKCS #1) in a `SubjectPublicKeyInfo`, or the input if it already is one; `None` for other kinds
+/// of keys.
 pub fn rsa_public_key(der: &[u8]) -> Option<&[u8]> {
     let mut inside = expect(&mut &*der, SEQUENCE)?;
     if inside.first() == Some(&INTEGER) {
@@ -52,11 +52,11 @@ pub fn rsa_public_key(der: &[u8]) -> Option<&[u8]> {
     if expect(&mut algorithm, OID)? != RSA {
         return None;
     }
-    // The bits that are left over in the last byte: none.
+    // The number of unused bits in the last byte is zero.
     expect(&mut inside, BIT_STRING)?.strip_prefix(&[0])
 }
 
-/// When a certificate ends to be valid.
+/// The expiry of a certificate.
 pub fn not_after(certificate: &[u8]) -> Option<Micros> {
     let mut certificate = expect(&mut &*certificate, SEQUENCE)?;
     let mut inside = expect(&mut certificate, SEQUENCE)?;
@@ -73,7 +73,7 @@ pub fn not_after(certificate: &[u8]) -> Option<Micros> {
     time(tag, text)
 }
 
-/// `YYMMDDHHMMSSZ` of UTCTime, or with a year of four digits of GeneralizedTime.
+/// A UTCTime `YYMMDDHHMMSSZ`, or a GeneralizedTime with a four-digit year.
 fn time(tag: u8, text: &[u8]) -> Option<Micros> {
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let year_digits = match tag {
@@ -96,7 +96,7 @@ fn time(tag: u8, text: &[u8]) -> Option<Micros> {
     Some(Micros(seconds * 1_000_000))
 }
 
-/// Days from 1970 to a date, in a calendar whose years begin in March.
+/// Days from 1970 to a date, in a calendar whose years start in March.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
@@ -118,7 +118,7 @@ mod tests {
         let mut wrapped = vec![SEQUENCE, 0x81, u8::try_from(inside.len()).unwrap()];
         wrapped.extend_from_slice(&inside);
         assert_eq!(rsa_public_key(&wrapped), Some(&bare[..]));
-        // Of another kind: one bit of its name differs.
+        // Another kind of key: one bit of the OID differs.
         wrapped[9] ^= 1;
         assert_eq!(rsa_public_key(&wrapped), None);
         for len in 0..wrapped.len() {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_counted_from_1970() {
+    fn dates_are_converted_to_seconds_since_1970() {
         let at = |tag, text: &str| time(tag, text.as_bytes()).map(|t| t.0 / 1_000_000);
         assert_eq!(at(UTC_TIME, "700101000000Z"), Some(0));
         assert_eq!(at(UTC_TIME, "000229235959Z"), Some(951_868_799));

@@ -1,4 +1,4 @@
-//! Frames on a Salt event bus.
+//! Frames of a Salt event bus.
 //!
 //! A frame is `msgpack({"head": {}, "body": bin})`. Two framings exist and change inside a release line
 //! (`salt/transport/frame.py`, `salt/transport/ipc.py`; see `docs/ARCHITECTURE.md`):
@@ -8,18 +8,18 @@
 //! len32   u32 BE length, frame, u32 BE length, frame ...
 //! ```
 //!
-//! A subscriber starts at a frame's first byte, and that byte tells: `0x82`, a map of two, is plain. Read as a
-//! length it would announce more than 2 GB. A master's upgrade changes the framing under the same path, so it
-//! is detected anew at every connect. What is neither is refused by its first five bytes.
+//! A stream starts with a frame, whose first byte identifies the framing: `0x82`, a map of two, is plain; as a
+//! length it would mean more than 2 GB. An upgrade of the master can change the framing of the same socket, so it
+//! is detected at every connect. Other streams are rejected after five bytes.
 
 use super::msgpack::{self, DecodeError, Reader};
 
-/// How frames follow one another.
+/// The framing of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// One after the other; the end of one is known by walking it.
+    /// Frames without separators; each ends where its value ends.
     Plain,
-    /// Each behind its length.
+    /// Frames with length prefixes.
     Len32,
 }
 
@@ -34,8 +34,8 @@ impl Framing {
 }
 
 impl Framing {
-    /// The framing that the first bytes of a stream tell, once they are enough to tell: a map is plain, for read as a length
-    /// it would announce more than 2 GB; a length is len32, if a map is behind it.
+    /// Detects the framing; `None` until there are enough bytes. A map is plain, because as a length
+    /// it would mean more than 2 GB; a length followed by a map is len32.
     fn of(start: &[u8], max: usize) -> Result<Option<Self>, FrameError> {
         let is_map = |byte: u8| matches!(byte, 0x80..=0x8f | 0xde | 0xdf);
         let unknown = || FrameError::Unknown { start: start.iter().take(8).copied().collect(), max };
@@ -49,21 +49,21 @@ impl Framing {
     }
 }
 
-/// Why a stream of frames cannot go on.
+/// Why a stream of frames cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A frame announces more bytes than allowed: nothing behind it can be found.
+    /// A frame is too large, so the next frame cannot be found.
     #[error("a frame of {len} bytes exceeds the limit of {max}")]
     TooLarge {
-        /// Bytes announced, or already received of an unfinished frame.
+        /// Announced bytes, or received bytes of an unfinished frame.
         len: usize,
-        /// The limit.
+        /// The limit in bytes.
         max: usize,
     },
-    /// The first bytes are in no framing that is known.
+    /// The first bytes match no known framing.
     #[error(
-        "the first bytes {start:02x?} are neither a msgpack map nor a length of at most {max} with one behind it: \
-         a framing of a release not known here, or no event bus"
+        "the first bytes {start:02x?} are neither a msgpack map nor a length of at most {max} followed by one: \
+        the framing of an unknown release, or not an event bus"
     )]
     Unknown {
         /// The first bytes.
@@ -71,12 +71,12 @@ pub enum FrameError {
         /// The limit of a length.
         max: usize,
     },
-    /// Bytes that are no msgpack where a frame should begin.
-    #[error("no frame: {0}")]
+    /// Malformed msgpack where a frame should start.
+    #[error("not a frame: {0}")]
     Malformed(#[from] DecodeError),
 }
 
-/// Cuts a stream into frames.
+/// Splits a stream into frames.
 #[derive(Debug)]
 pub struct Splitter {
     framing: Option<Framing>,
@@ -86,17 +86,17 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// A new stream; frames may have up to `frame_bytes_max` bytes.
+    /// A splitter for frames of up to `frame_bytes_max` bytes.
     pub fn new(frame_bytes_max: usize) -> Self {
         Self { framing: None, buffer: Vec::new(), read: 0, frame_bytes_max }
     }
 
-    /// The framing, once the first byte has come.
+    /// The framing, once detected.
     pub fn framing(&self) -> Option<Framing> {
         self.framing
     }
 
-    /// Takes bytes as they came off the socket.
+    /// Appends bytes from the socket.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.read > 0 {
             self.buffer.drain(..self.read);
@@ -105,7 +105,7 @@ impl Splitter {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame; `None` until more bytes come.
+    /// The next complete frame; `None` if more bytes are needed.
     pub fn next_frame(&mut self) -> Result<Option<&[u8]>, FrameError> {
         let max = self.frame_bytes_max;
         let rest = self.buffer.get(self.read..).unwrap_or_default();
@@ -141,7 +141,7 @@ impl Splitter {
     }
 }
 
-/// An event as it is fired: the frame of a bus in one of the framings.
+/// The frame of an event to fire, in the given framing.
 pub fn fired(framing: Framing, tag: &[u8], data: &[u8]) -> Vec<u8> {
     let mut w = msgpack::Writer::new();
     w.map(2).str("head").map(0).str("body").bin(&[tag, b"\n\n", data].concat());
@@ -155,7 +155,7 @@ pub fn fired(framing: Framing, tag: &[u8], data: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The body of a frame: the bytes under `body`, whether packed as bin or as str.
+/// The body of a frame: the bytes under `body`, packed as bin or str.
 pub fn body(frame: &[u8]) -> Option<&[u8]> {
     Reader::new(msgpack::get(frame, "body")?).bytes().ok()
 }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_fired_is_a_frame_of_its_framing() {
+    fn a_fired_event_is_a_frame_in_its_framing() {
         for framing in [Framing::Plain, Framing::Len32] {
             let (bodies, found) = cut(&fired(framing, b"a/b", b"\x80"), 3);
             assert_eq!((bodies, found), (vec![b"a/b\n\n\x80".to_vec()], Some(framing)));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn both_framings_come_apart_at_any_cut() {
+    fn both_framings_are_split_at_any_chunking() {
         let bodies: Vec<Vec<u8>> = vec![b"a\n\n\x80".to_vec(), vec![7; 300], vec![], vec![0x82; 70_000]];
         let plain: Vec<u8> = bodies.iter().flat_map(|b| frame(b)).collect();
         let len32: Vec<u8> = bodies
@@ -199,7 +199,7 @@ mod tests {
             .flat_map(|b| [&u32::try_from(frame(b).len()).unwrap().to_be_bytes()[..], &frame(b)].concat())
             .collect();
         for step in [1, 3, 4096, 1 << 20] {
-            // One byte at a time over 70 kB of plain frames is quadratic; the small steps get the small bodies.
+            // One byte at a time over 70 kB of plain frames is quadratic, so small steps use the small bodies.
             let few = if step < 100 { 3 } else { 4 };
             let plain_len: usize = bodies[..few].iter().map(|b| frame(b).len()).sum();
             assert_eq!(cut(&plain[..plain_len], step), (bodies[..few].to_vec(), Some(Framing::Plain)));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_over_the_limit_is_refused_by_its_header() {
+    fn a_frame_over_the_limit_is_rejected_by_its_header() {
         let mut splitter = Splitter::new(100);
         splitter.feed(&[0, 0, 0, 2, 0x82, 0xc0]);
         assert_eq!(splitter.next_frame(), Ok(Some(&[0x82, 0xc0][..])));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_like_no_known_framing_is_told_by_its_first_bytes() {
+    fn unknown_framings_are_detected_by_their_first_bytes() {
         for (start, unknown) in [
             (&b"GET / HTTP/1.1"[..], true),
             (&[0, 1, 0, 0], true),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_where_a_frame_should_begin_is_an_error() {
+    fn malformed_data_where_a_frame_should_start_is_an_error() {
         let mut splitter = Splitter::new(100);
         splitter.feed(&[0x82, 0xc1, 0, 0, 0]);
         assert_eq!(splitter.next_frame(), Err(FrameError::Malformed(DecodeError::Marker)));

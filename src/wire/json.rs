@@ -1,30 +1,30 @@
-//! The one JSON form of values that come from Salt.
+//! The JSON form of Salt's values.
 //!
-//! msgpack says more than JSON can; what JSON lacks is an object with one key that begins with `$`.
-//! Every program that reads `--output json` may rely on this table, and [`from_json`] reads it back.
+//! msgpack has more types than JSON; the others become an object with a single key that starts with `$`.
+//! Programs that read `--output json` may rely on this table, and [`from_json`] implements the reverse.
 //!
 //! | msgpack | JSON |
 //! |---|---|
 //! | nil, bool, integers of 64 bits, finite floats, str, array | themselves |
 //! | map with str keys, each once | object, keys in the same order |
 //! | bin | `{"$bin": "<base64>"}` |
-//! | ext 78 that holds a date as Salt writes it | `{"$datetime": "2026-02-03T04:05:06.000789"}` |
+//! | ext 78 with a date in Salt's format | `{"$datetime": "2026-02-03T04:05:06.000789"}` |
 //! | any other ext | `{"$ext": [78, "<base64>"]}` |
 //! | NaN and infinities | `{"$float": "nan"}`, `"inf"`, `"-inf"` |
 //! | str that is not UTF-8 | `{"$badstr": "<base64>"}` |
-//! | map with other keys, the same key twice, or only one key that begins with `$` | `{"$map": [[key, value], ...]}` |
+//! | map with other keys, a duplicate key, or a single key that starts with `$` | `{"$map": [[key, value], ...]}` |
 //!
 //! # Invariant
 //!
-//! [`from_json`] of [`to_json`] is the value again, up to what msgpack itself does not tell apart: the width
-//! of integers, and of floats.
+//! [`from_json`] reverses [`to_json`], except for differences that msgpack itself ignores: the width
+//! of integers and floats.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rmpv::{Integer, Utf8String, Value};
 use serde_json::{Map, Number, Value as Json};
 
-/// The ext type in which Salt packs dates.
+/// Salt's ext type of dates.
 const EXT_DATETIME: i8 = 78;
 
 /// The JSON form of `value`.
@@ -46,12 +46,12 @@ pub fn to_json(value: &Value) -> Json {
     }
 }
 
-/// Text that is not the JSON form of a value.
+/// The JSON is not the form of a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not the JSON form of a value: {0}")]
 pub struct NotAValue(String);
 
-/// Reads the JSON form.
+/// Parses the JSON form.
 pub fn from_json(json: &Json) -> Result<Value, NotAValue> {
     Ok(match json {
         Json::Null => Value::Nil,
@@ -121,7 +121,7 @@ fn ext(code: i8, blob: &[u8]) -> Json {
     tagged("$ext", Json::from(vec![Json::from(code), Json::from(BASE64.encode(blob))]))
 }
 
-/// `20260203T04:05:06.000789`, as Salt packs a date, in ISO 8601.
+/// Converts a date in Salt's format, `20260203T04:05:06.000789`, to ISO 8601.
 fn date_of_salt(text: &str) -> Option<String> {
     let fits = shaped(text, "00000000T00:00:00.000000");
     let (year, rest) = fits.then_some(text)?.split_at_checked(4)?;
@@ -138,7 +138,7 @@ fn date_to_salt(text: &str) -> Option<String> {
     Some(format!("{}{time}", date.replace('-', "")))
 }
 
-/// Whether `text` has digits where `shape` has zeros, and the same characters elsewhere.
+/// Whether `text` has digits at the zeros of `shape`, and the same characters elsewhere.
 fn shaped(text: &str, shape: &str) -> bool {
     text.len() == shape.len()
         && text.bytes().zip(shape.bytes()).all(|(t, s)| if s == b'0' { t.is_ascii_digit() } else { t == s })
@@ -158,13 +158,13 @@ fn from_object(object: &Map<String, Json>) -> Result<Value, NotAValue> {
     if is_tagged(object)
         && let Some((tag, value)) = object.iter().next()
     {
-        return from_tagged(tag, value).ok_or_else(|| NotAValue(format!("what is under {tag:?}")))?;
+        return from_tagged(tag, value).ok_or_else(|| NotAValue(format!("invalid value of {tag:?}")))?;
     }
     let pair = |(key, value): (&String, &Json)| Ok((Value::from(key.as_str()), from_json(value)?));
     Ok(Value::Map(object.iter().map(pair).collect::<Result<_, _>>()?))
 }
 
-/// None if the tag is unknown or its value has another shape.
+/// `None` for an unknown tag or an invalid value.
 fn from_tagged(tag: &str, value: &Json) -> Option<Result<Value, NotAValue>> {
     let text = value.as_str();
     Some(Ok(match tag {
@@ -200,7 +200,7 @@ fn pairs_of(items: &[Json]) -> Option<Result<Value, NotAValue>> {
     Some(Ok(Value::Map(pairs)))
 }
 
-/// A msgpack str of any bytes. rmpv makes one from text only, so this goes by way of its decoder.
+/// A msgpack str of arbitrary bytes. rmpv constructs only text, so this uses its decoder.
 fn bad_str(bytes: &[u8]) -> Option<Utf8String> {
     let mut packed = vec![0xdb];
     packed.extend_from_slice(&u32::try_from(bytes.len()).ok()?.to_be_bytes());
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_can_say_is_said_plainly() {
+    fn values_that_json_supports_are_not_tagged() {
         check(&Value::Nil, "null");
         check(&Value::from(u64::MAX), "18446744073709551615");
         check(&Value::from(i64::MIN), "-9223372036854775808");
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_cannot_say_is_tagged() {
+    fn values_that_json_lacks_are_tagged() {
         check(&Value::Binary(vec![0, 255]), r#"{"$bin":"AP8="}"#);
         let date = Value::Ext(78, b"20260203T04:05:06.000789".to_vec());
         check(&date, r#"{"$datetime":"2026-02-03T04:05:06.000789"}"#);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn other_json_is_refused() {
+    fn other_json_is_rejected() {
         for text in [
             r#"{"$what": 1}"#,
             r#"{"$bin": "not base64!"}"#,
@@ -294,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_value_comes_back(value in values()) {
+        fn every_value_survives_a_round_trip(value in values()) {
             let text = to_json(&value).to_string();
             let json: Json = serde_json::from_str(&text).unwrap();
             prop_assert_eq!(from_json(&json).unwrap(), value);

@@ -1,4 +1,4 @@
-//! Edges: bytes from sockets and files turned into the model's words, and back.
+//! Conversion between bytes of sockets and files and the types of the model.
 
 pub mod call;
 pub mod der;

@@ -1,29 +1,29 @@
-//! MessagePack, read in place and written into a buffer.
+//! MessagePack: reading in place, and writing into a buffer.
 //!
-//! Salt's values are never turned into a tree on the way in: [`Reader`] walks over them, checks that they are
-//! whole, and hands out slices of the bytes as they came. The format is the MessagePack specification's; what
-//! Salt really sends is CONTRACT 1.6's list: ext types, any key type, nan, strings that are no UTF-8.
+//! Salt's values are not converted into a tree on the way in: [`Reader`] traverses them, checks that they are
+//! complete, and returns slices of the original bytes. Salt sends more than JSON-like values: ext types, keys of any
+//! type, nan, and strings that are not UTF-8.
 //!
 //! # Invariant
 //!
-//! No input panics, recurses or allocates: the walk is a loop with one counter. Who builds trees bounds their
+//! No input panics, recurses or allocates: the traversal is a loop with one counter. Code that builds trees limits their
 //! depth by [`crate::limits::MSGPACK_DEPTH_MAX`].
 
 /// Why bytes are not a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The bytes end inside a value; more may be on the way.
+    /// The bytes end inside a value; more may follow.
     #[error("msgpack ends inside a value")]
     Short,
-    /// A byte that begins no value (`0xc1`).
-    #[error("msgpack byte 0xc1 begins no value")]
+    /// The byte `0xc1`, which is reserved.
+    #[error("invalid msgpack byte 0xc1")]
     Marker,
-    /// A value of another type than the one asked for.
-    #[error("msgpack value is no {0}")]
+    /// A value of another type than requested.
+    #[error("msgpack value is not a {0}")]
     Type(&'static str),
 }
 
-/// The head of a value: its type, and how many bytes or elements follow.
+/// The head of a value: its type, and the number of following bytes or elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Head {
     /// nil
@@ -36,31 +36,31 @@ pub enum Head {
     Big(u64),
     /// A float of either width.
     Float(f64),
-    /// Text, so many bytes.
+    /// Text of this many bytes.
     Str(usize),
-    /// Binary, so many bytes.
+    /// Binary of this many bytes.
     Bin(usize),
-    /// Extension: type code and bytes.
+    /// Extension: type code and length in bytes.
     Ext(i8, usize),
-    /// Array of so many values.
+    /// Array of this many values.
     Array(usize),
-    /// Map of so many pairs.
+    /// Map of this many pairs.
     Map(usize),
 }
 
-/// A place in msgpack bytes.
+/// A position in msgpack bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// Starts at the beginning of `bytes`.
+    /// A reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// What has not been read.
+    /// The unread bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
         Ok(Head::Ext(i8::from_be_bytes(self.number()?), len))
     }
 
-    /// Walks over one whole value and returns its bytes.
+    /// Reads one complete value and returns its bytes.
     pub fn value(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = value_len(self.rest)?;
         self.take(len)
@@ -174,31 +174,31 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// How a value continues behind its first byte.
+/// The continuation of a value after its first byte.
 #[derive(Clone, Copy)]
 pub(super) enum Tail {
-    /// So many bytes of a scalar, a str or a bin.
+    /// This many bytes of a scalar, a str or a bin.
     Bytes(u8),
-    /// A length of so many bytes, then a str or a bin of that length.
+    /// A length of this many bytes, then a str or a bin of that length.
     Sized(u8),
-    /// The type of an ext, then so many bytes.
+    /// The type of an ext, then this many bytes.
     Ext(u8),
-    /// A length of so many bytes, the type of an ext, then that many bytes.
+    /// A length of this many bytes, the type of an ext, then that many bytes.
     SizedExt(u8),
-    /// So many elements of an array.
+    /// This many elements of an array.
     Array(u8),
-    /// So many pairs of a map.
+    /// This many pairs of a map.
     Map(u8),
-    /// A count of so many bytes, then that many elements.
+    /// A count of this many bytes, then that many elements.
     CountedArray(u8),
-    /// A count of so many bytes, then that many pairs.
+    /// A count of this many bytes, then that many pairs.
     CountedMap(u8),
-    /// Not at all: no value begins so.
+    /// Invalid.
     Never,
 }
 
 impl Tail {
-    /// What follows a first byte.
+    /// The continuation after a first byte.
     pub(super) fn of(marker: u8) -> Self {
         TAILS.get(usize::from(marker)).copied().unwrap_or(Tail::Never)
     }
@@ -212,7 +212,7 @@ const fn tails() -> [Tail; 256] {
     while marker < 256 {
         #[expect(clippy::cast_possible_truncation, reason = "below 256; `try_from` is not const")]
         let byte = marker as u8;
-        #[expect(clippy::indexing_slicing, reason = "as many as there are bytes")]
+        #[expect(clippy::indexing_slicing, reason = "one item per byte value")]
         let tail = &mut tails[marker];
         *tail = match byte {
             0x80..=0x8f => Tail::Map(byte & 0x0f),
@@ -251,10 +251,10 @@ pub(super) fn number_at(bytes: &[u8], at: usize, size: u8) -> Result<usize, Deco
     Ok(digits.iter().fold(0_usize, |n, &b| n << 8 | usize::from(b)))
 }
 
-/// Bytes of the first value in `bytes`.
+/// Length of the first value in `bytes`.
 pub(super) fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
     let mut at: usize = 0;
-    // How many values are still to come, at whatever level: a walk needs no more than that.
+    // The number of values still expected, at any level: the traversal needs no more state.
     let mut wanted: usize = 1;
     while wanted > 0 {
         wanted -= 1;
@@ -291,7 +291,7 @@ pub(super) fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
         };
         wanted = wanted.saturating_add(number_at(bytes, at, size)?.saturating_mul(times));
         at += usize::from(size);
-        // A value takes a byte at least: an impossible count is refused before it is walked.
+        // A value has at least one byte: an impossible count is rejected before traversal.
         if wanted > bytes.len().saturating_sub(at) {
             return Err(DecodeError::Short);
         }
@@ -299,12 +299,12 @@ pub(super) fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
     if at > bytes.len() { Err(DecodeError::Short) } else { Ok(at) }
 }
 
-/// The value as text, if it is text.
+/// The value, if it is text.
 pub fn as_text(value: &[u8]) -> Option<&str> {
     Reader::new(value).text().ok()
 }
 
-/// The value as an integer, if it is one.
+/// The value, if it is an integer.
 pub fn as_int(value: &[u8]) -> Option<i64> {
     match Reader::new(value).head().ok()? {
         Head::Int(n) => Some(n),
@@ -312,7 +312,7 @@ pub fn as_int(value: &[u8]) -> Option<i64> {
     }
 }
 
-/// The value as a truth, if it is one.
+/// The value, if it is a boolean.
 pub fn as_bool(value: &[u8]) -> Option<bool> {
     match Reader::new(value).head().ok()? {
         Head::Bool(b) => Some(b),
@@ -320,20 +320,20 @@ pub fn as_bool(value: &[u8]) -> Option<bool> {
     }
 }
 
-/// Is the value nil?
+/// Whether the value is nil.
 pub fn is_nil(value: &[u8]) -> bool {
     value == [0xc0]
 }
 
-/// The pairs of a map as slices of its bytes; ends early at the first byte that is wrong. Nothing for a value
-/// that is no map.
+/// The pairs of a map as slices of its bytes; ends early at malformed data. Empty for a value
+/// of another type.
 pub fn pairs(value: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut reader = Reader::new(value);
     let count = reader.map().unwrap_or(0);
     (0..count).map_while(move |_| Some((reader.value().ok()?, reader.value().ok()?)))
 }
 
-/// The elements of an array, in the same manner.
+/// The elements of an array, likewise.
 pub fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut reader = Reader::new(value);
     let count = reader.array().unwrap_or(0);
@@ -350,28 +350,28 @@ pub fn get<'a>(map: &'a [u8], key: &str) -> Option<&'a [u8]> {
 pub struct Writer(Vec<u8>);
 
 impl Writer {
-    /// An empty buffer.
+    /// A writer with an empty buffer.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends to these bytes.
+    /// Appends to `bytes`.
     pub fn behind(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
 
-    /// The bytes written.
+    /// The written bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    /// How many bytes have been written.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    /// Number of bytes written.
+    #[expect(clippy::len_without_is_empty, reason = "not needed")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Appends values that are msgpack already.
+    /// Appends values that are already msgpack.
     pub fn raw(&mut self, value: &[u8]) -> &mut Self {
         self.0.extend_from_slice(value);
         self
@@ -430,7 +430,7 @@ impl Writer {
         self.str_bytes(s.as_bytes())
     }
 
-    /// Text that need not be UTF-8: Salt's codec writes such.
+    /// Text that may not be UTF-8, as Salt's codec can write it.
     pub fn str_bytes(&mut self, s: &[u8]) -> &mut Self {
         match s.len() {
             n @ 0..0x20 => self.raw(&[0xa0 | u8::try_from(n).expect("five bits")]),
@@ -507,7 +507,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_value_is_walked_to_its_end_and_no_further(value in any_value(), tail in prop::collection::vec(any::<u8>(), 0..8)) {
+        fn a_value_is_read_to_its_exact_end(value in any_value(), tail in prop::collection::vec(any::<u8>(), 0..8)) {
             let mut bytes = rmpv_bytes(&value);
             let len = bytes.len();
             bytes.extend_from_slice(&tail);
@@ -524,7 +524,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_what_another_library_reads(n in any::<i64>(), u in any::<u64>(), s in ".{0,300}", len in 0_usize..70_000) {
+        fn written_values_are_readable_by_another_library(n in any::<i64>(), u in any::<u64>(), s in ".{0,300}", len in 0_usize..70_000) {
             let mut w = Writer::new();
             w.array(5).int(n).uint(u).str(&s).bin(s.as_bytes()).array(0);
             let bytes = w.into_bytes();
@@ -537,19 +537,19 @@ mod tests {
     }
 
     #[test]
-    fn nesting_costs_no_stack() {
+    fn nesting_uses_no_stack() {
         let deep = [vec![0x91; 1_000_000], vec![0xc0]].concat();
         assert_eq!(Reader::new(&deep).value().map(<[u8]>::len), Ok(1_000_001));
     }
 
     #[test]
-    fn a_count_that_cannot_be_is_refused_at_once() {
+    fn an_impossible_count_is_rejected_at_once() {
         assert_eq!(Reader::new(&[0xdf, 0xff, 0xff, 0xff, 0xff]).value(), Err(DecodeError::Short));
         assert_eq!(Reader::new(&[0xc1]).value(), Err(DecodeError::Marker));
     }
 
     #[test]
-    fn a_key_is_found_beside_keys_of_other_types() {
+    fn a_key_is_found_among_keys_of_other_types() {
         let map = [0x83, 0x01, 0xa1, b'x', 0xa1, b'a', 0x05, 0xc0, 0xc3];
         assert_eq!(get(&map, "a").and_then(as_int), Some(5));
         assert_eq!(get(&map, "b"), None);

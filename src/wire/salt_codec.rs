@@ -1,8 +1,8 @@
-//! What Salt's codec reads: `salt.payload.loads`, which is Python's msgpack with hooks for two ext types.
+//! The values that Salt's codec can read: `salt.payload.loads`, which is Python's msgpack with hooks for two ext types.
 //!
-//! One value that this codec cannot read makes the answer around it unreadable as a whole: one return would hide all
-//! returns of its job. Values are therefore checked where they enter, by the walk that finds their ends
-//! anyway, and answers where they leave ([`repaired`]), because stores of earlier releases hold unchecked values.
+//! One unreadable value makes the whole answer around it unreadable: one return would hide all
+//! returns of its job. So values are checked on entry, during the traversal that finds their ends
+//! anyway, and answers on exit ([`repaired`]), because stores of earlier releases contain unchecked values.
 //!
 //! | value | Salt's codec | accepted |
 //! |---|---|---|
@@ -14,11 +14,11 @@
 //! | map key that is an array or a map | an error: not hashable | no |
 //! | nesting | reads 1,024 levels, writes 512 | 512 levels ([`MSGPACK_DEPTH_MAX`]) |
 //!
-//! What is stricter here than in Salt, Salt's own codec does not write.
+//! Salt's own codec does not write the values for which this check is stricter than Salt.
 //!
 //! # Invariant
 //!
-//! No input panics. The walk recurses once per level of nesting, and its bound is the limit above.
+//! No input panics. The traversal recurses once per level of nesting, up to the limit above.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -37,8 +37,8 @@ pub enum Unreadable {
     /// The bytes end inside a value.
     #[error("msgpack ends inside a value")]
     Short,
-    /// A byte that begins no value.
-    #[error("no msgpack value begins with 0xc1")]
+    /// The byte `0xc1`, which is reserved.
+    #[error("invalid msgpack byte 0xc1")]
     Marker,
     /// Bytes follow the value.
     #[error("bytes follow the msgpack value")]
@@ -69,7 +69,7 @@ impl From<DecodeError> for Unreadable {
     }
 }
 
-/// Whether `bytes` are one value that Salt's codec reads.
+/// Checks that `bytes` are exactly one value that Salt's codec can read.
 pub fn check_whole(bytes: &[u8]) -> Result<(), Unreadable> {
     let end = Walk { bytes, any_key: false, sink: Reject }.value(0, MSGPACK_DEPTH_MAX)?;
     match end.cmp(&bytes.len()) {
@@ -79,26 +79,26 @@ pub fn check_whole(bytes: &[u8]) -> Result<(), Unreadable> {
     }
 }
 
-/// Reads a map's key, checked.
+/// Reads and checks a map key.
 pub(super) fn checked_key<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Unreadable> {
-    // An array or a map as a key is an error, so a key has one level.
+    // Arrays and maps as keys are errors, so a key has one level.
     let end = Walk { bytes: reader.rest(), any_key: false, sink: Reject }.key(0, 1)?;
     Ok(reader.take(end)?)
 }
 
-/// Reads a value, checked; it may have `depth` levels.
+/// Reads and checks a value of at most `depth` levels.
 pub(super) fn checked_value<'a>(reader: &mut Reader<'a>, depth: usize) -> Result<&'a [u8], Unreadable> {
     let end = Walk { bytes: reader.rest(), any_key: false, sink: Reject }.value(0, depth)?;
     Ok(reader.take(end)?)
 }
 
-/// `answer` with each value that the extension cannot read replaced by a str that says so. Map keys of any type are left:
-/// the extension reads them. An error if the bytes are not one whole value.
+/// `answer` with each value that the extension cannot read replaced by a str with the reason. Map keys of any type are kept,
+/// because the extension can read them. Fails if the bytes are not exactly one value.
 pub fn repaired(answer: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
     repair(answer, MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH_MAX, true)
 }
 
-/// `value` with each value that Salt's codec cannot read replaced by a str that says so.
+/// `value` with each value that Salt's codec cannot read replaced by a str with the reason.
 pub fn repaired_for_salt(value: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
     repair(value, MSGPACK_DEPTH_MAX, false)
 }
@@ -107,7 +107,7 @@ fn repair(bytes: &[u8], depth: usize, any_key: bool) -> Result<Cow<'_, [u8]>, Un
     if (Walk { bytes, any_key, sink: Reject }).value(0, depth) == Ok(bytes.len()) {
         return Ok(Cow::Borrowed(bytes));
     }
-    // Replacing needs the end of what is replaced.
+    // Replacing a value requires its end.
     if value_len(bytes)? != bytes.len() {
         return Err(Unreadable::Trailing);
     }
@@ -117,13 +117,13 @@ fn repair(bytes: &[u8], depth: usize, any_key: bool) -> Result<Cow<'_, [u8]>, Un
     Ok(Cow::Owned(walk.sink.copy))
 }
 
-/// What happens to a value that cannot be read.
+/// Handles unreadable values.
 trait Sink {
-    /// Takes the value at `start`. Where the walk goes on, or an error that ends it.
+    /// Handles the value at `start`. Returns the position to continue at, or an error.
     fn unreadable(&mut self, bytes: &[u8], start: usize, why: Unreadable) -> Result<usize, Unreadable>;
 }
 
-/// The first one ends the walk.
+/// Fails at the first one.
 struct Reject;
 
 impl Sink for Reject {
@@ -132,11 +132,11 @@ impl Sink for Reject {
     }
 }
 
-/// Each is replaced in a copy.
+/// Replaces each one in a copy.
 #[derive(Default)]
 struct Replace {
     copy: Vec<u8>,
-    /// Bytes of the original that have been copied or replaced.
+    /// Bytes of the original already copied or replaced.
     done: usize,
     replaced: usize,
 }
@@ -152,7 +152,7 @@ impl Sink for Replace {
         self.copy_until(bytes, start);
         self.replaced += 1;
         let mut w = Writer::behind(std::mem::take(&mut self.copy));
-        // A nil is no longer than what it replaces: however many there are, the copy does not outgrow the original.
+        // A nil is no longer than the value it replaces, so the copy does not outgrow the original.
         if self.replaced > UNREADABLE_SHOWN_MAX {
             w.nil()
         } else {
@@ -164,8 +164,8 @@ impl Sink for Replace {
     }
 }
 
-/// A walk over values. Each step is given where something begins, and returns where it ends; that may be past the end of
-/// the bytes, which the next step, or the caller after the last one, finds.
+/// A traversal of values. Each step receives the start of a value and returns its end, which may be past the end of
+/// the bytes; the next step, or the caller after the last one, detects that.
 struct Walk<'a, S> {
     bytes: &'a [u8],
     /// Accept arrays, maps and constants as map keys.
@@ -174,7 +174,7 @@ struct Walk<'a, S> {
 }
 
 impl<S: Sink> Walk<'_, S> {
-    /// A value that may have `depth` levels, its own among them.
+    /// A value of at most `depth` levels, including its own.
     #[inline]
     fn value(&mut self, start: usize, depth: usize) -> Result<usize, Unreadable> {
         let at = start + 1;
@@ -208,7 +208,7 @@ impl<S: Sink> Walk<'_, S> {
         }
     }
 
-    /// The elements of an array, or the pairs of a map, whose first byte is at `start`.
+    /// The elements of an array, or the pairs of a map, that starts at `start`.
     fn items<const IS_MAP: bool>(
         &mut self,
         start: usize,
@@ -231,7 +231,7 @@ impl<S: Sink> Walk<'_, S> {
     /// A map's key.
     #[inline]
     fn key(&mut self, start: usize, depth: usize) -> Result<usize, Unreadable> {
-        // Nearly every key is a short str.
+        // Almost every key is a short str.
         match *self.bytes.get(start).ok_or(Unreadable::Short)? {
             marker @ 0xa0..=0xbf => Ok(start + 1 + usize::from(marker & 0x1f)),
             marker => self.rare_key(Tail::of(marker), start, depth),
@@ -254,7 +254,7 @@ impl<S: Sink> Walk<'_, S> {
         }
     }
 
-    /// An ext whose type is at `at`.
+    /// An ext with its type at `at`.
     fn ext(&mut self, start: usize, at: usize, len: usize, is_key: bool) -> Result<usize, Unreadable> {
         let (code, rest) = self.bytes.get(at..).and_then(<[u8]>::split_first).ok_or(Unreadable::Short)?;
         let data = rest.get(..len).ok_or(Unreadable::Short)?;
@@ -269,7 +269,7 @@ impl<S: Sink> Walk<'_, S> {
     }
 }
 
-/// `msgpack.Timestamp`, in its three lengths.
+/// `msgpack.Timestamp`, in any of its three lengths.
 fn is_timestamp(data: &[u8]) -> bool {
     let nanoseconds = match data.len() {
         4 => 0,
@@ -280,7 +280,7 @@ fn is_timestamp(data: &[u8]) -> bool {
     nanoseconds < 1_000_000_000
 }
 
-/// `20260203T04:05:06.000789`: what `strftime` makes of Salt's format, and `strptime` reads back.
+/// A date such as `20260203T04:05:06.000789`, as Salt's format with `strftime` yields it and `strptime` accepts it.
 fn is_date(data: &[u8]) -> bool {
     let number = |from: usize, to: usize| {
         let digits = data.get(from..to)?;
@@ -300,7 +300,7 @@ fn is_date(data: &[u8]) -> bool {
     read().is_some()
 }
 
-/// A pair of a name and a scalar: `salt.defaults._Constant` as Salt writes it.
+/// A pair of name and scalar: Salt's form of `salt.defaults._Constant`.
 fn is_constant(data: &[u8]) -> bool {
     let mut reader = Reader::new(data);
     let read = |reader: &mut Reader<'_>| {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_the_table_holds() {
+    fn the_table_is_implemented() {
         let good = [
             b"\xa1\xff".to_vec(),
             b"\x81\xc0\x01".to_vec(),
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_bad_values_are_replaced() {
+    fn only_unreadable_values_are_replaced() {
         let bad = [ext(-1, b"12345"), ext(78, b"soon"), ext(79, b"\xc1"), b"\x81\x90\x01".to_vec()];
         let mut w = Writer::new();
         w.array(6).str("first");
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn many_bad_values_do_not_make_an_answer_larger_for_ever() {
+    fn many_unreadable_values_do_not_enlarge_an_answer() {
         let count = UNREADABLE_SHOWN_MAX + 50_000;
         let mut w = Writer::new();
         w.array(count);
@@ -435,12 +435,12 @@ mod tests {
     }
 
     #[test]
-    fn a_value_nested_too_deep_is_cut_where_it_is_too_deep() {
+    fn a_value_nested_too_deep_is_replaced_at_the_limit() {
         let bytes = nested(3000, b"\xc0");
         let repaired = repaired_for_salt(&bytes).unwrap();
         assert_eq!(check_whole(&repaired), Ok(()));
         assert!(repaired.starts_with(&[0x91; 511]) && repaired.ends_with(b"levels>"));
-        // An answer has levels of its own around the deepest value that is accepted.
+        // An answer adds levels around the deepest accepted value.
         let answer = |levels| super::repaired(&nested(levels, b"\xc0")).unwrap().len() == levels;
         assert!(
             answer(MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH_MAX)

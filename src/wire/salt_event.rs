@@ -1,8 +1,8 @@
-//! Salt's events and returns: what the store needs to know of them, peeked without decoding the rest.
+//! Salt's events and returns: extraction of the fields that the store needs, without decoding the rest.
 //!
-//! An event on a bus is its tag, two newlines, and a msgpack map; the data may contain more newlines, so the
-//! first pair counts (`salt/utils/event.py`). Tags that speak of jobs are those of `salt/utils/event.py`'s
-//! `tagify` callers: `salt/job/<jid>/{new,ret/<id>,prog/<id>/..}`, `salt/{run,wheel,batch}/<jid>/..`.
+//! An event on a bus is its tag, two newlines, and a msgpack map; the data can contain more newlines, so the
+//! first pair separates (`salt/utils/event.py`). The tags of jobs are
+//! `salt/job/<jid>/{new,ret/<id>,prog/<id>/..}` and `salt/{run,wheel,batch}/<jid>/..`.
 
 use memchr::memmem;
 
@@ -10,16 +10,16 @@ use super::msgpack::{self, DecodeError, Reader, Writer, as_bool, as_int, as_text
 use super::salt_codec::{Unreadable, checked_key, checked_value};
 use crate::clock::Micros;
 use crate::limits::{MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
-use crate::model::{Entry, Flags, Kind, Prints, Source, chained, secret_seed};
+use crate::model::{Entry, Fingerprints, Flags, Kind, Source, chained, secret_seed};
 
-/// Splits a frame's body into tag and data. `None` if there is no tag.
+/// Splits a frame's body into tag and data. `None` without a tag.
 pub fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = memmem::find(body, b"\n\n")?;
     let (tag, rest) = body.split_at_checked(at)?;
     (!tag.is_empty()).then_some((tag, rest.get(2..)?))
 }
 
-/// A map of data with its `_stamp`: in the place of the one that it has, else behind the rest, as Salt's own firing does.
+/// Sets the `_stamp` of a map: replaces an existing one, else appends it, like Salt.
 pub fn stamped(data: &[u8], stamp: &str) -> Vec<u8> {
     let known = msgpack::get(data, "_stamp").is_some();
     let pairs: Vec<_> = msgpack::pairs(data).collect();
@@ -44,20 +44,20 @@ pub fn stamp_of(data: &[u8]) -> Option<&str> {
     as_text(msgpack::get(data, "_stamp")?)
 }
 
-/// What a job's tag says.
+/// The parts of a job's tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobTag<'a> {
     /// Job id.
     pub jid: &'a str,
-    /// What about the job: `new`, `ret`, `prog`, ... The empty text for a bare jid.
+    /// The event of the job: `new`, `ret`, `prog`, ... Empty for a bare jid.
     pub about: &'a str,
     /// Minion id, in `ret/<id>`, `prog/<id>/..`, `sub/<id>/..`.
     pub minion: &'a str,
-    /// Is it a job of minions, not of a runner or a wheel?
+    /// Whether it is a job of minions rather than of a runner or a wheel.
     pub of_minions: bool,
 }
 
-/// Reads a tag that belongs to a job.
+/// Parses the tag of a job.
 pub fn job_tag(tag: &[u8]) -> Option<JobTag<'_>> {
     let rest = std::str::from_utf8(tag).ok()?.strip_prefix("salt/")?;
     let (space, rest) = rest.split_once('/')?;
@@ -87,39 +87,39 @@ pub struct Peeked<'a> {
     pub id: Option<&'a str>,
     /// `fun`, if it is one function.
     pub fun: Option<&'a str>,
-    /// `cmd`: `_return` in what a master fires, `publish` in a load.
+    /// `cmd`: `_return` in events of a master, `publish` in a load.
     pub cmd: Option<&'a str>,
     /// `retcode`, if it is one integer.
     pub retcode: Option<i64>,
-    /// `success`, if it is a truth.
+    /// `success`, if it is a boolean.
     pub success: Option<bool>,
-    /// Is there a `return`?
+    /// Whether `return` exists.
     pub has_return: bool,
-    /// The text of `_stamp`, which the firing of an event adds.
+    /// The text of `_stamp`, which is added when an event is fired.
     pub stamp: Option<&'a [u8]>,
-    /// The msgpack of `return`, `retcode` and `success`: what was answered.
+    /// The msgpack of `return`, `retcode` and `success`.
     pub answer: [&'a [u8]; 3],
 }
 
-/// A name worth a column; a longer text stays in the body alone.
+/// A name short enough for a column; longer text stays in the body only.
 fn name(value: &[u8]) -> Option<&str> {
     as_text(value).filter(|text| text.len() <= NAME_BYTES_MAX)
 }
 
-/// Walks over a stored msgpack map once. All empty for a value of another type. Values that Salt's codec cannot read,
-/// which stores of earlier releases hold, are not an error.
+/// Reads a stored msgpack map once. All fields are empty for a value of another type. Values that Salt's codec cannot read,
+/// which earlier releases could store, are not an error.
 pub fn peek(map: &[u8]) -> Peeked<'_> {
     peek_next::<false>(&mut Reader::new(map)).unwrap_or_default()
 }
 
-/// As [`peek`], of a value on its way into the store: the same walk checks that Salt's codec can read all of it.
+/// As [`peek`], for a value to be stored: also checks that Salt's codec can read all of it.
 pub fn peek_checked(value: &[u8]) -> Result<Peeked<'_>, Unreadable> {
     let mut reader = Reader::new(value);
     let seen = peek_next::<true>(&mut reader)?;
     if reader.rest().is_empty() { Ok(seen) } else { Err(Unreadable::Trailing) }
 }
 
-/// Peeks into the value that comes next.
+/// Peeks into the next value.
 fn peek_next<'a, const CHECKED: bool>(reader: &mut Reader<'a>) -> Result<Peeked<'a>, Unreadable> {
     let mut seen = Peeked::default();
     let start = *reader;
@@ -138,7 +138,7 @@ fn peek_next<'a, const CHECKED: bool>(reader: &mut Reader<'a>) -> Result<Peeked<
         } else {
             (reader.value()?, reader.value()?)
         };
-        // By length first: most keys are told apart by it, without a look at their bytes.
+        // The length distinguishes most keys without comparing bytes.
         let key = text_bytes(key);
         match key.len() {
             2 if key == b"id" => seen.id = name(value),
@@ -155,7 +155,7 @@ fn peek_next<'a, const CHECKED: bool>(reader: &mut Reader<'a>) -> Result<Peeked<
     Ok(seen)
 }
 
-/// The bytes of a text; nothing for another value.
+/// The bytes of a text; empty for another value.
 fn text_bytes(value: &[u8]) -> &[u8] {
     match value.split_first() {
         Some((0xa0..=0xbf, text)) => text,
@@ -163,24 +163,24 @@ fn text_bytes(value: &[u8]) -> &[u8] {
     }
 }
 
-/// An event in an `event_return` batch: a map with `tag` and `data`.
+/// An item of an `event_return` batch: a map with `tag` and `data`.
 #[derive(Debug, Clone, Copy)]
-pub struct Fired<'a> {
+pub struct FiredEvent<'a> {
     tag: &'a [u8],
     data: &'a [u8],
-    /// When it was fired, if the element says so: what is imported has times of its own.
+    /// The time in the item, if any: imported events have their own times.
     pub at: Option<Micros>,
     seen: Result<Peeked<'a>, Unreadable>,
 }
 
-/// Reads an array of events in one walk. `None` stands for an element without tag or data; an error ends it.
-pub fn fired(array: &[u8]) -> impl Iterator<Item = Result<Option<Fired<'_>>, DecodeError>> {
+/// Reads an array of events. `None` is an item without tag or data; an error ends the iteration.
+pub fn fired(array: &[u8]) -> impl Iterator<Item = Result<Option<FiredEvent<'_>>, DecodeError>> {
     let mut reader = Reader::new(array);
     let count = reader.array().unwrap_or(0);
     (0..count).map(move |_| next_fired(&mut reader))
 }
 
-fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<Fired<'a>>, DecodeError> {
+fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<FiredEvent<'a>>, DecodeError> {
     let start = *reader;
     let Ok(pairs) = reader.map() else {
         *reader = start;
@@ -196,7 +196,7 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<Fired<'a>>, DecodeEr
                 let start = *reader;
                 let seen = peek_next::<true>(reader);
                 if seen.is_err() {
-                    // The elements behind it are read all the same.
+                    // Skip the value; the following items are still read.
                     *reader = start;
                     reader.value()?;
                 }
@@ -209,41 +209,40 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<Fired<'a>>, DecodeEr
         }
     }
     let tag = tag.filter(|tag| !tag.is_empty());
-    Ok(tag.zip(data).map(|(tag, (data, seen))| Fired { tag, data, at, seen }))
+    Ok(tag.zip(data).map(|(tag, (data, seen))| FiredEvent { tag, data, at, seen }))
 }
-
-impl<'a> Fired<'a> {
-    /// The event.
+impl<'a> FiredEvent<'a> {
+    /// Converts it to an event.
     pub fn event(&self, source: Source, at: Micros) -> Event<'a> {
         event_of(self.tag, self.data, self.seen, source, at)
     }
 }
 
-/// How the data of an event is made. Salt fires maps; the bus itself checks nothing.
+/// The form of an event's data. Salt fires maps; the bus checks nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// A map.
     Map,
-    /// Another value.
+    /// A value of another type.
     NoMap,
-    /// Not a value that Salt's codec reads. Such an event is not stored.
+    /// A value that Salt's codec cannot read. Such an event is not stored.
     Unreadable(Unreadable),
 }
 
-/// An event as a door sees it.
+/// An event as received by a source.
 #[derive(Debug, Clone, Copy)]
 pub struct Event<'a> {
-    /// What is to be stored.
+    /// The entry to store.
     pub entry: Entry<'a>,
-    /// What it is recognised by.
-    pub prints: Prints,
+    /// The fingerprints of the entry.
+    pub fingerprints: Fingerprints,
     /// The text of its `_stamp`.
     pub stamp: Option<&'a [u8]>,
-    /// How its data is made.
+    /// The form of its data.
     pub form: Form,
 }
 
-/// Reads an event that came as tag and data.
+/// Parses an event given as tag and data.
 pub fn read_event<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> Event<'a> {
     event_of(tag, data, peek_checked(data), source, at)
 }
@@ -261,26 +260,26 @@ fn event_of<'a>(
         Err(why) => Form::Unreadable(why),
     };
     let seen = seen.unwrap_or_default();
-    let (entry, prints) = entry_of(tag, data, &seen, source, at);
-    Event { entry, prints, stamp: seen.stamp, form }
+    let (entry, fingerprints) = entry_of(tag, data, &seen, source, at);
+    Event { entry, fingerprints, stamp: seen.stamp, form }
 }
 
-/// What an entry is recognised by; `answer` is that of [`Peeked`].
-pub fn prints(entry: &Entry<'_>, answer: [&[u8]; 3]) -> Prints {
+/// The fingerprints of an entry; `answer` is that of [`Peeked`].
+pub fn fingerprints(entry: &Entry<'_>, answer: [&[u8]; 3]) -> Fingerprints {
     let seed = secret_seed();
-    // What has no tag is told apart by its kind.
+    // Entries without a tag are distinguished by kind.
     let of_kind = seed ^ if entry.tag.is_empty() { u64::from(entry.kind as u8) + 1 } else { 0 };
     let whole = chained(of_kind, [entry.tag, entry.jid.as_bytes(), entry.body]);
     if entry.kind != Kind::Return {
-        return Prints { whole, ..Prints::default() };
+        return Fingerprints { whole, ..Fingerprints::default() };
     }
     let asked = chained(seed, [entry.jid.as_bytes(), entry.minion.as_bytes()]);
-    Prints { whole, asked, answer: chained(seed, answer) }
+    Fingerprints { whole, asked, answer: chained(seed, answer) }
 }
 
-/// As [`prints`], of an entry whose body was not peeked into.
-pub fn prints_of(entry: &Entry<'_>) -> Prints {
-    prints(entry, if entry.kind == Kind::Return { peek(entry.body).answer } else { [b""; 3] })
+/// As [`fingerprints`], for an entry that was not peeked into.
+pub fn fingerprints_of(entry: &Entry<'_>) -> Fingerprints {
+    fingerprints(entry, if entry.kind == Kind::Return { peek(entry.body).answer } else { [b""; 3] })
 }
 
 impl Peeked<'_> {
@@ -300,15 +299,20 @@ impl Peeked<'_> {
     }
 }
 
-/// The entry for an event, whichever door it came by.
+/// The entry of an event, the same for every source.
 pub fn event_entry<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> Entry<'a> {
     read_event(tag, data, source, at).entry
 }
 
-/// As [`event_entry`], with its prints.
-pub fn printed_entry<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> (Entry<'a>, Prints) {
+/// As [`event_entry`], with its fingerprints.
+pub fn fingerprinted_entry<'a>(
+    tag: &'a [u8],
+    data: &'a [u8],
+    source: Source,
+    at: Micros,
+) -> (Entry<'a>, Fingerprints) {
     let event = read_event(tag, data, source, at);
-    (event.entry, event.prints)
+    (event.entry, event.fingerprints)
 }
 
 fn entry_of<'a>(
@@ -317,11 +321,11 @@ fn entry_of<'a>(
     seen: &Peeked<'a>,
     source: Source,
     at: Micros,
-) -> (Entry<'a>, Prints) {
+) -> (Entry<'a>, Fingerprints) {
     let job = job_tag(tag);
     let kind = match job {
         Some(JobTag { of_minions: true, about: "new", .. }) => Kind::JobNew,
-        // A minion may fire any tag it likes; an answer is what says itself whose answer to which job it is.
+        // A minion can fire any tag, so an answer must contain its own minion id and jid.
         Some(JobTag { of_minions: true, about: "ret", jid, minion })
             if !minion.is_empty() && seen.has_return && seen.id == Some(minion) && seen.jid == Some(jid) =>
         {
@@ -346,11 +350,11 @@ fn entry_of<'a>(
         retcode: seen.retcode.unwrap_or(0),
         body: data,
     };
-    (entry, prints(&entry, seen.answer))
+    (entry, fingerprints(&entry, seen.answer))
 }
 
-/// The minion that sent an event, if the master put it there: it does so where it fires the whole of what a minion sent, after it has
-/// checked who that is. A list of events in one message is fired without it, and so is what others fire.
+/// The minion that sent an event, if the master added it. It does so when it fires a minion's whole message, after
+/// authenticating the minion. Lists of events in one message, and events of other programs, are fired without it.
 pub fn authenticated(data: &[u8]) -> Option<&str> {
     let seen = peek(data);
     seen.id.filter(|_| matches!(seen.cmd, Some("_minion_event" | "_return")))
@@ -370,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_pair_of_newlines_ends_the_tag() {
+    fn the_first_empty_line_ends_the_tag() {
         assert_eq!(split(b"a/b\n\n\x81\xa1x\xa2\n\n"), Some((&b"a/b"[..], &b"\x81\xa1x\xa2\n\n"[..])));
         assert_eq!(split(b"\n\n\x80"), None);
         assert_eq!(split(b"a/b\n"), None);
@@ -378,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_takes_the_place_of_another_or_comes_last() {
+    fn a_stamp_replaces_an_existing_one_or_is_appended() {
         let map = |pairs: &[(&str, &str)]| {
             let mut w = msgpack::Writer::new();
             w.map(pairs.len());
@@ -394,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_of_jobs_tell_jid_and_minion() {
+    fn tags_of_jobs_contain_jid_and_minion() {
         let check = |tag: &str, expected: Option<(&str, &str, &str)>| {
             let got = job_tag(tag.as_bytes()).map(|t| (t.jid, t.about, t.minion));
             assert_eq!(got, expected, "{tag}");
@@ -412,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_return_event_shows_its_columns() {
+    fn a_return_event_yields_its_columns() {
         let mut w = msgpack::Writer::new();
         w.map(7).str("fun").str("test.ping").str("retcode").int(2).str("success").bool(false);
         w.str("return").map(0).int(7).nil().str("id").str("web1").str("jid").str("1");
@@ -426,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_nobodys_answer_is_just_an_event() {
+    fn an_event_without_matching_ids_is_not_a_return() {
         let event = |id: &str, jid: &str, answer: &str| {
             let mut w = msgpack::Writer::new();
             w.map(3).str("id").str(id).str("jid").str(jid).str(answer).nil();
@@ -439,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn minions_are_known_from_tag_or_data() {
+    fn the_minion_is_taken_from_tag_or_data() {
         let mut w = msgpack::Writer::new();
         w.map(1).str("id").str("db1");
         let data = w.into_bytes();

@@ -1,99 +1,101 @@
-//! The envelope of what a minion sends over HTTPS: who sends it, for which connection, and a signature over all of it.
-//! `docs/WIRE.md` has the bytes.
+//! The envelope of a minion's batch over HTTPS: sender, connection, and a signature over all of it.
+//! `docs/WIRE.md` defines the format.
 //!
 //! # Invariant
 //!
-//! All that is signed stands before the payload, and the payload's length and hash are part of it. So a signature is
-//! judged before a byte of the payload is taken.
+//! All signed data precedes the payload and includes the payload's length and hash, so a signature is
+//! verified before any of the payload is accepted.
 
 use crate::clock::Micros;
 
-/// What an envelope begins with, before its version.
+/// The first bytes of an envelope, before its version.
 const MAGIC: &[u8; 6] = b"SCSIGN";
 
 /// The version of envelope and paths.
 pub const SIGNED_VERSION: u16 = 1;
 
-/// Where batches are posted.
+/// The path for posting batches.
 pub const BATCH_PATH: &str = "/v1/batch";
 
-/// Where a connection's challenge is asked for.
+/// The path for requesting a connection's challenge.
 pub const HELLO_PATH: &str = "/v1/hello";
 
-/// What stands before the envelope in the signed text: method and path.
+/// The first line of the signed text: method and path.
 const SIGNED_LINE: &[u8] = b"POST /v1/batch\n";
 
 /// Bytes of an envelope before its id.
 const FIXED_LEN: usize = 80;
 
-/// Of those, the ones that are signed: all but the length of the signature.
+/// The signed part of those: all but the length of the signature.
 const SIGNED_LEN: usize = 78;
 
-/// Bytes of a minion's id; it is the name of a file.
+/// Bytes of a minion's id, which is a file name.
 const ID_LEN_MAX: usize = 255;
 
-/// Bytes of a signature: of a key of 8,192 bits.
+/// Bytes of a signature, for a key of 8,192 bits.
 const SIGNATURE_LEN_MAX: usize = 1024;
 
-/// Bytes of the longest envelope, its payload not counted.
+/// Bytes of the longest envelope, without its payload.
 pub const ENVELOPE_LEN_MAX: usize = FIXED_LEN + ID_LEN_MAX + SIGNATURE_LEN_MAX;
 
-/// What the daemon gives each connection, to be signed with each of its batches.
+/// A random value per connection, signed with each of its batches.
 pub type Challenge = [u8; 16];
 
-/// A SHA-256.
+/// A SHA-256 hash.
 pub type Digest = [u8; 32];
 
-/// Why bytes are no envelope.
+/// Why bytes are not an envelope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadEnvelope {
-    /// Something else altogether.
-    #[error("a batch begins with SCSIGN and a version")]
+    /// Not an envelope.
+    #[error("a batch must begin with SCSIGN and a version")]
     Magic,
     /// Made by another release.
-    #[error("the batch has version {0} of the envelope, this daemon reads version {SIGNED_VERSION}")]
+    #[error("the batch has envelope version {0}, this daemon supports version {SIGNED_VERSION}")]
     Version(u16),
-    /// The id cannot be that of a minion.
-    #[error("the id of the batch is no minion's: 1 to {ID_LEN_MAX} bytes of UTF-8 that can name a file")]
+    /// Not a valid minion id.
+    #[error(
+        "invalid minion id in the batch: expected 1 to {ID_LEN_MAX} bytes of UTF-8 that are a valid file name"
+    )]
     Id,
     /// The signature is too long, or empty.
-    #[error("the batch has a signature of {0} bytes, where 1 to {SIGNATURE_LEN_MAX} can be")]
+    #[error("the batch has a signature of {0} bytes, expected 1 to {SIGNATURE_LEN_MAX}")]
     Signature(usize),
 }
 
-/// The words of an envelope.
+/// The fields of an envelope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Envelope<'a> {
     /// The minion's clock.
     pub time: Micros,
-    /// The challenge of the connection that it was made for.
+    /// The challenge of its connection.
     pub challenge: Challenge,
-    /// The batch's number on its connection; it rises.
+    /// The batch's number on its connection, increasing.
     pub number: u64,
-    /// The payload's hash.
+    /// The hash of the payload.
     pub payload_digest: Digest,
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     pub payload_len: u32,
-    /// The minion.
+    /// The minion's id.
     pub id: &'a str,
 }
 
-/// An envelope off the wire, with what does not stand in it.
+/// A received envelope with its signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Opened<'a> {
-    /// Its words.
+pub struct OpenedEnvelope<'a> {
+    /// The envelope.
     pub envelope: Envelope<'a>,
-    /// The signature, as it is.
+    /// The signature.
     pub signature: &'a [u8],
-    /// Bytes before the payload.
+    /// Offset of the payload.
     pub len: usize,
 }
 
 impl<'a> Envelope<'a> {
-    /// Reads what a request body begins with; `None` as long as there are too few bytes to tell.
-    pub fn read(bytes: &'a [u8]) -> Result<Option<Opened<'a>>, BadEnvelope> {
-        let begun = bytes.len().min(MAGIC.len());
-        if bytes.get(..begun) != MAGIC.get(..begun) {
+    /// Parses the start of a request body; `None` if more bytes are needed.
+    pub fn read(bytes: &'a [u8]) -> Result<Option<OpenedEnvelope<'a>>, BadEnvelope> {
+        let start = bytes.len().min(MAGIC.len());
+        if bytes.get(..start) != MAGIC.get(..start) {
             return Err(BadEnvelope::Magic);
         }
         let mut at = MAGIC.len();
@@ -121,13 +123,13 @@ impl<'a> Envelope<'a> {
         else {
             return Ok(None);
         };
-        let id = std::str::from_utf8(id).ok().filter(|id| names_a_file(id)).ok_or(BadEnvelope::Id)?;
+        let id = std::str::from_utf8(id).ok().filter(|id| is_file_name(id)).ok_or(BadEnvelope::Id)?;
         let envelope = Self { time: Micros(time), challenge, number: batch, payload_digest, payload_len, id };
-        Ok(Some(Opened { envelope, signature, len: end }))
+        Ok(Some(OpenedEnvelope { envelope, signature, len: end }))
     }
 
-    /// What is signed. `certificate` is the hash of the certificate that the daemon showed on this connection, so that
-    /// nobody who was sent a batch can hand it on to another daemon.
+    /// The text to sign. `certificate` is the hash of the daemon's certificate on this connection, so that a
+    /// recipient cannot forward a batch to another daemon.
     pub fn signed_text(&self, certificate: &Digest) -> Vec<u8> {
         let mut text = Vec::with_capacity(SIGNED_LINE.len() + certificate.len() + SIGNED_LEN + self.id.len());
         text.extend_from_slice(SIGNED_LINE);
@@ -137,7 +139,7 @@ impl<'a> Envelope<'a> {
         text
     }
 
-    /// The envelope with its signature, for whoever sends one.
+    /// The encoded envelope with its signature.
     pub fn write(&self, signature: &[u8]) -> Vec<u8> {
         let mut bytes = self.signed_part();
         bytes.extend_from_slice(&u16::try_from(signature.len()).unwrap_or(u16::MAX).to_be_bytes());
@@ -160,27 +162,27 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// The big-endian number of `len` bytes at `at`, which moves past it.
+/// Reads a big-endian number of `len` bytes at `at`, and advances `at`.
 fn number(bytes: &[u8], at: &mut usize, len: usize) -> Option<u64> {
     let found = bytes.get(*at..*at + len)?;
     *at += len;
     Some(found.iter().fold(0, |n, byte| n << 8 | u64::from(*byte)))
 }
 
-/// The array at `at`, which moves past it. Zeros where there is none, which the fixed length rules out.
+/// Reads the array at `at`, and advances `at`. Zeros past the end, which the fixed length rules out.
 fn chunk<const N: usize>(fixed: &[u8; FIXED_LEN], at: &mut usize) -> [u8; N] {
     let found = fixed.get(*at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N]);
     *at += N;
     found
 }
 
-/// Salt's own rule for minion ids (`salt.utils.verify.valid_id`): each is a file in the directory of keys, and nowhere
-/// else.
-fn names_a_file(id: &str) -> bool {
+/// Salt's rule for minion ids (`salt.utils.verify.valid_id`), which are names of files directly in the directory of
+/// keys.
+fn is_file_name(id: &str) -> bool {
     !matches!(id, "" | "." | "..") && !id.contains(['/', '\\', '\0'])
 }
 
-/// The requests of a payload: frames as on the local socket, one after the other.
+/// The requests in a payload: frames as on the local socket.
 pub fn frames(payload: &[u8]) -> impl Iterator<Item = Result<&[u8], CutFrame>> {
     let mut rest = payload;
     std::iter::from_fn(move || {
@@ -203,7 +205,7 @@ pub fn frames(payload: &[u8]) -> impl Iterator<Item = Result<&[u8], CutFrame>> {
 
 /// The payload ends within a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the payload of a batch is frames, each with its length before it; the last one is cut")]
+#[error("the payload of a batch consists of frames with length prefixes; the last one is incomplete")]
 pub struct CutFrame;
 
 #[cfg(test)]
@@ -222,13 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn an_envelope_is_read_as_it_was_written() {
+    fn a_written_envelope_is_parsed() {
         let sent = envelope("web-1.example");
         let mut bytes = sent.write(&[3; 256]);
         let len = bytes.len();
         assert_eq!(len, 80 + 13 + 256);
         bytes.extend_from_slice(b"payload");
-        let opened = Opened { envelope: sent, signature: &[3; 256], len };
+        let opened = OpenedEnvelope { envelope: sent, signature: &[3; 256], len };
         assert_eq!(Envelope::read(&bytes), Ok(Some(opened)));
         for cut in 0..len {
             assert_eq!(Envelope::read(&bytes[..cut]), Ok(None), "cut at {cut}");
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_an_envelope_says_is_signed() {
+    fn all_fields_of_an_envelope_are_signed() {
         let base = envelope("a");
         let others = [
             Envelope { time: Micros(0), ..base },
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_envelope_is_told_apart() {
+    fn malformed_envelopes_are_distinguished() {
         assert_eq!(Envelope::read(b"GET"), Err(BadEnvelope::Magic));
         assert_eq!(Envelope::read(b"SCSIGN\x00\x02"), Err(BadEnvelope::Version(2)));
         for id in ["", ".", "..", "a/b", "../a", "a\\b", "a\0", &"x".repeat(256)] {
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_is_cut_into_frames() {
+    fn a_payload_is_split_into_frames() {
         let found: Vec<_> = frames(b"\0\0\0\x01a\0\0\0\0\0\0\0\x02bc").collect();
         assert_eq!(found, [Ok(&b"a"[..]), Ok(b""), Ok(b"bc")]);
         assert_eq!(frames(b"\0\0\0\x02a").collect::<Vec<_>>(), [Err(CutFrame)]);

@@ -1,4 +1,4 @@
-//! ZMTP 3: what ZeroMQ's sockets say to one another on a stream (https://rfc.zeromq.org/spec/23/ and /37/).
+//! ZMTP 3, ZeroMQ's protocol on a stream (https://rfc.zeromq.org/spec/23/ and /37/).
 //!
 //! ```text
 //! greeting   64 bytes   ff, 8 bytes of padding, 7f; version major, minor; mechanism, 20 bytes; as-server; zeros
@@ -7,13 +7,13 @@
 //! command    length of the name, name, data
 //! ```
 //!
-//! Only the mechanism NULL is spoken: whoever may open the socket's file is trusted to speak. A peer's READY names its
-//! socket type, and a subscription comes as a message (`01` prefix, version 3.0) or as a command (3.1).
+//! Only the mechanism NULL is supported; the permissions of the socket's file provide access control. A peer's READY contains its
+//! socket type. A subscription is a message (`01` prefix, version 3.0) or a command (3.1).
 //!
 //! # Invariant
 //!
-//! Nothing is set aside for a length before it was checked against the limit, and no byte is looked at twice however the
-//! stream is cut.
+//! Memory for an announced length is reserved only after checking it against the limit. No byte is scanned twice, however the
+//! stream is chunked.
 
 use std::ops::Range;
 
@@ -22,63 +22,63 @@ use crate::limits::ZMTP_FRAMES_MAX;
 /// Bytes of a greeting.
 pub const GREETING_LEN: usize = 64;
 
-/// Bytes of the longest header of a frame.
+/// Bytes of the longest frame header.
 const HEADER_MAX: usize = 9;
 
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// Why a peer cannot be understood. Its connection ends.
+/// A protocol error of a peer, which ends its connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ZmtpError {
-    /// Not ZMTP at all.
-    #[error("the greeting of a ZeroMQ peer begins with ff and has 7f in its tenth byte")]
+    /// Not ZMTP.
+    #[error("not a ZeroMQ peer: a greeting begins with ff and has 7f in its tenth byte")]
     NoGreeting,
     /// ZMTP 1 or 2: libzmq before version 4.
-    #[error("the peer speaks ZMTP {0}; version 3 is spoken here, by libzmq 4 and later")]
+    #[error("the peer uses ZMTP {0}, but version 3 is required (libzmq 4 or later)")]
     Version(u8),
     /// A mechanism other than NULL.
     #[error(
-        "the peer asks for the security mechanism {0}; here it is NULL, and the socket's file has the permissions"
+        "the peer requests the security mechanism {0}, but only NULL is supported; the permissions of the socket's file control access"
     )]
     Mechanism(String),
-    /// The flags of a frame, or a command, make no sense.
+    /// Invalid flags of a frame, or an invalid command.
     #[error("{0}")]
     Malformed(&'static str),
-    /// A socket that has nothing to say to this one.
-    #[error("a {theirs} socket cannot talk to a {ours}")]
+    /// An incompatible socket type.
+    #[error("a {theirs} socket is incompatible with a {ours}")]
     SocketType {
-        /// What this end is.
+        /// The type of this end.
         ours: &'static str,
-        /// What the peer's READY says.
+        /// The type in the peer's READY.
         theirs: String,
     },
-    /// A message announces more bytes than allowed.
+    /// A message is too large.
     #[error("a message of {len} bytes exceeds the limit of {max}")]
     TooLarge {
-        /// Bytes announced, with the frames before.
+        /// Announced bytes, including earlier frames.
         len: u64,
-        /// The limit.
+        /// The limit in bytes.
         max: usize,
     },
 }
 
-/// What a socket of this end is, and with whom it talks.
+/// The type of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SocketType {
-    /// Takes messages.
+    /// Receives messages.
     Pull,
-    /// Gives messages to whom has subscribed.
+    /// Sends messages to subscribers.
     Pub,
-    /// Gives messages to a PULL: the load of a measurement.
+    /// Sends messages to a PULL, for measurements.
     Push,
-    /// Asks, and is answered.
+    /// Sends requests and receives answers.
     Req,
 }
 
 impl SocketType {
-    /// Its name in READY.
+    /// The name in READY.
     pub fn name(self) -> &'static str {
         match self {
             SocketType::Pull => "PULL",
@@ -88,7 +88,7 @@ impl SocketType {
         }
     }
 
-    fn talks_to(self, theirs: &[u8]) -> bool {
+    fn is_compatible(self, theirs: &[u8]) -> bool {
         match self {
             SocketType::Pull => theirs == b"PUSH",
             SocketType::Pub => theirs == b"SUB" || theirs == b"XSUB",
@@ -100,31 +100,31 @@ impl SocketType {
     /// Checks a peer's READY.
     pub fn check_ready(self, command: &[u8]) -> Result<(), ZmtpError> {
         let Some(Command::Ready(theirs)) = read_command(command) else {
-            return Err(ZmtpError::Malformed("a peer's first command is READY"));
+            return Err(ZmtpError::Malformed("the peer's first command is not READY"));
         };
-        let theirs = theirs.ok_or(ZmtpError::Malformed("a READY has properties, Socket-Type among them"))?;
-        if self.talks_to(theirs) {
+        let theirs = theirs.ok_or(ZmtpError::Malformed("a READY without the property Socket-Type"))?;
+        if self.is_compatible(theirs) {
             return Ok(());
         }
-        // Only as much of it as a socket type has; it goes into the log.
+        // Truncated to the length of a socket type, because it is logged.
         let theirs = String::from_utf8_lossy(theirs.get(..theirs.len().min(16)).unwrap_or_default());
         Err(ZmtpError::SocketType { ours: self.name(), theirs: theirs.escape_debug().collect() })
     }
 }
 
-/// What this end says first.
+/// The greeting of this end.
 pub fn greeting() -> [u8; GREETING_LEN] {
     let mut greeting = [0; GREETING_LEN];
-    let said = [(0, &[0xff][..]), (9, &[0x7f, 3, 0]), (12, b"NULL")];
-    for (at, bytes) in said {
-        for (place, byte) in greeting.iter_mut().skip(at).zip(bytes) {
-            *place = *byte;
+    let fields = [(0, &[0xff][..]), (9, &[0x7f, 3, 0]), (12, b"NULL")];
+    for (at, bytes) in fields {
+        for (to, byte) in greeting.iter_mut().skip(at).zip(bytes) {
+            *to = *byte;
         }
     }
     greeting
 }
 
-/// Checks what a peer says first.
+/// Checks a peer's greeting.
 pub fn check_greeting(theirs: &[u8; GREETING_LEN]) -> Result<(), ZmtpError> {
     let [0xff, _, _, _, _, _, _, _, _, tail, major, _, rest @ ..] = theirs else {
         return Err(ZmtpError::NoGreeting);
@@ -146,22 +146,22 @@ pub fn check_greeting(theirs: &[u8; GREETING_LEN]) -> Result<(), ZmtpError> {
     }
 }
 
-/// A command, as far as it means something here.
+/// A supported command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// READY, with the peer's socket type; `None` if its properties make no sense.
+    /// READY, with the peer's socket type; `None` for invalid properties.
     Ready(Option<&'a [u8]>),
     /// SUBSCRIBE to a prefix.
     Subscribe(&'a [u8]),
     /// CANCEL the subscription to a prefix.
     Cancel(&'a [u8]),
-    /// PING; the context goes back in the PONG.
+    /// PING, whose context is returned in the PONG.
     Ping(&'a [u8]),
-    /// Any other, PONG and ERROR among them: nothing to do.
+    /// Other commands, including PONG and ERROR: ignored.
     Other,
 }
 
-/// Reads a command's body; `None` if it has no name.
+/// Parses a command's body; `None` without a name.
 pub fn read_command(body: &[u8]) -> Option<Command<'_>> {
     let (&len, rest) = body.split_first()?;
     let (name, data) = rest.split_at_checked(usize::from(len))?;
@@ -169,13 +169,13 @@ pub fn read_command(body: &[u8]) -> Option<Command<'_>> {
         b"READY" => Command::Ready(property(data, b"Socket-Type")),
         b"SUBSCRIBE" => Command::Subscribe(data),
         b"CANCEL" => Command::Cancel(data),
-        // Two bytes of time to live come first; this end has its own patience.
+        // The first two bytes are a TTL, which is ignored: this end has its own timeout.
         b"PING" => Command::Ping(data.get(2..).unwrap_or_default()),
         _ => Command::Other,
     })
 }
 
-/// A property of a READY. Names are compared as they are spelled in the standard's letters, whatever their case.
+/// A property of a READY. Names are case-insensitive.
 fn property<'a>(mut data: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     while let Some((&len, rest)) = data.split_first() {
         let (name, rest) = rest.split_at_checked(usize::from(len))?;
@@ -199,7 +199,7 @@ fn put_header(out: &mut Vec<u8>, flags: u8, len: usize) {
     }
 }
 
-/// Appends a message of one frame that is made of parts.
+/// Appends a single-frame message, given in parts.
 pub fn put_message(out: &mut Vec<u8>, parts: &[&[u8]]) {
     put_header(out, 0, parts.iter().map(|part| part.len()).sum());
     for part in parts {
@@ -234,78 +234,78 @@ pub fn ready(socket_type: SocketType) -> Vec<u8> {
 
 /// The answer to a PING.
 pub fn pong(context: &[u8]) -> Vec<u8> {
-    // The standard bounds a context to 16 bytes.
+    // The standard limits a context to 16 bytes.
     command("PONG", &[context.get(..context.len().min(16)).unwrap_or_default()])
 }
 
-/// Last words: why the connection ends. libzmq's monitor shows them.
+/// An ERROR with the reason for closing the connection. libzmq's monitor shows it.
 pub fn error(reason: &str) -> Vec<u8> {
     let reason = reason.as_bytes();
     let reason = reason.get(..reason.len().min(255)).unwrap_or_default();
     command("ERROR", &[&[u8::try_from(reason.len()).unwrap_or(0)], reason])
 }
 
-/// What comes out of a stream.
+/// An item of a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub enum ZmtpItem<'a> {
     /// A command's body.
     Command(&'a [u8]),
-    /// A whole message.
+    /// A complete message.
     Message(Message<'a>),
 }
 
-/// A whole message; of more than two frames only how many they are is kept.
+/// A complete message; of more than two frames only the number is kept.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Its first frame.
+    /// The first frame.
     pub first: &'a [u8],
-    /// Its second frame.
+    /// The second frame.
     pub second: Option<&'a [u8]>,
-    /// How many frames it has.
+    /// Number of frames.
     pub frames: usize,
 }
 
-/// Cuts a stream, its greeting already taken, into messages and commands.
+/// Splits a stream, after its greeting, into messages and commands.
 #[derive(Debug)]
 pub struct Splitter {
     buffer: Vec<u8>,
-    /// Everything before has been given out.
+    /// Everything before was returned.
     read: usize,
-    /// Where the next frame begins.
+    /// Start of the next frame.
     scanned: usize,
-    /// The first frames of the message that has begun, and how many there are.
-    begun: [Range<usize>; 2],
+    /// The first frames of the unfinished message, and their number.
+    parts: [Range<usize>; 2],
     frames: usize,
-    /// Bytes of its bodies.
+    /// Bytes of the unfinished message's bodies.
     message_bytes: usize,
     message_bytes_max: usize,
 }
 
 impl Splitter {
-    /// A new stream; messages may have up to `message_bytes_max` bytes in all their frames.
+    /// A splitter for messages of up to `message_bytes_max` bytes in all their frames.
     pub fn new(message_bytes_max: usize) -> Self {
         Self {
             buffer: Vec::new(),
             read: 0,
             scanned: 0,
-            begun: [0..0, 0..0],
+            parts: [0..0, 0..0],
             frames: 0,
             message_bytes: 0,
             message_bytes_max,
         }
     }
 
-    /// The buffer, with room for `room` more bytes, to append to what came off the socket. What was given out is gone.
+    /// The buffer with `room` spare bytes, for appending data from the socket. Returned data is discarded.
     pub fn spare(&mut self, room: usize) -> &mut Vec<u8> {
         if self.read > 0 {
             self.buffer.drain(..self.read);
             self.scanned -= self.read;
-            for range in &mut self.begun {
+            for range in &mut self.parts {
                 *range = range.start.saturating_sub(self.read)..range.end.saturating_sub(self.read);
             }
             self.read = 0;
         }
-        // A giant that has left is not worth its room.
+        // Release the memory of a large message.
         if self.buffer.is_empty() && self.buffer.capacity() > room.saturating_mul(4) {
             self.buffer = Vec::new();
         }
@@ -313,17 +313,17 @@ impl Splitter {
         &mut self.buffer
     }
 
-    /// Takes bytes as they came off the socket.
+    /// Appends bytes from the socket.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.spare(bytes.len()).extend_from_slice(bytes);
     }
 
-    /// Bytes that have come and not been given out.
+    /// Bytes received but not returned yet.
     pub fn waiting(&self) -> usize {
         self.buffer.len() - self.read
     }
 
-    /// Bytes still to come of the frame that has begun, if its length is known. It was checked against the limit.
+    /// Missing bytes of the unfinished frame, if its length is known. The length is within the limit.
     pub fn missing(&self) -> usize {
         match self.header() {
             Ok(Some((_, body))) => body.end.saturating_sub(self.buffer.len()),
@@ -331,8 +331,8 @@ impl Splitter {
         }
     }
 
-    /// The next message or command; `None` until more bytes come.
-    pub fn next_piece(&mut self) -> Result<Option<Piece<'_>>, ZmtpError> {
+    /// The next message or command; `None` if more bytes are needed.
+    pub fn next_item(&mut self) -> Result<Option<ZmtpItem<'_>>, ZmtpError> {
         loop {
             let Some((flags, body)) = self.header()? else { return Ok(None) };
             if body.end > self.buffer.len() {
@@ -340,15 +340,15 @@ impl Splitter {
             }
             self.scanned = body.end;
             if flags & COMMAND != 0 {
-                // libzmq lets one of these pass even between the frames of a message.
+                // libzmq allows commands even between the frames of a message.
                 if self.frames == 0 {
                     self.read = self.scanned;
                 }
-                return Ok(Some(Piece::Command(self.buffer.get(body).unwrap_or_default())));
+                return Ok(Some(ZmtpItem::Command(self.buffer.get(body).unwrap_or_default())));
             }
             self.message_bytes += body.len();
-            if let Some(place) = self.begun.get_mut(self.frames) {
-                *place = body;
+            if let Some(part) = self.parts.get_mut(self.frames) {
+                *part = body;
             }
             self.frames += 1;
             if flags & MORE != 0 {
@@ -357,22 +357,22 @@ impl Splitter {
                 }
                 continue;
             }
-            let [first, second] = self.begun.clone();
+            let [first, second] = self.parts.clone();
             let frames = std::mem::take(&mut self.frames);
             self.message_bytes = 0;
             self.read = self.scanned;
             let bytes = |range: Range<usize>| self.buffer.get(range).unwrap_or_default();
             let second = (frames > 1).then(|| bytes(second));
-            return Ok(Some(Piece::Message(Message { first: bytes(first), second, frames })));
+            return Ok(Some(ZmtpItem::Message(Message { first: bytes(first), second, frames })));
         }
     }
 
-    /// The flags of the frame that begins at `scanned`, and where its body lies. `None` until its header is whole.
+    /// The flags and body range of the frame at `scanned`; `None` until its header is complete.
     fn header(&self) -> Result<Option<(u8, Range<usize>)>, ZmtpError> {
         let rest = self.buffer.get(self.scanned..).unwrap_or_default();
         let Some((&flags, rest)) = rest.split_first() else { return Ok(None) };
         if flags & !(MORE | LONG | COMMAND) != 0 || flags & (MORE | COMMAND) == MORE | COMMAND {
-            return Err(ZmtpError::Malformed("flags of a frame that ZMTP 3 does not know"));
+            return Err(ZmtpError::Malformed("invalid flags of a ZMTP 3 frame"));
         }
         let (len, header) = if flags & LONG != 0 {
             let Some(len) = rest.first_chunk::<8>() else { return Ok(None) };
@@ -406,16 +406,16 @@ mod tests {
 
     type Cut = (char, Vec<Vec<u8>>);
 
-    /// Everything in a stream that comes in pieces of `step` bytes: commands as `c`, messages as `m` with their frames.
+    /// All items of a stream in chunks of `step` bytes: commands as `c`, messages as `m` with their frames.
     fn cut(stream: &[u8], step: usize) -> Result<Vec<Cut>, ZmtpError> {
         let mut splitter = Splitter::new(1000);
         let mut found = Vec::new();
         for bytes in stream.chunks(step) {
             splitter.feed(bytes);
-            while let Some(piece) = splitter.next_piece()? {
-                found.push(match piece {
-                    Piece::Command(body) => ('c', vec![body.to_vec()]),
-                    Piece::Message(Message { first, second, frames }) => {
+            while let Some(item) = splitter.next_item()? {
+                found.push(match item {
+                    ZmtpItem::Command(body) => ('c', vec![body.to_vec()]),
+                    ZmtpItem::Message(Message { first, second, frames }) => {
                         let mut parts = vec![first.to_vec()];
                         parts.extend(second.map(<[u8]>::to_vec));
                         assert!(frames >= parts.len());
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_and_commands_come_apart_at_any_cut() {
+    fn messages_and_commands_are_split_at_any_chunking() {
         let (long, short) = (vec![7; 300], b"tag\n\n\x80".to_vec());
         let stream = [
             frame(0, &short),
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_refused_before_a_byte_is_set_aside_for_it() {
+    fn a_length_is_rejected_before_memory_is_reserved_for_it() {
         let mut four_tib = vec![LONG];
         four_tib.extend_from_slice(&(1_u64 << 42).to_be_bytes());
         let mut endless = vec![LONG];
@@ -471,25 +471,25 @@ mod tests {
         }
         let mut splitter = Splitter::new(1000);
         splitter.feed(&four_tib);
-        assert!(splitter.next_piece().is_err());
+        assert!(splitter.next_item().is_err());
         assert_eq!(splitter.missing(), 0);
         assert!(splitter.buffer.capacity() < 1000);
     }
 
     #[test]
-    fn what_is_missing_of_a_frame_is_known_from_its_header() {
+    fn the_missing_bytes_of_a_frame_follow_from_its_header() {
         let mut splitter = Splitter::new(1000);
         assert_eq!(splitter.missing(), 0);
         splitter.feed(&frame(0, &[1; 700])[..100]);
-        assert_eq!(splitter.next_piece(), Ok(None));
+        assert_eq!(splitter.next_item(), Ok(None));
         assert_eq!((splitter.missing(), splitter.waiting()), (609, 100));
         splitter.feed(&[1; 609]);
-        assert!(matches!(splitter.next_piece(), Ok(Some(Piece::Message(_)))));
+        assert!(matches!(splitter.next_item(), Ok(Some(ZmtpItem::Message(_)))));
         assert_eq!((splitter.missing(), splitter.waiting()), (0, 0));
     }
 
     #[test]
-    fn flags_and_frames_beyond_the_standard_end_the_stream() {
+    fn invalid_flags_and_too_many_frames_end_the_stream() {
         for flags in [8, 0x80, 0xff, MORE | COMMAND] {
             assert!(matches!(cut(&frame(flags, b"x"), 1), Err(ZmtpError::Malformed(_))), "{flags}");
         }
@@ -505,8 +505,8 @@ mod tests {
             greeting[at..at + bytes.len()].copy_from_slice(bytes);
             check_greeting(&greeting)
         };
-        assert_eq!(with(10, &[3, 1]), Ok(()), "3.1 is newer, and understood");
-        assert_eq!(with(8, &[1]), Ok(()), "libzmq says a length here, for peers of version 1");
+        assert_eq!(with(10, &[3, 1]), Ok(()), "3.1 is newer, and supported");
+        assert_eq!(with(8, &[1]), Ok(()), "libzmq puts a length here, for peers of version 1");
         assert_eq!(with(0, b"G"), Err(ZmtpError::NoGreeting));
         assert_eq!(with(9, &[0]), Err(ZmtpError::NoGreeting));
         assert_eq!(with(10, &[1]), Err(ZmtpError::Version(1)));
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ready_tells_who_may_talk_to_whom() {
+    fn socket_types_in_ready_must_be_compatible() {
         let ready = |theirs: &[u8]| {
             let len = u32::try_from(theirs.len()).unwrap().to_be_bytes();
             [b"\x05READY\x08Identity\0\0\0\x01x\x0bsocket-type", &len[..], theirs].concat()
@@ -536,7 +536,7 @@ mod tests {
                 "{broken:?}"
             );
         }
-        // Our own is one.
+        // Our own READY is valid.
         let ours = super::ready(SocketType::Pull);
         assert_eq!(read_command(&ours[2..]), Some(Command::Ready(Some(b"PULL"))));
     }

@@ -1,13 +1,13 @@
-//! ZeroMQ: a PULL that takes events from any program, and a PUB of all events stored.
+//! ZeroMQ: a PULL that accepts events from any program, and a PUB with all stored events.
 //!
-//! Both listen on `ipc://` alone, behind the permissions of a file, and speak ZMTP 3 themselves ([`crate::wire::zmtp`]): no
-//! length that a peer announces is believed, none of its frames is unbounded, and none of its silences holds up another.
-//! A message is an event as it is on Salt's bus: tag, two newlines, a msgpack map.
+//! Both listen on `ipc://` only, protected by file permissions, and implement ZMTP 3 themselves ([`crate::wire::zmtp`]): announced
+//! lengths are not trusted, frames are limited, and a stalled peer does not block others.
+//! A message is an event as on Salt's bus: tag, two newlines, a msgpack map.
 //!
 //! # Invariant
 //!
-//! A peer can end its own connection and nothing else. Peers, their unfinished messages and what waits for them are bounded
-//! (`limits.rs`), and whatever a bound takes has a counter.
+//! A peer can end only its own connection. Peers, their unfinished messages and their queues are limited
+//! (`limits.rs`), and whatever a limit drops is counted.
 
 pub mod publish;
 pub mod pull;

@@ -1,4 +1,4 @@
-//! What both doors share: accepting peers, greeting them, and telling them why they are turned away.
+//! The common part of both sockets: accepting peers, handshakes, and errors.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,131 +8,130 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::door::{Door, Watch};
-use crate::limits::{PREAMBLE_PATIENCE, ZMQ_PEERS_MAX, ZMQ_SAYS};
+use crate::limits::{PREAMBLE_TIMEOUT, ZMQ_LOG_INTERVAL, ZMQ_PEERS_MAX};
 use crate::metrics::Metrics;
-use crate::wire::zmtp::{self, Piece, SocketType, Splitter, ZmtpError};
+use crate::unix_listener::{Listener, SocketStats};
+use crate::wire::zmtp::{self, SocketType, Splitter, ZmtpError, ZmtpItem};
 
-/// Why a connection ends.
+/// Why a connection is closed.
 #[derive(Debug)]
-pub(super) enum Farewell {
-    /// The peer broke the protocol or a bound; it is told so.
-    Told(String),
-    /// It is gone, or this end stops.
+pub(super) enum CloseReason {
+    /// The peer broke the protocol or a limit; it receives this message.
+    Error(String),
+    /// The peer disconnected, or this end shuts down.
     Gone,
 }
 
-impl From<std::io::Error> for Farewell {
+impl From<std::io::Error> for CloseReason {
     fn from(_: std::io::Error) -> Self {
-        Farewell::Gone
+        CloseReason::Gone
     }
 }
 
-impl From<ZmtpError> for Farewell {
+impl From<ZmtpError> for CloseReason {
     fn from(error: ZmtpError) -> Self {
-        Farewell::Told(error.to_string())
+        CloseReason::Error(error.to_string())
     }
 }
 
-/// Says something about peers at most every [`ZMQ_SAYS`]: thousands may be wrong in the same way.
+/// Limits log lines about peers to one per [`ZMQ_LOG_INTERVAL`], because thousands of peers can have the same problem.
 #[derive(Debug, Default)]
-pub(super) struct Says(std::sync::Mutex<(Option<std::time::Instant>, u64)>);
+pub(super) struct LogThrottle(std::sync::Mutex<(Option<std::time::Instant>, u64)>);
 
-impl Says {
-    /// How often it happened since it was said last, if it is time to say it again.
+impl LogThrottle {
+    /// Counts an occurrence; returns the number since the last log line if another one is due.
     pub(super) fn is_time(&self) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (said, times) = &mut *state;
+        let (logged_at, times) = &mut *state;
         *times += 1;
-        if said.is_some_and(|said| said.elapsed() < ZMQ_SAYS) {
+        if logged_at.is_some_and(|at| at.elapsed() < ZMQ_LOG_INTERVAL) {
             return None;
         }
-        *said = Some(std::time::Instant::now());
+        *logged_at = Some(std::time::Instant::now());
         Some(std::mem::take(times))
     }
 }
 
-/// What a door's connections share.
-pub(super) struct Lobby {
-    /// What this end is.
+/// State shared by the connections of a socket.
+pub(super) struct Connections {
+    /// The type of this end.
     pub(super) socket_type: SocketType,
     /// Bytes of a peer's largest message.
     pub(super) message_bytes_max: usize,
-    pub(super) watch: Watch,
+    pub(super) watch: SocketStats,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) says: Says,
+    pub(super) throttle: LogThrottle,
 }
 
-impl Lobby {
+impl Connections {
     pub(super) fn new(
         socket_type: SocketType,
         message_bytes_max: usize,
-        watch: Watch,
+        watch: SocketStats,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
-        Arc::new(Self { socket_type, message_bytes_max, watch, metrics, says: Says::default() })
+        Arc::new(Self { socket_type, message_bytes_max, watch, metrics, throttle: LogThrottle::default() })
     }
 
-    /// Accepts peers until `stop` turns true and hands each, greeted, to `work`; returns when the last has ended.
+    /// Accepts peers until `stop` turns true and passes each to `work` after the handshake; returns when all have ended.
     pub(super) async fn serve<F>(
         self: Arc<Self>,
-        door: Door,
+        source: Listener,
         stop: watch::Receiver<bool>,
         work: impl Fn(UnixStream, Splitter) -> F + Clone + Send + Sync + 'static,
     ) where
-        F: Future<Output = Farewell> + Send,
+        F: Future<Output = CloseReason> + Send,
     {
-        // libzmq connects again by itself, every 100 ms unless told otherwise.
-        let turn_away = |_| self.metrics.zmq_peers_turned_away.add(1);
-        let host = |stream| {
+        // libzmq reconnects, by default every 100 ms.
+        let reject = |_| self.metrics.zmq_peers_rejected.add(1);
+        let handle = |stream| {
             self.metrics.zmq_peers.add(1);
-            let (lobby, work, stop) = (self.clone(), work.clone(), stop.clone());
+            let (connections, work, stop) = (self.clone(), work.clone(), stop.clone());
             async move {
-                let _entered = lobby.watch.enter();
-                lobby.host(stream, stop, work).await;
+                let _entered = connections.watch.enter();
+                connections.handle(stream, stop, work).await;
             }
         };
-        door.serve(ZMQ_PEERS_MAX, stop.clone(), turn_away, host).await;
+        source.serve(ZMQ_PEERS_MAX, stop.clone(), reject, handle).await;
     }
 
-    /// One connection from its greeting to its end.
-    async fn host<F>(
+    /// One connection from its handshake to its end.
+    async fn handle<F>(
         &self,
         mut stream: UnixStream,
         mut stop: watch::Receiver<bool>,
         work: impl Fn(UnixStream, Splitter) -> F,
     ) where
-        F: Future<Output = Farewell>,
+        F: Future<Output = CloseReason>,
     {
         let greeted = tokio::select! {
-            greeted = timeout(PREAMBLE_PATIENCE, self.greet(&mut stream)) => greeted,
+            greeted = timeout(PREAMBLE_TIMEOUT, self.handshake(&mut stream)) => greeted,
             _ = stop.wait_for(|stop| *stop) => return,
         };
-        let farewell = match greeted {
+        let close_reason = match greeted {
             Ok(Ok(splitter)) => work(stream, splitter).await,
-            Ok(Err(farewell)) => {
-                if let Farewell::Told(why) = &farewell {
-                    let _ = timeout(PREAMBLE_PATIENCE, stream.write_all(&zmtp::error(why))).await;
+            Ok(Err(close_reason)) => {
+                if let CloseReason::Error(why) = &close_reason {
+                    let _ = timeout(PREAMBLE_TIMEOUT, stream.write_all(&zmtp::error(why))).await;
                 }
-                farewell
+                close_reason
             }
-            Err(_) => Farewell::Told("no greeting came in time".to_owned()),
+            Err(_) => CloseReason::Error("timeout in the handshake".to_owned()),
         };
-        if let Farewell::Told(why) = farewell {
+        if let CloseReason::Error(why) = close_reason {
             self.metrics.zmq_peers_dropped.add(1);
-            if let Some(times) = self.says.is_time() {
-                let door = self.watch.name();
-                tracing::warn!(door, times, %why, "a ZeroMQ peer broke the protocol or a bound and was dropped");
+            if let Some(times) = self.throttle.is_time() {
+                let source = self.watch.name();
+                tracing::warn!(source, times, %why, "ZeroMQ peer broke the protocol or a limit, disconnected");
             }
         }
     }
-
-    /// Greetings and READYs. What came behind the peer's READY stays in the splitter.
-    async fn greet(&self, stream: &mut UnixStream) -> Result<Splitter, Farewell> {
+    /// Exchanges greeting and READY. Bytes after the peer's READY stay in the splitter.
+    async fn handshake(&self, stream: &mut UnixStream) -> Result<Splitter, CloseReason> {
         stream.write_all(&zmtp::greeting()).await?;
         let mut theirs = [0; zmtp::GREETING_LEN];
-        // The first byte decides: who speaks another language need not send 64 bytes of it, and one who waits for
-        // our words would never.
+        // Check the first byte before reading the rest: a peer with another protocol may send less than 64 bytes, or
+        // wait for an answer.
         stream.read_exact(theirs.get_mut(..1).unwrap_or_default()).await?;
         if theirs.first() != Some(&0xff) {
             return Err(ZmtpError::NoGreeting.into());
@@ -142,25 +141,25 @@ impl Lobby {
         stream.write_all(&zmtp::ready(self.socket_type)).await?;
         let mut splitter = Splitter::new(self.message_bytes_max);
         loop {
-            match splitter.next_piece()? {
-                Some(Piece::Command(command)) => {
+            match splitter.next_item()? {
+                Some(ZmtpItem::Command(command)) => {
                     self.socket_type.check_ready(command)?;
                     return Ok(splitter);
                 }
-                Some(Piece::Message(_)) => {
+                Some(ZmtpItem::Message(_)) => {
                     return Err(ZmtpError::Malformed("a message before the READY").into());
                 }
                 None => {}
             }
             if splitter.waiting() + splitter.missing() > READY_BYTES_MAX {
-                return Err(ZmtpError::Malformed("a READY of more bytes than one has").into());
+                return Err(ZmtpError::Malformed("an oversized READY").into());
             }
             if stream.read_buf(splitter.spare(READY_BYTES_MAX)).await? == 0 {
-                return Err(Farewell::Gone);
+                return Err(CloseReason::Gone);
             }
         }
     }
 }
 
-/// Room for a READY: a socket type, an identity of at most 255 bytes, properties of the application.
+/// Bytes of a READY: socket type, identity of at most 255 bytes, application properties.
 const READY_BYTES_MAX: usize = 4096;

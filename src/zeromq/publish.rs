@@ -1,14 +1,14 @@
-//! The PUB: every event that is stored, to whom has subscribed to a prefix of its tag.
+//! The PUB: sends each stored event to the subscribers of a prefix of its tag.
 //!
-//! One thread follows the log, so an event is published once, in order, and after it is durable; who commits never knows.
-//! Without a subscriber nothing is read. It makes a wave of some events as they go over the wire, and each subscriber gets
-//! the part that it asked for into a queue of its own, which a task of its own writes to its socket.
+//! One thread follows the log, so each event is published once, in order, and after it is durable, without involving the committer.
+//! Without subscribers nothing is read. The thread encodes a batch of events for the wire, and puts each subscriber's
+//! part into that subscriber's queue, which a separate task writes to its socket.
 //!
 //! # Slow subscribers
 //!
-//! A queue is bounded by events and bytes, and all queues together by bytes. What does not fit is dropped for that subscriber
-//! alone, and counted. One that takes nothing at all for [`PEER_PATIENCE`] while something waits is disconnected; libzmq
-//! connects again by itself. Nothing is published a second time: who was away finds what it missed in the archive.
+//! Each queue is limited by events and bytes, and all queues together by bytes. Excess events are dropped for that subscriber
+//! only, and counted. A subscriber that reads nothing for [`PEER_TIMEOUT`] with a non-empty queue is disconnected; libzmq
+//! then reconnects. Nothing is published twice: missed events are available in the archive.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,53 +21,53 @@ use tokio::net::unix::{ReadHalf, WriteHalf};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use super::peer::{Farewell, Lobby, Says};
+use super::peer::{CloseReason, Connections, LogThrottle};
 use super::subscriptions::Subscriptions;
-use crate::door::{Door, Place, SocketError, Watch};
 use crate::limits::{
-    PEER_PATIENCE, STOP_CHECK, ZMQ_PREFIX_BYTES_MAX, ZMQ_QUEUE_BYTES, ZMQ_QUEUE_EVENTS, ZMQ_QUEUES_BYTES,
-    ZMQ_STOP_PATIENCE, ZMQ_WAVE_BYTES,
+    PEER_TIMEOUT, STOP_CHECK, ZMQ_PREFIX_BYTES_MAX, ZMQ_QUEUE_BYTES, ZMQ_QUEUE_EVENTS, ZMQ_QUEUES_BYTES,
+    ZMQ_STOP_TIMEOUT, ZMQ_WAVE_BYTES,
 };
 use crate::metrics::Metrics;
 use crate::model::SeqNo;
 use crate::shutdown::Drain;
 use crate::store::{Store, StoreError};
-use crate::wire::zmtp::{self, Command, Message, Piece, SocketType, Splitter, ZmtpError, read_command};
+use crate::unix_listener::{Listener, ListenerSpec, SocketError, SocketStats};
+use crate::wire::zmtp::{self, Command, Message, SocketType, Splitter, ZmtpError, ZmtpItem, read_command};
 
-/// The door, bound.
+/// The bound socket.
 pub struct Publish {
-    door: Door,
+    source: Listener,
     hub: Arc<Hub>,
 }
 
-/// What follows the log; runs on a thread of its own.
+/// Follows the log, on its own thread.
 pub struct Follower {
     hub: Arc<Hub>,
     drain: Drain,
 }
 
 struct Hub {
-    lobby: Arc<Lobby>,
+    connections: Arc<Connections>,
     store: Store,
-    crowd: Mutex<Crowd>,
-    /// Somebody came.
+    subscribers: Mutex<Subscribers>,
+    /// A subscriber connected.
     came: Condvar,
     queues: Queues,
-    slow: Says,
+    slow: LogThrottle,
 }
 
-/// What the queues of all subscribers have in common.
+/// The limit shared by all queues.
 #[derive(Default)]
 struct Queues {
-    /// Bytes that wait in all of them.
+    /// Bytes in all queues.
     bytes: AtomicUsize,
 }
 
-/// Who is there, and how far the log has been read for them.
+/// The connected subscribers, and the log position published to them.
 #[derive(Default)]
-struct Crowd {
-    subscribers: Vec<Arc<Subscriber>>,
-    /// The next event to be published; none while nobody is there.
+struct Subscribers {
+    list: Vec<Arc<Subscriber>>,
+    /// The next event to publish; unset without subscribers.
     next: SeqNo,
 }
 
@@ -80,29 +80,29 @@ struct Subscriber {
 
 #[derive(Default)]
 struct Queue {
-    parcels: VecDeque<Parcel>,
+    queued: VecDeque<OutgoingBytes>,
     events: u64,
     bytes: usize,
-    /// Nothing will come any more.
+    /// Nothing more will be queued.
     ends: bool,
-    /// Its subscriber is gone.
+    /// The subscriber has disconnected.
     closed: bool,
 }
 
-/// Bytes for a subscriber, and how many events they are.
-struct Parcel {
+/// Bytes for a subscriber, and their number of events.
+struct OutgoingBytes {
     bytes: Bytes,
     events: u64,
 }
 
 enum Bytes {
-    /// A whole wave, shared with all others that want all of it.
+    /// A whole batch, shared by all subscribers of all its events.
     Wave(Arc<Wave>),
-    /// Of this subscriber alone.
+    /// Bytes for this subscriber only.
     Own(Vec<u8>),
 }
 
-impl Parcel {
+impl OutgoingBytes {
     fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Wave(wave) => &wave.bytes,
@@ -115,12 +115,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Events as they go over the wire.
+/// Events encoded for the wire.
 #[derive(Default)]
 struct Wave {
     bytes: Vec<u8>,
-    /// Where each begins, and behind its header its tag.
-    places: Vec<(usize, usize)>,
+    /// The offset of each event, and of its tag after the header.
+    offsets: Vec<(usize, usize)>,
 }
 
 impl Wave {
@@ -128,22 +128,22 @@ impl Wave {
         let from = self.bytes.len();
         zmtp::put_message(&mut self.bytes, &[tag, b"\n\n", body]);
         let len = tag.len() + 2 + body.len();
-        self.places.push((from, self.bytes.len() - len));
+        self.offsets.push((from, self.bytes.len() - len));
     }
 
-    /// The whole wave if it wants every event, else a copy of those it wants; none at all if it wants none.
-    fn wanted_by(self: &Arc<Self>, wants: &Subscriptions) -> Option<Parcel> {
+    /// The whole wave if all events match, else a copy of the matching ones; `None` without a match.
+    fn wanted_by(self: &Arc<Self>, wants: &Subscriptions) -> Option<OutgoingBytes> {
         let picked: Vec<&[u8]> =
             self.events().filter(|(_, message)| wants.matches(message)).map(|(bytes, _)| bytes).collect();
-        let all = picked.len() == self.places.len();
+        let all = picked.len() == self.offsets.len();
         let bytes = if all { Bytes::Wave(self.clone()) } else { Bytes::Own(picked.concat()) };
-        (!picked.is_empty()).then_some(Parcel { bytes, events: picked.len() as u64 })
+        (!picked.is_empty()).then_some(OutgoingBytes { bytes, events: picked.len() as u64 })
     }
 
-    /// Each event: all of its bytes, and the message without its header.
+    /// Each event: all of its bytes, and its message without the header.
     fn events(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let ends = self.places.iter().skip(1).map(|(from, _)| *from).chain([self.bytes.len()]);
-        self.places.iter().zip(ends).map(|(&(from, tag), end)| {
+        let ends = self.offsets.iter().skip(1).map(|(from, _)| *from).chain([self.bytes.len()]);
+        self.offsets.iter().zip(ends).map(|(&(from, tag), end)| {
             let bytes = |from| self.bytes.get(from..end).unwrap_or_default();
             (bytes(from), bytes(tag))
         })
@@ -151,60 +151,65 @@ impl Wave {
 }
 
 impl Publish {
-    /// Binds the socket. Must run inside a tokio runtime. The follower ends once `drain` is asked to stop and all that is
-    /// durable has been published.
+    /// Binds the socket. Requires a tokio runtime. The follower ends after `drain` is set and all
+    /// durable events are published.
     pub fn open(
-        place: &Place<'_>,
+        spec: &ListenerSpec<'_>,
         store: Store,
         metrics: Arc<Metrics>,
         drain: Drain,
     ) -> Result<(Self, Follower), SocketError> {
-        let door = Door::open(place)?;
-        let lobby = Lobby::new(SocketType::Pub, ZMQ_PREFIX_BYTES_MAX, Watch::new("pub", place.path), metrics);
+        let source = Listener::open(spec)?;
+        let connections = Connections::new(
+            SocketType::Pub,
+            ZMQ_PREFIX_BYTES_MAX,
+            SocketStats::new("pub", spec.path),
+            metrics,
+        );
         let hub = Arc::new(Hub {
-            lobby,
+            connections,
             store,
-            crowd: Mutex::default(),
+            subscribers: Mutex::default(),
             came: Condvar::new(),
             queues: Queues::default(),
-            slow: Says::default(),
+            slow: LogThrottle::default(),
         });
-        Ok((Self { door, hub: hub.clone() }, Follower { hub, drain }))
+        Ok((Self { source, hub: hub.clone() }, Follower { hub, drain }))
     }
 
-    /// A view of how it stands.
-    pub fn watch(&self) -> Watch {
-        self.hub.lobby.watch.clone()
+    /// The counters of the socket.
+    pub fn watch(&self) -> SocketStats {
+        self.hub.connections.watch.clone()
     }
 
-    /// Serves subscribers until `stop` turns true, then until what waits for them is written.
+    /// Serves subscribers until `stop` turns true and their queues are written.
     pub async fn serve(self, stop: watch::Receiver<bool>) {
-        let Self { door, hub } = self;
-        let lobby = hub.lobby.clone();
+        let Self { source, hub } = self;
+        let connections = hub.connections.clone();
         let peers_stop = stop.clone();
         let work = move |stream, splitter| {
             let (hub, stop) = (hub.clone(), peers_stop.clone());
             async move { hub.subscriber(stream, splitter, stop).await }
         };
-        lobby.serve(door, stop, work).await;
+        connections.serve(source, stop, work).await;
     }
 }
 
 impl Follower {
-    /// Follows the log.
+    /// Follows the log until the end.
     pub fn run(self) {
         let Self { hub, drain } = self;
         loop {
-            // Asked for before the log is read: what was durable when somebody asked to stop is still published.
+            // Read before the log: events durable at the time of the stop are still published.
             let stopping = drain.is_stopping();
             let next = {
-                let crowd = lock(&hub.crowd);
-                let crowd = if crowd.subscribers.is_empty() && !stopping {
-                    hub.came.wait_timeout(crowd, STOP_CHECK).unwrap_or_else(PoisonError::into_inner).0
+                let subscribers = lock(&hub.subscribers);
+                let subscribers = if subscribers.list.is_empty() && !stopping {
+                    hub.came.wait_timeout(subscribers, STOP_CHECK).unwrap_or_else(PoisonError::into_inner).0
                 } else {
-                    crowd
+                    subscribers
                 };
-                if crowd.subscribers.is_empty() { None } else { Some(crowd.next) }
+                if subscribers.list.is_empty() { None } else { Some(subscribers.next) }
             };
             let Some(next) = next else {
                 if stopping {
@@ -217,8 +222,8 @@ impl Follower {
                 Ok(false) if stopping => return,
                 Ok(false) => hub.store.wait_for(next, STOP_CHECK),
                 Err(error) => {
-                    tracing::error!(%error, seq = %next, "the log could not be read for ZeroMQ subscribers; trying again");
-                    if stopping || drain.wait(READ_AGAIN) {
+                    tracing::error!(%error, seq = %next, "cannot read the log for ZeroMQ subscribers, retrying");
+                    if stopping || drain.wait(READ_RETRY) {
                         return;
                     }
                 }
@@ -227,26 +232,26 @@ impl Follower {
     }
 }
 
-/// The pause before the log is read again where it could not be read.
-const READ_AGAIN: Duration = Duration::from_secs(1);
+/// Pause before a failed read of the log is retried.
+const READ_RETRY: Duration = Duration::from_secs(1);
 
 impl Queues {
-    /// Puts a parcel into a queue; false if there is no room.
-    fn put(&self, subscriber: &Subscriber, parcel: Parcel) -> bool {
+    /// Queues bytes for a subscriber; false if there is no room.
+    fn put(&self, subscriber: &Subscriber, bytes_out: OutgoingBytes) -> bool {
         let mut queue = lock(&subscriber.queue);
-        let len = parcel.bytes().len();
+        let len = bytes_out.bytes().len();
         let all = self.bytes.load(Ordering::Relaxed);
         let fits = queue.bytes + len <= ZMQ_QUEUE_BYTES
-            && queue.events + parcel.events <= ZMQ_QUEUE_EVENTS
+            && queue.events + bytes_out.events <= ZMQ_QUEUE_EVENTS
             && all + len <= ZMQ_QUEUES_BYTES;
-        // What is larger than all the room there is goes in alone.
+        // A bytes_out larger than the whole limit is queued alone.
         if (!fits && queue.bytes > 0) || queue.closed {
             return false;
         }
         self.bytes.fetch_add(len, Ordering::Relaxed);
         queue.bytes += len;
-        queue.events += parcel.events;
-        queue.parcels.push_back(parcel);
+        queue.events += bytes_out.events;
+        queue.queued.push_back(bytes_out);
         drop(queue);
         subscriber.more.notify_one();
         true
@@ -259,56 +264,56 @@ impl Hub {
         let mut wave = Wave::default();
         let after = self.store.follow(next, ZMQ_WAVE_BYTES, |event| wave.push(event.tag, event.body))?;
         let subscribers = {
-            let mut crowd = lock(&self.crowd);
-            // All may have left, and others come, while the log was read.
-            if crowd.next != next {
+            let mut subscribers = lock(&self.subscribers);
+            // All subscribers may have been replaced while the log was read.
+            if subscribers.next != next {
                 return Ok(true);
             }
-            crowd.next = after;
-            crowd.subscribers.clone()
+            subscribers.next = after;
+            subscribers.list.clone()
         };
         let wave = Arc::new(wave);
         for subscriber in subscribers {
-            let parcel = wave.wanted_by(&lock(&subscriber.wants));
-            if let Some(parcel) = parcel {
-                self.offer(&subscriber, parcel);
+            let bytes_out = wave.wanted_by(&lock(&subscriber.wants));
+            if let Some(bytes_out) = bytes_out {
+                self.offer(&subscriber, bytes_out);
             }
         }
         Ok(after > next)
     }
 
-    fn offer(&self, subscriber: &Subscriber, parcel: Parcel) {
-        let events = parcel.events;
-        if self.queues.put(subscriber, parcel) {
-            self.lobby.metrics.zmq_events_published.add(events);
-            self.lobby.watch.count(events);
+    fn offer(&self, subscriber: &Subscriber, bytes_out: OutgoingBytes) {
+        let events = bytes_out.events;
+        if self.queues.put(subscriber, bytes_out) {
+            self.connections.metrics.zmq_events_published.add(events);
+            self.connections.watch.count(events);
             return;
         }
         self.dropped(events);
         if let Some(times) = self.slow.is_time() {
-            tracing::warn!(times, dropped = events, "a ZeroMQ subscriber is slow; events for it are dropped");
+            tracing::warn!(times, dropped = events, "ZeroMQ subscriber too slow, events dropped");
         }
     }
 
     fn dropped(&self, events: u64) {
-        self.lobby.metrics.zmq_events_dropped.add(events);
-        self.lobby.watch.drop_events(events);
+        self.connections.metrics.zmq_events_dropped.add(events);
+        self.connections.watch.drop_events(events);
     }
 
-    /// One connection, from behind its READY to its end.
+    /// One connection, after the handshake.
     async fn subscriber(
         &self,
         mut stream: UnixStream,
         splitter: Splitter,
         mut stop: watch::Receiver<bool>,
-    ) -> Farewell {
+    ) -> CloseReason {
         let subscriber = Arc::new(Subscriber::default());
         {
-            let mut crowd = lock(&self.crowd);
-            if crowd.subscribers.is_empty() {
-                crowd.next = self.store.durable();
+            let mut subscribers = lock(&self.subscribers);
+            if subscribers.list.is_empty() {
+                subscribers.next = self.store.durable();
             }
-            crowd.subscribers.push(subscriber.clone());
+            subscribers.list.push(subscriber.clone());
             self.came.notify_all();
         }
         let (from, to) = stream.split();
@@ -316,70 +321,73 @@ impl Hub {
             let _ = stop.wait_for(|stop| *stop).await;
             lock(&subscriber.queue).ends = true;
             subscriber.more.notify_one();
-            tokio::time::sleep(ZMQ_STOP_PATIENCE).await;
+            tokio::time::sleep(ZMQ_STOP_TIMEOUT).await;
         };
-        // What still waits for one that has left is no loss of ours.
-        let (farewell, left) = tokio::select! {
-            farewell = self.listen(from, splitter, &subscriber) => {
-                let left = matches!(farewell, Farewell::Gone);
-                (farewell, left)
+        // Events queued for a subscriber that disconnects are not counted as dropped.
+        let (close_reason, left) = tokio::select! {
+            close_reason = self.listen(from, splitter, &subscriber) => {
+                let left = matches!(close_reason, CloseReason::Gone);
+                (close_reason, left)
             }
-            farewell = self.write(to, &subscriber) => (farewell, false),
-            () = ends => (Farewell::Gone, false),
+            close_reason = self.write(to, &subscriber) => (close_reason, false),
+            () = ends => (CloseReason::Gone, false),
         };
-        lock(&self.crowd).subscribers.retain(|other| !Arc::ptr_eq(other, &subscriber));
+        lock(&self.subscribers).list.retain(|other| !Arc::ptr_eq(other, &subscriber));
         let mut queue = lock(&subscriber.queue);
         queue.closed = true;
-        queue.parcels.clear();
+        queue.queued.clear();
         self.queues.bytes.fetch_sub(std::mem::take(&mut queue.bytes), Ordering::Relaxed);
         if queue.events > 0 && !left {
             self.dropped(queue.events);
         }
-        farewell
+        close_reason
     }
 
-    /// Takes what a subscriber says: what it wants, and whether this end lives.
+    /// Handles the commands of a subscriber.
     async fn listen(
         &self,
         mut from: ReadHalf<'_>,
         mut splitter: Splitter,
         subscriber: &Subscriber,
-    ) -> Farewell {
+    ) -> CloseReason {
         loop {
-            match self.hear(&mut splitter, subscriber) {
+            match self.handle_commands(&mut splitter, subscriber) {
                 Ok(()) => {}
-                Err(farewell) => return farewell,
+                Err(close_reason) => return close_reason,
             }
             match from.read_buf(splitter.spare(ZMQ_PREFIX_BYTES_MAX)).await {
-                Ok(0) | Err(_) => return Farewell::Gone,
+                Ok(0) | Err(_) => return CloseReason::Gone,
                 Ok(_) => {}
             }
         }
     }
 
-    fn hear(&self, splitter: &mut Splitter, subscriber: &Subscriber) -> Result<(), Farewell> {
-        while let Some(piece) = splitter.next_piece()? {
-            let command = match piece {
-                Piece::Command(command) => {
+    fn handle_commands(&self, splitter: &mut Splitter, subscriber: &Subscriber) -> Result<(), CloseReason> {
+        while let Some(item) = splitter.next_item()? {
+            let command = match item {
+                ZmtpItem::Command(command) => {
                     read_command(command).ok_or(ZmtpError::Malformed("a command without a name"))?
                 }
-                Piece::Message(Message { first: [1, prefix @ ..], frames: 1, .. }) => {
+                ZmtpItem::Message(Message { first: [1, prefix @ ..], frames: 1, .. }) => {
                     Command::Subscribe(prefix)
                 }
-                Piece::Message(Message { first: [0, prefix @ ..], frames: 1, .. }) => Command::Cancel(prefix),
-                // An XSUB may say more than that; a PUB does not listen.
-                Piece::Message(_) => continue,
+                ZmtpItem::Message(Message { first: [0, prefix @ ..], frames: 1, .. }) => {
+                    Command::Cancel(prefix)
+                }
+                // An XSUB may send other messages; a PUB ignores them.
+                ZmtpItem::Message(_) => continue,
             };
             match command {
                 Command::Subscribe(prefix) => {
                     if !lock(&subscriber.wants).add(prefix) {
-                        return Err(Farewell::Told("too many subscriptions on one socket".to_owned()));
+                        return Err(CloseReason::Error("too many subscriptions on one socket".to_owned()));
                     }
                 }
                 Command::Cancel(prefix) => lock(&subscriber.wants).cancel(prefix),
-                // Without room in its queue it reads nothing anyway.
+                // With a full queue the peer is not reading anyway.
                 Command::Ping(context) => {
-                    self.queues.put(subscriber, Parcel { bytes: Bytes::Own(zmtp::pong(context)), events: 0 });
+                    self.queues
+                        .put(subscriber, OutgoingBytes { bytes: Bytes::Own(zmtp::pong(context)), events: 0 });
                 }
                 Command::Ready(_) | Command::Other => {}
             }
@@ -387,32 +395,32 @@ impl Hub {
         Ok(())
     }
 
-    /// Writes what waits for a subscriber.
-    async fn write(&self, mut to: WriteHalf<'_>, subscriber: &Subscriber) -> Farewell {
+    /// Writes a subscriber's queue to its socket.
+    async fn write(&self, mut to: WriteHalf<'_>, subscriber: &Subscriber) -> CloseReason {
         loop {
-            let parcel = {
+            let bytes_out = {
                 let mut queue = lock(&subscriber.queue);
-                match queue.parcels.pop_front() {
-                    None if queue.ends => return Farewell::Gone,
-                    parcel => parcel,
+                match queue.queued.pop_front() {
+                    None if queue.ends => return CloseReason::Gone,
+                    bytes_out => bytes_out,
                 }
             };
-            let Some(parcel) = parcel else {
+            let Some(bytes_out) = bytes_out else {
                 subscriber.more.notified().await;
                 continue;
             };
-            match timeout(PEER_PATIENCE, to.write_all(parcel.bytes())).await {
+            match timeout(PEER_TIMEOUT, to.write_all(bytes_out.bytes())).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) => return Farewell::Gone,
+                Ok(Err(_)) => return CloseReason::Gone,
                 Err(_) => {
-                    self.lobby.metrics.zmq_subscribers_dropped.add(1);
-                    return Farewell::Told("a subscriber took nothing for too long".to_owned());
+                    self.connections.metrics.zmq_subscribers_dropped.add(1);
+                    return CloseReason::Error("the subscriber did not read for too long".to_owned());
                 }
             }
             let mut queue = lock(&subscriber.queue);
-            queue.bytes = queue.bytes.saturating_sub(parcel.bytes().len());
-            queue.events = queue.events.saturating_sub(parcel.events);
-            self.queues.bytes.fetch_sub(parcel.bytes().len(), Ordering::Relaxed);
+            queue.bytes = queue.bytes.saturating_sub(bytes_out.bytes().len());
+            queue.events = queue.events.saturating_sub(bytes_out.events);
+            self.queues.bytes.fetch_sub(bytes_out.bytes().len(), Ordering::Relaxed);
         }
     }
 }
@@ -421,45 +429,45 @@ impl Hub {
 mod tests {
     use super::*;
 
-    fn parcel(bytes: usize, events: u64) -> Parcel {
-        Parcel { bytes: Bytes::Own(vec![0; bytes]), events }
+    fn bytes_out(bytes: usize, events: u64) -> OutgoingBytes {
+        OutgoingBytes { bytes: Bytes::Own(vec![0; bytes]), events }
     }
 
     #[test]
-    fn what_waits_for_one_subscriber_is_bounded_to_the_byte_and_to_the_event() {
+    fn one_queue_is_limited_to_the_byte_and_to_the_event() {
         let (queues, subscriber) = (Queues::default(), Subscriber::default());
-        assert!(queues.put(&subscriber, parcel(ZMQ_QUEUE_BYTES - 10, 1)));
-        assert!(!queues.put(&subscriber, parcel(11, 1)), "a byte too many");
-        assert!(queues.put(&subscriber, parcel(10, 1)));
-        assert!(!queues.put(&subscriber, parcel(1, 1)));
+        assert!(queues.put(&subscriber, bytes_out(ZMQ_QUEUE_BYTES - 10, 1)));
+        assert!(!queues.put(&subscriber, bytes_out(11, 1)), "a byte too many");
+        assert!(queues.put(&subscriber, bytes_out(10, 1)));
+        assert!(!queues.put(&subscriber, bytes_out(1, 1)));
         assert_eq!(queues.bytes.load(Ordering::Relaxed), ZMQ_QUEUE_BYTES);
         let subscriber = Subscriber::default();
-        assert!(queues.put(&subscriber, parcel(1, ZMQ_QUEUE_EVENTS - 1)));
-        assert!(!queues.put(&subscriber, parcel(1, 2)), "an event too many");
-        assert!(queues.put(&subscriber, parcel(1, 1)));
-        assert!(!queues.put(&subscriber, parcel(1, 1)));
-        // A parcel that is larger than any queue waits alone.
+        assert!(queues.put(&subscriber, bytes_out(1, ZMQ_QUEUE_EVENTS - 1)));
+        assert!(!queues.put(&subscriber, bytes_out(1, 2)), "an event too many");
+        assert!(queues.put(&subscriber, bytes_out(1, 1)));
+        assert!(!queues.put(&subscriber, bytes_out(1, 1)));
+        // A bytes_out larger than any queue is queued alone.
         let subscriber = Subscriber::default();
-        assert!(queues.put(&subscriber, parcel(ZMQ_QUEUE_BYTES + 1, 1)));
-        assert!(!queues.put(&subscriber, parcel(1, 1)));
+        assert!(queues.put(&subscriber, bytes_out(ZMQ_QUEUE_BYTES + 1, 1)));
+        assert!(!queues.put(&subscriber, bytes_out(1, 1)));
     }
 
     #[test]
-    fn what_waits_for_all_subscribers_is_bounded_to_the_byte() {
+    fn all_queues_together_are_limited_to_the_byte() {
         const EACH: usize = ZMQ_QUEUE_BYTES - 1;
         let queues = Queues::default();
         let subscribers: Vec<Subscriber> =
             (0..=ZMQ_QUEUES_BYTES / EACH).map(|_| Subscriber::default()).collect();
         let (last, others) = subscribers.split_last().unwrap();
         for subscriber in others {
-            assert!(queues.put(subscriber, parcel(EACH, 1)));
+            assert!(queues.put(subscriber, bytes_out(EACH, 1)));
         }
         let left = ZMQ_QUEUES_BYTES - others.len() * EACH;
-        assert!((2..EACH).contains(&left), "there is room in the last one's own queue: {left}");
-        assert!(queues.put(last, parcel(1, 1)));
-        assert!(!queues.put(last, parcel(left, 1)), "a byte too many");
-        assert!(queues.put(last, parcel(left - 1, 1)));
-        assert!(!queues.put(last, parcel(1, 1)));
+        assert!((2..EACH).contains(&left), "the last queue has room of its own: {left}");
+        assert!(queues.put(last, bytes_out(1, 1)));
+        assert!(!queues.put(last, bytes_out(left, 1)), "a byte too many");
+        assert!(queues.put(last, bytes_out(left - 1, 1)));
+        assert!(!queues.put(last, bytes_out(1, 1)));
         assert_eq!(queues.bytes.load(Ordering::Relaxed), ZMQ_QUEUES_BYTES);
     }
 }

@@ -1,18 +1,18 @@
-//! What a subscriber wants: prefixes of messages, which begin with the tag.
+//! A subscriber's prefixes. Messages begin with the tag.
 
 use std::collections::BTreeMap;
 
 use crate::limits::ZMQ_PREFIXES_BYTES_MAX;
 
-/// Bytes that keeping a prefix takes beside its own.
+/// Memory of a prefix in addition to its bytes.
 const OVERHEAD: usize = 32;
 
-/// The prefixes of one subscriber. As ZeroMQ has it, what was subscribed to twice is to be cancelled twice.
+/// The prefixes of one subscriber. As in ZeroMQ, a prefix subscribed twice must be cancelled twice.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     all: BTreeMap<Vec<u8>, u32>,
     bytes: usize,
-    /// Those that none of the others is a prefix of, in order: of these at most one matches a message.
+    /// The prefixes without a shorter matching one, sorted: at most one of them matches a message.
     roots: Vec<Vec<u8>>,
 }
 
@@ -32,7 +32,7 @@ impl Subscriptions {
         true
     }
 
-    /// Cancels a prefix; one that was not subscribed to is nothing to cancel.
+    /// Cancels a prefix; no effect if it was not subscribed.
     pub(super) fn cancel(&mut self, prefix: &[u8]) {
         match self.all.get_mut(prefix) {
             None => {}
@@ -45,7 +45,7 @@ impl Subscriptions {
         }
     }
 
-    /// Does any prefix match?
+    /// Whether any prefix matches.
     pub(super) fn matches(&self, message: &[u8]) -> bool {
         let after = self.roots.partition_point(|root| root.as_slice() <= message);
         after.checked_sub(1).and_then(|at| self.roots.get(at)).is_some_and(|root| message.starts_with(root))
@@ -68,9 +68,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_subscribed_to_twice_is_cancelled_twice() {
+    fn a_prefix_subscribed_twice_must_be_cancelled_twice() {
         let mut wanted = Subscriptions::default();
-        assert!(!wanted.matches(b"salt/auth"), "nothing is asked for at first");
+        assert!(!wanted.matches(b"salt/auth"), "no subscription at first");
         assert!(wanted.add(b"salt/") && wanted.add(b"salt/") && wanted.add(b"salt/job/"));
         wanted.cancel(b"salt/");
         assert!(wanted.matches(b"salt/auth"));
@@ -82,17 +82,17 @@ mod tests {
     }
 
     #[test]
-    fn a_subscriber_has_bounds() {
+    fn the_bytes_of_subscriptions_are_limited() {
         let mut wanted = Subscriptions::default();
         let taken = (0..10_000_u32).take_while(|n| wanted.add(&n.to_be_bytes())).count();
         assert_eq!(taken, ZMQ_PREFIXES_BYTES_MAX / (OVERHEAD + 4));
         wanted.cancel(&0_u32.to_be_bytes());
-        assert!(wanted.add(b"more"), "what was cancelled makes room");
+        assert!(wanted.add(b"more"), "cancelling frees room");
     }
 
     proptest! {
         #[test]
-        fn a_search_finds_what_a_look_at_each_prefix_does(
+        fn the_search_agrees_with_a_linear_scan(
             steps in prop::collection::vec((any::<bool>(), "[ab]{0,4}"), 0..40),
             messages in prop::collection::vec("[abc]{0,6}", 1..20),
         ) {

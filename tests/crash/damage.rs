@@ -1,15 +1,15 @@
-//! Bytes on disk that are not what was written there.
+//! Corruption on disk.
 //!
-//! A store of several segments is made and killed. Then, for each kind of file and each kind of damage, a copy
-//! of it is damaged and opened. Whatever comes back must be what was sent; what is missing must have been
-//! said. What can be made again from the log must cost nothing at all.
+//! The test creates a store of several segments and kills the daemon. For each kind of file and of damage, it damages a copy
+//! and opens it. Entries read back must equal those sent, and losses must be reported. Damage to derived data must cost no
+//! entry.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::house::House;
 use crate::model::Random;
+use crate::server::Server;
 
 #[derive(Debug, Clone, Copy)]
 enum Damage {
@@ -41,7 +41,7 @@ const DAMAGES_OF_LOGS: [Damage; 4] = [
     Damage::FlipIn(Part::Bodies),
 ];
 
-/// Where a part of a log lies: of the whole file, or of a random frame (docs/FORMAT.md).
+/// Offset of a random byte in a part of a log: of the file, or of a random frame (docs/FORMAT.md).
 fn place_in(bytes: &[u8], part: Part, random: &mut Random) -> u64 {
     let store_id = u64::from_le_bytes(bytes[64..72].try_into().unwrap());
     let magic = xxhash_rust::xxh3::xxh3_64_with_seed(&[], store_id).to_le_bytes();
@@ -59,7 +59,7 @@ fn place_in(bytes: &[u8], part: Part, random: &mut Random) -> u64 {
     from + random.below(len)
 }
 
-/// The kind of a file of the state directory, and whether it can be made again.
+/// The kind of a file in the state directory, and whether it is derived from the log.
 fn kind(path: &Path, newest: &[PathBuf]) -> (String, bool) {
     let text = path.to_string_lossy();
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -72,7 +72,7 @@ fn kind(path: &Path, newest: &[PathBuf]) -> (String, bool) {
     } else if name.starts_with("log.cut-") {
         (part("log.cut"), true)
     } else if text.starts_with("log/") {
-        let age = if newest.iter().any(|newest| newest == path) { "growing" } else { "sealed" };
+        let age = if newest.iter().any(|newest| newest == path) { "active" } else { "sealed" };
         (format!("log of {class}, {age}"), false)
     } else {
         (name, true)
@@ -111,7 +111,7 @@ fn apply(damage: Damage, path: &Path, random: &mut Random) -> String {
     }
     let mut bytes = fs::read(path).unwrap();
     let len = bytes.len() as u64;
-    let said;
+    let description;
     match damage {
         Damage::Delete => {
             fs::remove_file(path).unwrap();
@@ -119,33 +119,33 @@ fn apply(damage: Damage, path: &Path, random: &mut Random) -> String {
         }
         _ if bytes.is_empty() => {
             bytes = b"garbage".to_vec();
-            said = "given content".to_owned();
+            description = "replaced by garbage".to_owned();
         }
         Damage::CutHalf => {
             bytes.truncate(bytes.len() / 2);
-            said = format!("cut to {} of {len}", bytes.len());
+            description = format!("truncated to {} of {len}", bytes.len());
         }
         Damage::CutLittle => {
             bytes.truncate(usize::try_from(len - 1 - random.below(len.min(40))).unwrap());
-            said = format!("cut to {} of {len}", bytes.len());
+            description = format!("truncated to {} of {len}", bytes.len());
         }
         Damage::Flip | Damage::FlipLate => {
             let late = matches!(damage, Damage::FlipLate);
             let at = if late { len - 1 - random.below(len.min(len / 3 + 1)) } else { random.below(len) };
             bytes[usize::try_from(at).unwrap()] ^= 1 << random.below(8);
-            said = format!("flipped a bit of byte {at} of {len}");
+            description = format!("flipped a bit of byte {at} of {len}");
         }
         Damage::FlipIn(part) => {
             let at = place_in(&bytes, part, random);
             bytes[usize::try_from(at).unwrap()] ^= 1 << random.below(8);
-            said = format!("flipped a bit of byte {at} of {len}, in {part:?}");
+            description = format!("flipped a bit of byte {at} of {len}, in {part:?}");
         }
     }
     fs::write(path, bytes).unwrap();
-    said
+    description
 }
 
-/// The logs that grow: the last one of each class.
+/// The active logs: the last one of each class.
 fn newest_logs(all: &[PathBuf]) -> Vec<PathBuf> {
     ["log/jobs", "log/events"]
         .iter()
@@ -153,40 +153,45 @@ fn newest_logs(all: &[PathBuf]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// What is wrong with what became of a damage.
-enum Finding {
-    /// Garbage, a panic, or a loss although the log is whole.
-    Grave(String),
-    /// Something is missing, rightly, and nothing says so; or one bad file keeps the daemon from starting.
-    Unsaid(String),
+/// A violation of the contract.
+enum Violation {
+    /// Garbage, a panic, or a loss although the log is intact.
+    Corruption(String),
+    /// An unreported loss, or a daemon that does not start because of one damaged file.
+    Unreported(String),
 }
 
 #[test]
-fn damage_never_becomes_garbage_and_whatever_it_takes_is_counted() {
-    let (grave, unsaid) = try_all();
-    assert!(grave.is_empty() && unsaid.is_empty(), "{}\n{}", grave.join("\n"), unsaid.join("\n"));
+fn damage_never_yields_garbage_and_every_loss_is_reported() {
+    let (corruption, unreported) = try_all();
+    assert!(
+        corruption.is_empty() && unreported.is_empty(),
+        "{}\n{}",
+        corruption.join("\n"),
+        unreported.join("\n")
+    );
 }
 
-/// Every damage to every kind of file: what is wrong, the grave and the merely unsaid.
+/// Applies every damage to every kind of file; returns the violations by kind.
 fn try_all() -> (Vec<String>, Vec<String>) {
     let seed = crate::seed();
     let mut random = Random::new(seed);
-    let mut house = House::new(seed);
-    // Until each class has a sealed segment: some time of load, and a start that seals what is full.
+    let mut server = Server::new(seed);
+    // Load and restart until each class has a sealed segment.
     for round in 0.. {
         assert!(round < 50, "seed {seed}: nothing is sealed");
-        house.start();
-        house.wait_until_ready();
-        house.load(Duration::from_millis(100), &mut random);
-        house.start();
-        house.wait_until_ready();
-        let sealed = ["jobs", "events"].iter().all(|class| house.is_sealed(class));
-        house.kill();
+        server.start();
+        server.wait_until_ready();
+        server.load(Duration::from_millis(100), &mut random);
+        server.start();
+        server.wait_until_ready();
+        let sealed = ["jobs", "events"].iter().all(|class| server.is_sealed(class));
+        server.kill();
         if sealed {
             break;
         }
     }
-    let (pristine, state) = (house.dir.path().join("pristine"), house.state_dir());
+    let (pristine, state) = (server.dir.path().join("pristine"), server.state_dir());
     copy(&state, &pristine);
     let mut all = Vec::new();
     files(&pristine, Path::new(""), &mut all);
@@ -197,8 +202,8 @@ fn try_all() -> (Vec<String>, Vec<String>) {
         kinds.entry(kind(&path, &newest)).or_default().push(path);
     }
     assert!(kinds.len() >= 8, "seed {seed}: too few kinds of files: {kinds:?}");
-    let (mut grave, mut unsaid) = (Vec::new(), Vec::new());
-    // Whole directories: a segment of each age, and a class. Of a growing segment's directory nothing else knows.
+    let (mut corruption, mut unreported) = (Vec::new(), Vec::new());
+    // Whole directories: a sealed segment, and a class. The directory of an active segment is recorded nowhere else.
     let directory = |path: &Path| path.parent().unwrap().to_owned();
     let logs = kinds.iter().filter(|((kind, _), _)| kind.starts_with("log of") && kind.ends_with("sealed"));
     let mut dirs: Vec<_> = logs.map(|(_, paths)| directory(&paths[0])).collect();
@@ -210,7 +215,7 @@ fn try_all() -> (Vec<String>, Vec<String>) {
             kind if kind.starts_with("log of") => DAMAGES.into_iter().chain(DAMAGES_OF_LOGS).collect(),
             _ => DAMAGES.to_vec(),
         };
-        // All of them in the long form; in the short one each kind of file has one, and another one next time.
+        // The short form tries one random damage per kind of file.
         let chosen = random.below(damages.len() as u64);
         let is_tried = |n: usize| crate::is_long() || n as u64 == chosen;
         for (n, damage) in damages.into_iter().enumerate().filter(|(n, _)| is_tried(*n)) {
@@ -219,64 +224,68 @@ fn try_all() -> (Vec<String>, Vec<String>) {
             fs::remove_dir_all(&state).unwrap();
             copy(&pristine, &state);
             let what = apply(damage, &state.join(path), &mut random);
-            let verified = if *renewable { String::new() } else { house.verify() };
-            house.start();
-            let verdict = judge(&mut house, *renewable, path, &verified);
-            let told = |words: &str| format!("seed {seed}, {kind}: {} {what}: {words}", path.display());
-            match verdict {
-                Ok(words) => eprintln!("{}", told(&words)),
-                Err(Finding::Grave(words)) => grave.push(told(&words)),
-                Err(Finding::Unsaid(words)) => unsaid.push(told(&words)),
+            let verified = if *renewable { String::new() } else { server.verify() };
+            server.start();
+            let outcome = check(&mut server, *renewable, path, &verified);
+            let describe = |text: &str| format!("seed {seed}, {kind}: {} {what}: {text}", path.display());
+            match outcome {
+                Ok(text) => eprintln!("{}", describe(&text)),
+                Err(Violation::Corruption(text)) => corruption.push(describe(&text)),
+                Err(Violation::Unreported(text)) => unreported.push(describe(&text)),
             }
         }
     }
-    (grave, unsaid)
+    (corruption, unreported)
 }
 
-/// What became of it, or what is wrong with that.
-fn judge(house: &mut House, renewable: bool, path: &Path, verified: &str) -> Result<String, Finding> {
-    if !house.came_up() {
-        let code = house.ended();
-        let log = house.log();
+/// Starts on the damaged copy and checks the contract; returns a description of the outcome.
+fn check(server: &mut Server, renewable: bool, path: &Path, verified: &str) -> Result<String, Violation> {
+    if !server.came_up() {
+        let code = server.ended();
+        let log = server.log();
         let last = log.lines().last().unwrap_or_default().to_owned();
         return match code {
-            _ if log.contains("panicked") => Err(Finding::Grave(format!("it panicked: {last}"))),
-            Some(65) if !renewable => Ok(format!("refused: {last}")),
-            Some(65) if path.ends_with("FORMAT") => Ok(format!("refused: {last}")),
-            code if renewable => Err(Finding::Grave(format!("it ended with {code:?}: {last}"))),
-            code => Err(Finding::Unsaid(format!("it ended with {code:?}: {last}"))),
+            _ if log.contains("panicked") => Err(Violation::Corruption(format!("panic: {last}"))),
+            Some(65) if !renewable => Ok(format!("rejected: {last}")),
+            Some(65) if path.ends_with("FORMAT") => Ok(format!("rejected: {last}")),
+            code if renewable => Err(Violation::Corruption(format!("exit code {code:?}: {last}"))),
+            code => Err(Violation::Unreported(format!("exit code {code:?}: {last}"))),
         };
     }
-    let read = house.read_back(0);
-    let counters = house.counters();
-    let log = house.log();
-    house.kill();
+    let read = server.read_back(0);
+    let counters = server.counters();
+    let log = server.log();
+    server.kill();
     if log.contains("panicked") && !renewable {
-        return Err(Finding::Grave(format!("it panicked:\n{log}")));
+        return Err(Violation::Corruption(format!("panic:\n{log}")));
     }
-    let acknowledged = house.acknowledged();
+    let acknowledged = server.acknowledged();
     let (found, _) = match read {
         Ok(read) => read,
-        Err(words) => return Err(Finding::Unsaid(format!("the list of events failed as a whole: {words}"))),
+        Err(error) => return Err(Violation::Unreported(format!("cannot list events: {error}"))),
     };
     let found: std::collections::HashSet<_> = found.into_iter().map(|found| found.name).collect();
     let missing = acknowledged.iter().filter(|name| !found.contains(name)).count();
     let counted = counters["frames_damaged"] + counters["tail_bytes_cut"] + counters["segments_missing"] > 0;
-    let path = house.state_dir().join(path);
+    let path = server.state_dir().join(path);
     let named = |line: &str| {
         line.contains(path.to_str().unwrap()) && (line.contains("offset=") || line.contains("at byte "))
     };
-    let told = log.lines().any(named);
+    let reported = log.lines().any(named);
     match missing {
-        0 => Ok(format!("all {} there", acknowledged.len())),
-        _ if renewable => Err(Finding::Grave(format!("{missing} of {} missing\n{log}", acknowledged.len()))),
-        _ if !counted => {
-            Err(Finding::Unsaid(format!("{missing} of {} missing and not counted", acknowledged.len())))
+        0 => Ok(format!("all {} entries found", acknowledged.len())),
+        _ if renewable => {
+            Err(Violation::Corruption(format!("{missing} of {} missing\n{log}", acknowledged.len())))
         }
-        _ if !told => Err(Finding::Unsaid(format!("{missing} missing, without file and offset:\n{log}"))),
-        _ if !verified.contains(path.to_str().unwrap()) => Err(Finding::Unsaid(format!(
-            "{missing} missing, and `store verify` does not say so:\n{verified}"
+        _ if !counted => {
+            Err(Violation::Unreported(format!("{missing} of {} missing and not counted", acknowledged.len())))
+        }
+        _ if !reported => {
+            Err(Violation::Unreported(format!("{missing} missing, file and offset not logged:\n{log}")))
+        }
+        _ if !verified.contains(path.to_str().unwrap()) => Err(Violation::Unreported(format!(
+            "{missing} missing, not reported by `store verify`:\n{verified}"
         ))),
-        _ => Ok(format!("{missing} of {} missing, and said", acknowledged.len())),
+        _ => Ok(format!("{missing} of {} missing, reported", acknowledged.len())),
     }
 }

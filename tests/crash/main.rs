@@ -1,49 +1,50 @@
-//! Killed at random moments, damaged at random places: what was acknowledged must be there, byte for byte,
-//! and what is there must be what was sent.
+//! Crash and corruption tests of the real program: every acknowledged entry survives, byte for byte, and every stored
+//! entry was sent.
 //!
-//! The ordinary test run kills the real program about fifteen times; `CRASHES=500 make crash` is the long
-//! form. `CRASH_SEED=n` repeats what was sent and when it was killed, as far as the kernel lets it.
+//! An ordinary run kills the daemon about 15 times; `CRASHES=500 make crash` is the long form. `CRASH_SEED=n` repeats the
+//! data and the times of the kills, as far as the kernel allows.
 //!
-//! The configuration changes every few kills: both durabilities, and classes that come and go. Senders replay what was not answered,
-//! as the extension does from its spool.
+//! The configuration changes every few kills: durability and classes. Senders replay unacknowledged calls, as the
+//! extension does from its spool.
 //!
-//! A SIGKILL leaves the page cache alone: what a power cut takes is shown by the store's own
-//! trials, `src/store/trials/`.
+//! A SIGKILL preserves the page cache; power cuts are covered by the store's simulation, `src/store/tests/simulation/`.
 
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::print_stderr,
-    reason = "a test may fail by panicking, and says its seed"
+    reason = "a failing test panics and prints its seed"
 )]
 
-/// Entries as functions of their numbers, and what was acknowledged of them.
+/// Entries as functions of their numbers, and the state of each sender.
 mod model;
 
-/// The daemon under test: started, loaded, killed, read back.
-mod house;
+/// The daemon under test: start, load, kill, read back.
+mod server;
 
-/// A client that keeps the bytes as they came.
+/// A client that preserves the received bytes.
 mod wire;
 
-/// Files cut, flipped and deleted.
+/// Truncated, modified and deleted files.
 mod damage;
 
 use std::hash::{BuildHasher as _, Hasher as _};
 
-use house::House;
 use model::Random;
+use server::Server;
 
 fn setting(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number: {text}")))
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }
 
-/// The long form is asked for by saying how many crashes there are to be.
+/// Whether the long form is requested.
 fn is_long() -> bool {
     setting("CRASHES").is_some()
 }
 
-/// The seed asked for, or a new one, said aloud.
+/// The requested or a random seed, printed.
 fn seed() -> u64 {
     let any = || std::hash::RandomState::new().build_hasher().finish() % 1_000_000;
     let seed = setting("CRASH_SEED").unwrap_or_else(any);
@@ -56,47 +57,47 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     let seed = seed();
     let crashes = setting("CRASHES").unwrap_or(15);
     let mut random = Random::new(seed);
-    // A debug build is slow to read back what it has taken.
+    // Debug builds read back slowly.
     let longest = if cfg!(debug_assertions) { 40_000 } else { 150_000 };
-    let mut house = House::new(seed);
+    let mut server = Server::new(seed);
     for crash in 0..crashes {
         if crash % 4 == 3 {
-            house.configure(crash / 4 + 1);
+            server.configure(crash / 4 + 1);
         }
-        // Now and then it dies while it is still looking at what the last one left.
+        // Occasionally kill it during recovery from the previous kill.
         while random.below(5) == 0 {
-            house.start();
+            server.start();
             std::thread::sleep(std::time::Duration::from_micros(random.below(40_000)));
-            house.kill();
+            server.kill();
         }
-        house.start();
-        house.wait_until_ready();
-        house.check_new();
-        house.load(std::time::Duration::from_micros(2_000 + random.below(longest)), &mut random);
+        server.start();
+        server.wait_until_ready();
+        server.check_new();
+        server.load(std::time::Duration::from_micros(2_000 + random.below(longest)), &mut random);
         if crash % 50 == 49 {
-            house.start();
-            house.wait_until_ready();
-            house.check_all();
-            eprintln!("{} kills, {}", crash + 1, house.summary());
-            house.kill();
+            server.start();
+            server.wait_until_ready();
+            server.check_all();
+            eprintln!("{} kills, {}", crash + 1, server.summary());
+            server.kill();
         }
     }
-    house.start();
-    house.wait_until_ready();
-    house.check_all();
-    house.terminate();
-    house.start();
-    house.wait_until_ready();
-    house.check_all();
-    eprintln!("{crashes} kills under load, seed {seed}: {}", house.summary());
+    server.start();
+    server.wait_until_ready();
+    server.check_all();
+    server.terminate();
+    server.start();
+    server.wait_until_ready();
+    server.check_all();
+    eprintln!("{crashes} kills under load, seed {seed}: {}", server.summary());
 }
 
 #[test]
 fn a_replay_of_a_replay_is_stored_once() {
     for restart_between in [false, true] {
-        let mut house = House::new(1);
-        house.start();
-        house.wait_until_ready();
-        assert_eq!(house.replay(3, restart_between), 1, "killed in between: {restart_between}");
+        let mut server = Server::new(1);
+        server.start();
+        server.wait_until_ready();
+        assert_eq!(server.replay(3, restart_between), 1, "killed in between: {restart_between}");
     }
 }

@@ -1,11 +1,11 @@
-//! What is sent, and what must be there: an entry is a pure function of who sent it and of its number, so any
-//! entry found anywhere can be checked without having been kept.
+//! The data sent and expected: an entry is a pure function of its sender and its number, so that any entry can be checked
+//! without being recorded.
 
 use std::collections::BTreeMap;
 
 use saltcellar::wire::msgpack::Writer;
 
-/// Numbers that follow from a seed.
+/// A pseudo-random number generator.
 #[derive(Clone)]
 pub(crate) struct Random(u64);
 
@@ -26,32 +26,32 @@ impl Random {
     }
 }
 
-/// How a sender speaks to the daemon.
+/// How a sender submits entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Door {
+pub(crate) enum Source {
     /// Batches of events of class `events`.
     Events,
     /// Batches of returns as events: class `jobs`.
     JobEvents,
-    /// One return a call.
+    /// Single `returner` calls.
     Returner,
 }
 
-/// An entry's name: its sender, and which one of the sender's it is.
+/// Identity of an entry: its sender, and its number among those of the sender.
 pub(crate) type Name = (u64, u64);
 
-/// An entry: what the archive must say of it.
+/// An entry as it must be stored.
 pub(crate) struct Entry {
     pub(crate) tag: String,
     pub(crate) data: Vec<u8>,
 }
 
-/// The door of a sender.
-pub(crate) fn door(sender: u64) -> Door {
+/// How this sender submits entries.
+pub(crate) fn source(sender: u64) -> Source {
     match sender % 5 {
-        0 | 1 => Door::Events,
-        2 => Door::JobEvents,
-        _ => Door::Returner,
+        0 | 1 => Source::Events,
+        2 => Source::JobEvents,
+        _ => Source::Returner,
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn door(sender: u64) -> Door {
 pub(crate) fn entry(seed: u64, (sender, n): Name) -> Entry {
     let mut random = Random::new(seed ^ (sender << 48) ^ n);
     random.next();
-    // Mostly small, some that fill a block, a few with a block of their own; half of it does not compress.
+    // Mostly small, some that fill a block, a few larger than a block; half of the bytes are incompressible.
     let len = match random.below(1000) {
         0..850 => random.below(400),
         850..990 => 1_000 + random.below(5_000),
@@ -78,19 +78,19 @@ pub(crate) fn entry(seed: u64, (sender, n): Name) -> Entry {
     let mut w = Writer::new();
     w.map(8).str("cmd").str("_return").str("who").uint(sender).str("n").uint(n).str("id").str(&id);
     w.str("jid").str(&jid).str("fun").str("test.crash").str("return").bin(&blob).str("_stamp").str("now");
-    let tag = match door(sender) {
-        Door::Events => format!("crash/{sender}/{n}"),
-        Door::JobEvents | Door::Returner => format!("salt/job/{jid}/ret/{id}"),
+    let tag = match source(sender) {
+        Source::Events => format!("crash/{sender}/{n}"),
+        Source::JobEvents | Source::Returner => format!("salt/job/{jid}/ret/{id}"),
     };
     Entry { tag, data: w.into_bytes() }
 }
 
-/// What each sender has sent, and what was acknowledged.
+/// The state of a sender.
 #[derive(Default)]
 pub(crate) struct Sender {
     /// The next number.
     pub(crate) next: u64,
-    /// First numbers and counts of batches that were not answered when the daemon died.
+    /// First numbers and counts of batches without an acknowledgement when the daemon died.
     pub(crate) open: BTreeMap<u64, u64>,
     /// Whether each entry was acknowledged.
     pub(crate) acknowledged: Vec<bool>,

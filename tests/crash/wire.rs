@@ -1,4 +1,4 @@
-//! A client that keeps the bytes as they came, and may have many requests under way.
+//! A client that preserves the received bytes and supports pipelined requests.
 
 use std::io::{BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ pub(crate) struct Wire {
     next_id: u64,
 }
 
-/// An answer: which request, and its value, or the daemon's refusal.
+/// An answer: the request's id, and the value or the daemon's error.
 pub(crate) type Answer = (u64, Result<Vec<u8>, String>);
 
 impl Wire {
@@ -42,18 +42,18 @@ impl Wire {
         let id = as_int(reader.value().unwrap()).and_then(|id| u64::try_from(id).ok()).unwrap_or(0);
         let good = as_bool(reader.value().unwrap()).unwrap();
         let value = reader.value().unwrap().to_vec();
-        let words = || rmpv::decode::read_value(&mut value.as_slice()).unwrap().to_string();
-        Ok((id, if good { Ok(value) } else { Err(words()) }))
+        let text = || rmpv::decode::read_value(&mut value.as_slice()).unwrap().to_string();
+        Ok((id, if good { Ok(value) } else { Err(text()) }))
     }
 
-    /// Asks one thing and waits.
+    /// Sends a request and waits for its answer.
     pub(crate) fn ask(&mut self, call: &str, args: &Args) -> std::io::Result<Result<Vec<u8>, String>> {
         self.send(call, &args.bytes())?;
         Ok(self.receive()?.1)
     }
 }
 
-/// A map of arguments in the making.
+/// Arguments of a call, under construction.
 #[derive(Default)]
 pub(crate) struct Args {
     pairs: usize,

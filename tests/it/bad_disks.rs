@@ -1,4 +1,4 @@
-//! Disks that fill up, fail and dawdle, under the real program: callers are told, and nothing that was answered is lost.
+//! Full, failing and slow disks under the real program: callers get errors, and no acknowledged entry is lost.
 
 #![cfg(debug_assertions)]
 
@@ -29,12 +29,14 @@ fn check(cellar: &Cellar, numbers: impl IntoIterator<Item = u64>) {
 }
 
 #[test]
-fn on_a_full_disk_callers_are_told_and_it_goes_on_when_there_is_room() {
+fn callers_get_errors_while_the_disk_is_full() {
     let mut cellar = Cellar::start_on_disk("");
     (0..20).for_each(|n| drop(put(&cellar, n).unwrap()));
     cellar.plan_disk("room=100");
     for n in 20..25 {
-        let Err(ClientError::Refused { code, message }) = put(&cellar, n) else { panic!("it was stored") };
+        let Err(ClientError::Refused { code, message }) = put(&cellar, n) else {
+            panic!("the entry was stored")
+        };
         assert!(message.contains("No space left on device"), "{code}: {message}");
     }
     assert!(cellar.counter("entries_failed") >= 5);
@@ -50,7 +52,7 @@ fn on_a_full_disk_callers_are_told_and_it_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn after_a_sync_that_fails_the_daemon_lives_on() {
+fn the_daemon_survives_a_failed_sync() {
     let mut cellar = Cellar::start_on_disk("");
     put(&cellar, 0).unwrap();
     cellar.plan_disk("sync=EIO@1");
@@ -64,7 +66,7 @@ fn after_a_sync_that_fails_the_daemon_lives_on() {
 }
 
 #[test]
-fn on_a_slow_disk_callers_share_its_syncs() {
+fn callers_share_the_syncs_of_a_slow_disk() {
     const CALLERS: u64 = 24;
     let cellar = Cellar::start_on_disk("sync_delay_ms=5");
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What the bus door does when the store, the disk, the master or the daemon itself is away for a while.
+//! The bus source during outages of the store, the disk, the master and the daemon.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ pub(crate) fn frame(tag: &str, data: &Value) -> Vec<u8> {
 }
 
 fn event(n: usize, bytes: usize) -> Vec<u8> {
-    // Nothing that zstd could pack: what waits for the store is bounded by packed bytes.
+    // Incompressible, because the limits count compressed bytes.
     let mut state = n as u64 + 1;
     let mut byte = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -33,7 +33,7 @@ fn events(range: std::ops::Range<usize>, bytes: usize) -> Vec<Vec<u8>> {
     range.map(|n| event(n, bytes)).collect()
 }
 
-/// All tags in the archive, in order, once there are so many.
+/// Waits for `count` tags in the archive, and returns them in order.
 fn tags(cellar: &Cellar, count: usize) -> Vec<String> {
     wait_for(&format!("{count} entries"), || {
         (cellar.counter("entries_stored") >= count as u64).then_some(())
@@ -98,18 +98,18 @@ fn spill_files(cellar: &Cellar) -> Vec<PathBuf> {
     files.map(|file| file.unwrap().path()).filter(is_file).collect()
 }
 
-/// A disk on which the store's logs take so long to sync that it stands still for the test; the spill is not synced.
+/// A disk on which syncs of the store's logs take longer than the test; the spill is not synced.
 const STALLED: &str = "sync_delay_ms=60000";
 
 #[test]
-fn a_stalled_store_is_not_noticed_by_the_bus_and_everything_comes_in_order() {
+fn a_stalled_store_does_not_block_the_bus_and_events_keep_their_order() {
     let bus = Bus::new();
     let cellar = Cellar::start_on_disk_with("", &["--bus", bus.flag()]);
     let mut to = bus.subscriber();
     publish(&mut to, "len32", &events(0..1, 10));
     tags(&cellar, 1);
     cellar.plan_disk("sync_delay_ms=6000");
-    // The test's writes never wait for long: the socket holds 200 kB and these are 40 MB.
+    // The writes do not block: the socket buffers 200 kB, and these are 40 MB.
     publish(&mut to, "len32", &events(1..401, 100_000));
     wait_for("the spill", || (of_bus(&cellar, "spilled_events") > 50).then_some(()));
     assert!(of_bus(&cellar, "waiting_bytes") <= 8 << 20);
@@ -133,7 +133,7 @@ fn a_daemon_killed_with_a_full_spill_hands_it_over_at_its_next_start() {
     cellar.plan_disk(STALLED);
     publish(&mut to, "len32", &events(1..401, 100_000));
     wait_for("all to be read", || (of_bus(&cellar, "events") == 401).then_some(()));
-    // What the spill has is older than what is in memory.
+    // The spill is older than the events in memory.
     wait_for("memory to be emptied", || (of_bus(&cellar, "waiting_bytes") < 4 << 20).then_some(()));
     cellar.kill();
     cellar.plan_disk("");
@@ -141,7 +141,7 @@ fn a_daemon_killed_with_a_full_spill_hands_it_over_at_its_next_start() {
     let mut to = bus.subscriber();
     publish(&mut to, "len32", &events(401..402, 10));
     wait_for("the last", || all_tags(&cellar).contains(&"test/000401".to_owned()).then_some(()));
-    // What the store and its queue held is gone, and so is what was still in memory: two gaps, around what was on disk.
+    // The events in the queue and in memory are lost: two gaps, before and after the spilled events.
     let found = all_tags(&cellar);
     let [stored, survived, last] =
         found.split(|tag| tag == "saltcellar/gap/start-up").collect::<Vec<_>>()[..]
@@ -161,13 +161,13 @@ fn a_daemon_killed_with_a_full_spill_hands_it_over_at_its_next_start() {
 }
 
 #[test]
-fn what_a_full_disk_refuses_waits_and_is_stored_when_there_is_room() {
+fn events_rejected_by_a_full_disk_are_stored_once_space_is_free() {
     let bus = Bus::new();
     let mut cellar = Cellar::start_on_disk_with("", &["--bus", bus.flag()]);
     let mut to = bus.subscriber();
     publish(&mut to, "plain", &events(0..5, 10));
     tags(&cellar, 5);
-    // The guard looks now and then.
+    // Free space is checked periodically.
     cellar.plan_disk("space=4096/100000000000");
     let full = |cellar: &Cellar| cellar.call("save_reg", vec![("data", 1.into())]).is_err();
     wait_for("the guard", || full(&cellar).then_some(()));
@@ -186,7 +186,7 @@ fn what_a_full_disk_refuses_waits_and_is_stored_when_there_is_room() {
 }
 
 #[test]
-fn when_the_spill_has_no_room_either_the_loss_is_counted_and_told() {
+fn events_lost_by_a_full_spill_are_counted_and_recorded_as_gaps() {
     let bus = Bus::new();
     let cellar = Cellar::start_on_disk_with("", &["--bus", bus.flag()]);
     let mut to = bus.subscriber();
@@ -198,12 +198,12 @@ fn when_the_spill_has_no_room_either_the_loss_is_counted_and_told() {
     cellar.plan_disk("");
     wait_for("room", || (of_bus(&cellar, "waiting_bytes") == 0).then_some(()));
     publish(&mut to, "len32", &events(601..602, 10));
-    // What is read is counted before it is lost; once the next is stored, all that was lost is known.
+    // Events are counted before they are lost; the losses are final once the next event is stored.
     let found =
         wait_for("the last", || Some(all_tags(&cellar)).filter(|tags| tags.contains(&wanted(601..602)[0])));
     let lost = usize::try_from(of_bus(&cellar, "lost")).unwrap();
     assert!(lost > 100 && cellar.counter("spill_writes_failed") > 0, "{lost}");
-    // Each gap says how many are missing where it stands.
+    // Each gap record has the number of events missing at its position.
     let mut gaps = gaps(&cellar).into_iter().map(|gap| {
         assert_eq!(gap["tag"], "saltcellar/gap/overflow".into());
         usize::try_from(gap["data"]["lost"].as_u64().unwrap()).unwrap()
@@ -231,16 +231,16 @@ fn the_configured_bound_of_the_spill_was_not_kept() {
     publish(&mut to, "len32", &events(0..1, 10));
     tags(&cellar, 1);
     cellar.plan_disk(STALLED);
-    // The store's queue and memory take 8 MiB each.
+    // The store's queue and the memory buffer hold 8 MiB each.
     publish(&mut to, "len32", &events(1..601, 100_000));
     wait_for("all to be read", || (of_bus(&cellar, "events") == 601).then_some(()));
     wait_for("a loss", || (of_bus(&cellar, "lost") > 0).then_some(()));
-    let (said, bytes) = (of_bus(&cellar, "spilled_bytes"), spill_files(&cellar));
+    let (reported, bytes) = (of_bus(&cellar, "spilled_bytes"), spill_files(&cellar));
     let bytes: u64 = bytes.iter().map(|path| std::fs::metadata(path).map_or(0, |found| found.len())).sum();
-    // One read of the bus may go beyond it.
+    // One read of the bus may exceed the limit.
     assert!(
-        (15 * MIB..=18 * MIB).contains(&bytes) && said == bytes,
-        "{bytes} bytes on disk, {said} reported"
+        (15 * MIB..=18 * MIB).contains(&bytes) && reported == bytes,
+        "{bytes} bytes on disk, {reported} reported"
     );
 }
 
@@ -251,12 +251,12 @@ fn each_break_of_the_bus_is_a_gap_in_its_place() {
     let mut to = bus.subscriber();
     publish(&mut to, "len32", &events(0..2, 10));
     assert_eq!(tags(&cellar, 2), wanted(0..2), "nothing is known to be missing before the first start");
-    // The master goes and comes.
+    // The master restarts.
     drop(to);
     let mut to = bus.subscriber();
     publish(&mut to, "len32", &events(2..4, 10));
     tags(&cellar, 5);
-    // The daemon does.
+    // The daemon restarts.
     assert!(cellar.terminate());
     drop(to);
     cellar.restart();
@@ -295,7 +295,7 @@ fn a_quiet_bus_closes_its_gap_without_an_event() {
 }
 
 #[test]
-fn what_waits_for_a_bus_that_is_configured_no_more_is_handed_over_all_the_same() {
+fn spills_of_removed_buses_are_drained() {
     let bus = Bus::new();
     let mut cellar = Cellar::start_on_disk_with("space=4096/100000000000", &["--bus", bus.flag()]);
     let mut to = bus.subscriber();
@@ -309,7 +309,7 @@ fn what_waits_for_a_bus_that_is_configured_no_more_is_handed_over_all_the_same()
 }
 
 #[test]
-fn a_burst_of_a_hundred_thousand_events_is_stored_whole() {
+fn a_burst_of_a_hundred_thousand_events_is_stored_completely() {
     let bus = Bus::new();
     let cellar = Cellar::start_with(&["--bus", bus.flag()]);
     let mut to = bus.subscriber();
@@ -327,7 +327,7 @@ fn a_burst_of_a_hundred_thousand_events_is_stored_whole() {
 }
 
 #[test]
-fn bad_events_on_the_bus_are_told_and_counted_and_nobody_else_suffers() {
+fn bad_events_on_the_bus_are_logged_and_counted_without_affecting_others() {
     let bus = Bus::new();
     let cellar = Cellar::start_with(&["--bus", bus.flag()]);
     let mut to = bus.subscriber();
@@ -362,14 +362,10 @@ fn bad_events_on_the_bus_are_told_and_counted_and_nobody_else_suffers() {
     let expected = ["no-map", "stamped", "stamped", "test/000000"];
     assert_eq!(tags(&cellar, 4), expected);
     for (counter, count, words) in [
-        (
-            "events_without_tag",
-            1,
-            "an event is left out: no tag: an event is its tag, two newlines, and msgpack",
-        ),
+        ("events_without_tag", 1, "event rejected: no tag: an event is its tag, two newlines, and msgpack"),
         ("events_tag_too_long", 1, "a tag of 10485760 bytes exceeds the limit of 65536"),
         ("entries_unreadable", 1, "msgpack ends inside a value"),
-        ("events_no_map", 1, "data is no map"),
+        ("events_no_map", 1, "data is not a map"),
         ("event_clocks_off", 2, "one of the clocks is wrong"),
         ("bus_frames_malformed", 1, ""),
     ] {
@@ -439,7 +435,7 @@ fn rules_hold_at_every_door_and_no_byte_of_a_secret_reaches_the_disk() {
     let ret = |n: u32| format!("salt/job/2026112105472800000{n}/ret/web1");
     let mut found = all_tags(&cellar);
     found.sort();
-    assert_eq!(found, [ret(1), ret(2), "test/000000".to_owned()], "each once, by whichever door");
+    assert_eq!(found, [ret(1), ret(2), "test/000000".to_owned()], "each once, by whichever source");
 
     let jid = |n: u32| vec![("jid", Value::from(format!("2026112105472800000{n}")))];
     let returned = cellar.ask("get_jid", jid(1));
@@ -457,13 +453,13 @@ fn rules_hold_at_every_door_and_no_byte_of_a_secret_reaches_the_disk() {
     let count = |name: &str| {
         let rules = status["rules"].as_array().unwrap();
         let rule = rules.iter().find(|rule| rule["name"] == name.into()).unwrap();
-        ["entries", "left_out"].map(|key| rule[key].as_u64().unwrap())
+        ["entries", "filtered"].map(|key| rule[key].as_u64().unwrap())
     };
     assert_eq!((count("pings"), count("lab")), ([3, 3], [1, 1]));
     assert_eq!((count("passwords"), count("pillar"), count("cloud")), ([5, 0], [3, 0], [4, 0]));
     assert_eq!(cellar.counter("entries_filtered"), 4);
     assert_eq!(cellar.counter("entries_redacted"), 8);
-    // Blocks are compressed: what is too short to be packed stands there as it is, so the store is searched unpacked.
+    // Blocks are compressed, so the entries are searched instead of the files.
     assert!(cellar.terminate());
     for secret in secrets {
         assert!(!unpacked(&cellar.state_dir()).contains(secret), "{secret} is on the disk");

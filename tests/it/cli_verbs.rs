@@ -1,4 +1,4 @@
-//! Verbs against a made-up daemon, and without any.
+//! Verbs with a fake daemon, and without a daemon.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -91,19 +91,19 @@ fn events(count: u64) -> FakeDaemon {
 }
 
 #[test]
-fn without_a_daemon_every_asking_verb_says_where_it_looked_and_how_to_start_one() {
+fn without_a_daemon_verbs_name_the_socket_and_the_remedy() {
     for verb in [&["jobs", "list"][..], &["jobs", "show", "1"], &["events", "list"], &["status"]] {
         let output = program().args(verb).args(["--socket", "/no/such.sock"]).output().unwrap();
         assert_eq!(output.status.code(), Some(69), "{verb:?}");
         assert_eq!(
             stderr(&output),
-            "saltcellar: no daemon answers at /no/such.sock (named by --socket): No such file or directory (os error 2)\n\
+            "saltcellar: daemon unreachable at /no/such.sock (set by --socket): No such file or directory (os error 2)\n\
              saltcellar: start one with `saltcellar serve --socket /no/such.sock`, or the installed service with \
-             `systemctl start saltcellar`; if one listens elsewhere, name its socket with --socket or SALTCELLAR_SOCKET\n"
+             `systemctl start saltcellar`; if it listens elsewhere, set --socket or SALTCELLAR_SOCKET\n"
         );
     }
     let output = program().arg("status").env("SALTCELLAR_SOCKET", "/no/such.sock").output().unwrap();
-    assert!(stderr(&output).contains("(named by SALTCELLAR_SOCKET)"));
+    assert!(stderr(&output).contains("(set by SALTCELLAR_SOCKET)"));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn an_empty_archive_is_an_empty_list() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_the_program_quietly() {
+fn a_closed_pipe_ends_the_program_without_an_error() {
     let daemon = events(100_000);
     let mut child = program()
         .arg("--socket")
@@ -256,13 +256,13 @@ fn a_reader_that_goes_away_ends_the_program_quietly() {
 }
 
 #[test]
-fn refusals_of_the_daemon_have_their_exit_codes() {
+fn errors_of_the_daemon_map_to_exit_codes() {
     for (code, exit) in [("bad_args", 64), ("unavailable", 75), ("internal", 70), ("version", 1)] {
         let daemon = FakeDaemon::answering("status", move |_| Err((code, "because\x1b")));
         let output = daemon.run(&["status"]);
         assert_eq!(output.status.code(), Some(exit), "{code}");
         let expected =
-            format!("saltcellar: failed to ask for the status: the daemon declined: because\\x1b ({code})\n");
+            format!("saltcellar: failed to query the status: the daemon declined: because\\x1b ({code})\n");
         assert_eq!(stderr(&output), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! `saltcellar check`, good and bad.
+//! `saltcellar check` with valid and invalid configurations.
 
 use std::path::Path;
 use std::process::Output;
@@ -15,7 +15,7 @@ fn check(dir: &Path, text: &str, args: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// The message for a bad file, without the directory.
+/// The error for an invalid file, without the directory.
 fn problem(text: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let output = check(dir.path(), text, &[]);
@@ -46,7 +46,7 @@ fn a_good_file_is_shown_with_origins_and_can_be_checked_again() {
     let output = check(dir.path(), text, &["--output", "json", "--socket", "/s"]);
     let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(document["config"]["bus"][0], "/var/run/salt/master");
-    assert_eq!(document["origins"]["socket"], "--socket");
+    assert_eq!(document["job_depths"]["socket"], "--socket");
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn an_unknown_key_is_refused_with_file_line_and_the_nearest_known_key() {
 }
 
 #[test]
-fn other_mistakes_are_refused_with_what_would_do() {
+fn invalid_values_are_rejected_with_the_accepted_form() {
     for (text, message) in [
         (
             "store: {segment_bytes_max: lots}\n",
@@ -69,7 +69,7 @@ fn other_mistakes_are_refused_with_what_would_do() {
             "socket_mode: \"0999\"\n",
             "c.yaml:1: socket_mode: \"0999\" is not accepted; give file permissions in octal",
         ),
-        ("socket: /a\nsocket: /b\n", "c.yaml:2: the key \"socket\" is given twice"),
+        ("socket: /a\nsocket: /b\n", "c.yaml:2: duplicate key \"socket\""),
         ("a: b: c\n", "c.yaml:1: not YAML: "),
         ("bus: {a: b}\n", "c.yaml:1: bus: a mapping is not accepted; give a list of absolute paths"),
     ] {

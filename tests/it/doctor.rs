@@ -1,4 +1,4 @@
-//! `saltcellar doctor` beside daemons that are well, unwell, away, and of another version.
+//! `saltcellar doctor` with healthy, unhealthy and unreachable daemons, and with other versions.
 
 use rmpv::Value;
 
@@ -46,7 +46,7 @@ fn doctor_finds_nothing_wrong_with_a_daemon_that_is_well() {
 fn doctor_was_silent_about_a_clock_that_was_set_until_an_administrator_confirms_it() {
     let mut cellar = Cellar::start();
     assert!(cellar.terminate());
-    // The last run ended 40 days ago, by what this one can know.
+    // By the store's records, the last run ended 40 days ago.
     let path = cellar.state_dir().join("CLOCK");
     let last: i64 = std::fs::read_to_string(&path).unwrap().trim_end().parse().unwrap();
     std::fs::write(&path, format!("{}\n", last - 40 * 86_400_000_000)).unwrap();
@@ -58,17 +58,17 @@ fn doctor_was_silent_about_a_clock_that_was_set_until_an_administrator_confirms_
     let (is, words) = verdict(&found, "clock");
     assert!(is == "warning" && words.contains("40 d 0 h ahead of the expected time"), "{words}");
     assert_eq!(cellar.counter("clock_steps"), 1);
-    assert!(cellar.log().contains("the wall clock was set"), "{}", cellar.log());
+    assert!(cellar.log().contains("wall clock stepped"), "{}", cellar.log());
     cellar.ask("store_prune", vec![]);
     assert_eq!(verdict(&checks(&doctor(&cellar, &[])), "clock").0, "ok");
-    // And so it stays.
+    // It remains after a restart.
     assert!(cellar.terminate());
     cellar.restart();
     assert_eq!(verdict(&checks(&doctor(&cellar, &[])), "clock").0, "ok");
 }
 
 #[test]
-fn doctor_names_what_waits_what_was_lost_and_a_directory_that_is_open() {
+fn doctor_reports_spooled_and_lost_entries_and_open_directories() {
     let mut cellar = Cellar::start();
     let spool = cellar.dir.path().join("spool");
     std::fs::create_dir(&spool).unwrap();
@@ -83,7 +83,7 @@ fn doctor_names_what_waits_what_was_lost_and_a_directory_that_is_open() {
     let (is, words) = verdict(&found, "socket");
     assert!(is == "warning" && words.contains("chmod o-rwx"), "{words}");
     let (is, words) = verdict(&found, "spool");
-    assert!(is == "warning" && words.contains("100 bytes wait"), "{words}");
+    assert!(is == "warning" && words.contains("100 bytes are waiting"), "{words}");
     assert!(found.iter().any(|(_, _, words)| words.contains("spool_full 7")), "{found:?}");
 
     set_mode(&cellar, 0o777);
@@ -99,7 +99,7 @@ fn doctor_names_what_waits_what_was_lost_and_a_directory_that_is_open() {
     let found = checks(&output);
     assert_eq!(output.status.code(), Some(69), "{found:?}");
     assert_eq!(verdict(&found, "daemon").0, "problem");
-    assert!(verdict(&found, "spool").1.contains("when a daemon answers"), "{found:?}");
+    assert!(verdict(&found, "spool").1.contains("once the daemon is reachable"), "{found:?}");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn doctor_and_status_say_when_the_daemon_speaks_another_version() {
     let peers = std::thread::Builder::new().name("later-daemon".to_owned()).spawn(move || {
         for peer in listener.incoming() {
             use std::io::Write as _;
-            // A daemon of a later version meets a client of this one.
+            // A daemon of a later version.
             let words = "this daemon speaks version 2 of the socket protocol, the client version 1";
             let why =
                 map([("code", "version".into()), ("message", words.into()), ("server_version", 2.into())]);
@@ -176,7 +176,7 @@ fn doctor_and_status_say_when_the_daemon_speaks_another_version() {
             peer.unwrap().write_all(&[&len[..], &body].concat()).unwrap();
         }
     });
-    // It lives as long as the test's process.
+    // Runs until the test process exits.
     drop(peers.unwrap());
     let run = |verb: &str| {
         let mut command = program();

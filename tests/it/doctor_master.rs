@@ -1,4 +1,4 @@
-//! `saltcellar doctor` over directories of made-up master configurations, with no daemon and no Salt.
+//! `saltcellar doctor` with generated master configurations, without a daemon or Salt.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::fake_daemon::{program, stdout};
 
-/// A machine with a Salt master beside saltcellar, in which nothing is wrong. `DIR` in any text is its directory.
+/// A correctly configured machine with a Salt master and saltcellar. `DIR` in any text stands for its directory.
 pub(crate) struct Shop {
     pub(crate) dir: tempfile::TempDir,
     salt_python: PathBuf,
@@ -50,7 +50,7 @@ impl Shop {
         fs::write(path, text.replace("DIR", self.dir.path().to_str().unwrap())).unwrap();
     }
 
-    /// Salt's Python, which answers whatever it is asked with this.
+    /// Installs a Salt Python with this constant output.
     fn python(&self, answer: &str) {
         self.put("python", &format!("#!/bin/sh\necho '{answer}'\n"));
         fs::set_permissions(&self.salt_python, fs::Permissions::from_mode(0o755)).unwrap();
@@ -80,16 +80,16 @@ impl Shop {
         document["checks"].as_array().unwrap().iter().map(one).collect()
     }
 
-    /// What is not as it should be, apart from the daemon that is away and the machine's own disk.
-    fn complaints(&self) -> Vec<Found> {
+    /// All findings, except of the missing daemon and the machine's disk.
+    fn findings(&self) -> Vec<Found> {
         let known = ["socket", "daemon", "disk", "inodes"];
         let found = self.doctor().into_iter();
         found.filter(|one| one.verdict != "ok" && !known.contains(&one.check.as_str())).collect()
     }
 
-    /// There is this complaint and no other; it says why it matters, and what to write.
-    fn complains(&self, check: &str, verdict: &str, words: &str, write: &str) {
-        let found = self.complaints();
+    /// Asserts that this is the only finding, and that it has a reason and a fix.
+    fn assert_finding(&self, check: &str, verdict: &str, words: &str, write: &str) {
+        let found = self.findings();
         let [one] = found.as_slice() else { panic!("{check}: {found:?}") };
         assert_eq!((one.check.as_str(), one.verdict.as_str()), (check, verdict), "{one:?}");
         let dir = self.dir.path().to_str().unwrap();
@@ -100,31 +100,36 @@ impl Shop {
 }
 
 #[test]
-fn a_reactor_that_was_handed_over_to_nobody_is_a_problem() {
+fn a_disabled_reactor_without_replacement_is_a_problem() {
     let shop = Shop::new();
     let reactor = "reactor: [{'a/*': [/a.sls]}]\n";
     shop.put("salt/master", &format!("{MASTER}{reactor}engines: [saltcellar-reactor]\n"));
-    shop.complains("reactor", "problem", "nobody acts on the 1 rules", "reactor: {master: DIR/salt/master}");
+    shop.assert_finding(
+        "reactor",
+        "problem",
+        "no reactor acts on the 1 rules",
+        "reactor: {master: DIR/salt/master}",
+    );
     shop.put("salt/master", &format!("{MASTER}{reactor}"));
-    assert!(shop.complaints().is_empty(), "Salt's own acts: {:?}", shop.complaints());
+    assert!(shop.findings().is_empty(), "Salt's own acts: {:?}", shop.findings());
     shop.put("salt/master", &format!("{MASTER}{reactor}engines: [saltcellar-reactor]\n"));
     shop.put("c.yaml", "reactor: {master: DIR/salt/master}\n");
-    assert!(shop.complaints().is_empty(), "ours: {:?}", shop.complaints());
+    assert!(shop.findings().is_empty(), "ours: {:?}", shop.findings());
 }
 
 const BUS: &str = "bus: [DIR/var/run/salt/master]\n";
 
 #[test]
-fn nothing_is_wrong_where_nothing_is_wrong() {
+fn a_correct_setup_has_no_findings() {
     let shop = Shop::new();
-    assert!(shop.complaints().is_empty(), "{:?}", shop.complaints());
+    assert!(shop.findings().is_empty(), "{:?}", shop.findings());
     let found = shop.doctor();
     for (check, words) in [
         ("master_config", "salt/master"),
         ("master_job_cache", "saltcellar is the master's job cache"),
-        ("extension", "is found by Salt"),
+        ("extension", concat!("version ", env!("CARGO_PKG_VERSION"))),
         ("event_return", "not archived"),
-        ("keep_jobs_seconds", "86400 s, as Salt says"),
+        ("keep_jobs_seconds", "86400 s, by keep_jobs_seconds"),
         ("salt", "3008.3"),
     ] {
         let one = found.iter().find(|one| one.check == check).unwrap_or_else(|| panic!("{check}: {found:?}"));
@@ -133,7 +138,7 @@ fn nothing_is_wrong_where_nothing_is_wrong() {
 }
 
 #[test]
-fn each_option_that_is_missing_or_dangerous_is_named_with_its_place_and_what_to_write() {
+fn findings_about_options_name_their_line_and_the_fix() {
     let rows: &[(&str, &str, &str, &str, &str, &str)] = &[
         (
             "ipc_write_buffer: 1000000",
@@ -150,7 +155,7 @@ fn each_option_that_is_missing_or_dangerous_is_named_with_its_place_and_what_to_
             "",
             "event_return_queue",
             "warning",
-            "a call for each event",
+            "one call per event",
             "event_return_queue: 1000",
         ),
         (
@@ -166,11 +171,18 @@ fn each_option_that_is_missing_or_dangerous_is_named_with_its_place_and_what_to_
             BUS,
             "event_return",
             "warning",
-            "beside the bus",
-            "take saltcellar out",
+            "is redundant",
+            "remove saltcellar from event_return",
         ),
         ("max_event_size: 100000", BUS, "max_event_size", "warning", "is 100000", "max_event_size: 1048576"),
-        ("max_event_size: 100000000", "", "max_event_size", "warning", "67108864 bytes at most", "67108864"),
+        (
+            "max_event_size: 100000000",
+            "",
+            "max_event_size",
+            "warning",
+            "the store's limit for an entry is 67108864 bytes",
+            "67108864",
+        ),
         ("job_cache: False", "", "job_cache", "problem", "is False", "job_cache: True"),
         ("ext_job_cache: redis", "", "ext_job_cache", "problem", "is redis", "remove ext_job_cache"),
         (
@@ -178,17 +190,17 @@ fn each_option_that_is_missing_or_dangerous_is_named_with_its_place_and_what_to_
             "",
             "ext_job_cache",
             "warning",
-            "stores no returns",
+            "the master stores none",
             "master_job_cache: saltcellar",
         ),
         ("job_cache_store_endtime: True", "", "job_cache_store_endtime", "warning", "is on", ": False"),
-        ("keep_jobs_seconds: 0", "", "keep_jobs_seconds", "warning", "for ever", "2592000"),
+        ("keep_jobs_seconds: 0", "", "keep_jobs_seconds", "warning", "forever", "2592000"),
         (
             "keep_jobs_seconds: 172800",
             "store: {classes: [{name: jobs, keep: {age: 1d}}]}",
             "keep_jobs_seconds",
             "warning",
-            "keep jobs for 172800 s, the store keeps them for 86400 s",
+            "is 172800 s, but the store keeps jobs for 86400 s",
             "age: salt",
         ),
         (
@@ -196,7 +208,7 @@ fn each_option_that_is_missing_or_dangerous_is_named_with_its_place_and_what_to_
             BUS,
             "keep_jobs_seconds",
             "warning",
-            "Salt does not say",
+            "follows Salt's, which is unknown",
             "age: 30d",
         ),
         (
@@ -204,68 +216,88 @@ fn each_option_that_is_missing_or_dangerous_is_named_with_its_place_and_what_to_
             "",
             "saltcellar.socket",
             "problem",
-            "asks at /elsewhere.sock",
+            "uses socket /elsewhere.sock",
             "DIR/s.sock",
         ),
     ];
     for (more, daemon, check, verdict, words, write) in rows {
         let shop = Shop::new();
-        // Of two lines that say the same, YAML takes the last; Salt refuses them.
+        // Salt rejects duplicate keys.
         let key = more.split(':').next().unwrap();
         let master: Vec<&str> = MASTER.lines().filter(|line| !line.starts_with(key)).collect();
         shop.put("salt/master", &format!("{}\n{more}\n", master.join("\n")));
         shop.put("c.yaml", if daemon.is_empty() { "{}" } else { daemon });
-        shop.complains(check, verdict, words, write);
+        shop.assert_finding(check, verdict, words, write);
     }
 }
 
 #[test]
-fn doctor_was_silent_about_a_daemon_that_the_extension_does_not_trust() {
+fn doctor_reports_a_daemon_that_the_extension_does_not_trust() {
     const NOBODY: u32 = 65534;
     if !rustix::process::geteuid().is_root() {
         return crate::testing::missing("root, to make a socket of another user");
     }
     let shop = Shop::new();
-    // The file stays, and nobody answers.
+    // The socket file remains without a listener.
     drop(std::os::unix::net::UnixListener::bind(shop.path("s.sock")).unwrap());
-    assert!(shop.complaints().is_empty(), "{:?}", shop.complaints());
+    assert!(shop.findings().is_empty(), "{:?}", shop.findings());
     std::os::unix::fs::chown(shop.path("s.sock"), Some(NOBODY), None).unwrap();
-    shop.complains("saltcellar.socket", "problem", "does not trust nobody", "saltcellar.daemon_user: nobody");
+    shop.assert_finding(
+        "saltcellar.socket",
+        "problem",
+        "does not trust nobody",
+        "saltcellar.daemon_user: nobody",
+    );
     shop.put("salt/master", &format!("{MASTER}saltcellar.daemon_user: daemon\n"));
-    shop.complains("saltcellar.socket", "problem", "does not trust nobody", "saltcellar.daemon_user: nobody");
+    shop.assert_finding(
+        "saltcellar.socket",
+        "problem",
+        "does not trust nobody",
+        "saltcellar.daemon_user: nobody",
+    );
     for user in ["nobody", "65534"] {
         shop.put("salt/master", &format!("{MASTER}saltcellar.daemon_user: {user}\n"));
-        assert!(shop.complaints().is_empty(), "{:?}", shop.complaints());
+        assert!(shop.findings().is_empty(), "{:?}", shop.findings());
     }
 }
 
 #[test]
-fn the_extensions_settings_may_be_a_map_and_the_flat_one_wins() {
+fn options_of_the_extension_may_be_a_map_but_flat_ones_take_precedence() {
     let shop = Shop::new();
     let without = MASTER.replace("saltcellar.socket: DIR/s.sock\n", "");
     shop.put("salt/master", &format!("{without}saltcellar: {{socket: /map.sock}}\n"));
-    shop.complains("saltcellar.socket", "problem", "asks at /map.sock", "saltcellar.socket: DIR/s.sock");
+    shop.assert_finding(
+        "saltcellar.socket",
+        "problem",
+        "uses socket /map.sock",
+        "saltcellar.socket: DIR/s.sock",
+    );
     shop.put("salt/master", &format!("{MASTER}saltcellar: {{socket: /map.sock}}\n"));
-    assert!(shop.complaints().is_empty(), "{:?}", shop.complaints());
+    assert!(shop.findings().is_empty(), "{:?}", shop.findings());
 }
 
 #[test]
-fn what_an_included_file_says_counts_and_is_named_by_file_and_line() {
+fn options_of_included_files_count_and_are_named_by_file_and_line() {
     let shop = Shop::new();
     shop.put("salt/master.d/a.conf", "# first\n\nipc_write_buffer: 5\n");
-    shop.complains("ipc_write_buffer", "warning", "DIR/salt/master.d/a.conf:3", "ipc_write_buffer: 0");
+    shop.assert_finding("ipc_write_buffer", "warning", "DIR/salt/master.d/a.conf:3", "ipc_write_buffer: 0");
     shop.put("salt/master.d/b.conf", "ipc_write_buffer: 0\n");
-    assert!(shop.complaints().is_empty(), "the later file wins: {:?}", shop.complaints());
+    assert!(shop.findings().is_empty(), "the later file wins: {:?}", shop.findings());
 }
 
 #[test]
-fn a_master_that_hands_nothing_over_is_told_and_one_that_is_not_there_too() {
+fn masters_without_saltcellar_and_missing_masters_are_reported() {
     let shop = Shop::new();
     shop.put("salt/master", "root_dir: DIR\n");
     shop.put("c.yaml", "store: {classes: [{name: jobs, keep: {age: 1d}}]}");
-    shop.complains("master_job_cache", "warning", "its job cache is local_cache", "saltcellar setup --write");
+    shop.assert_finding(
+        "master_job_cache",
+        "warning",
+        "its job cache is local_cache",
+        "saltcellar setup --write",
+    );
     fs::remove_file(shop.path("salt/master")).unwrap();
-    let found = shop.complaints();
+    let found = shop.findings();
     assert!(
         found.len() == 1 && found[0].check == "master_config" && found[0].verdict == "problem",
         "{found:?}"
@@ -273,10 +305,10 @@ fn a_master_that_hands_nothing_over_is_told_and_one_that_is_not_there_too() {
 }
 
 #[test]
-fn a_file_that_salt_cannot_read_is_told_in_salts_words() {
+fn unreadable_files_are_reported_with_salts_message() {
     let shop = Shop::new();
     shop.put("salt/master.d/bad.conf", "a: [1\n");
-    let found = shop.complaints();
+    let found = shop.findings();
     assert!(
         found.iter().any(|one| one.check == "master_config" && one.words.contains("bad.conf")),
         "{found:?}"
@@ -284,57 +316,62 @@ fn a_file_that_salt_cannot_read_is_told_in_salts_words() {
 }
 
 #[test]
-fn the_extension_is_looked_for_where_salt_would_find_it() {
+fn the_extension_is_searched_in_salts_order() {
     let package = |version: &str| {
         format!(r#"{{"salt": "3008.3", "extension": "{version}", "module": true, "entry": true}}"#)
     };
     let shop = Shop::new();
     shop.python(&package(env!("CARGO_PKG_VERSION")));
-    shop.complains("extension", "warning", "there twice: DIR/ext/returners/saltcellar.py", "remove DIR/ext");
+    shop.assert_finding(
+        "extension",
+        "warning",
+        "installed twice: as DIR/ext/returners/saltcellar.py",
+        "remove DIR/ext",
+    );
     fs::remove_dir_all(shop.path("ext")).unwrap();
-    assert!(shop.complaints().is_empty(), "the package alone: {:?}", shop.complaints());
+    assert!(shop.findings().is_empty(), "the package alone: {:?}", shop.findings());
     shop.python(&package("0.0.9"));
-    shop.complains("extension", "warning", "of version 0.0.9", "salt-pip install");
+    shop.assert_finding("extension", "warning", "has version 0.0.9", "salt-pip install");
     shop.python(r#"{"salt": "3008.3", "extension": null, "module": false, "entry": false}"#);
-    shop.complains("extension", "problem", "does not find the extension", "sync_returners");
+    shop.assert_finding("extension", "problem", "does not find the extension", "sync_returners");
     shop.put("more/returners/saltcellar.py", "# Made from saltext.saltcellar 0.0.8 by x\n");
     shop.put("salt/master.d/dirs.conf", "module_dirs: [DIR/more]\n");
-    shop.complains("extension", "warning", "of version 0.0.8", "salt-pip install");
+    shop.assert_finding("extension", "warning", "has version 0.0.8", "salt-pip install");
     fs::remove_dir_all(shop.path("more")).unwrap();
     shop.python("no Python at all");
-    shop.complains("extension", "warning", "is not known", "--salt-python");
+    shop.assert_finding("extension", "warning", "cannot check whether Salt finds", "--salt-python");
 }
 
 #[test]
-fn directories_and_keys_that_others_could_use_are_problems() {
+fn directories_and_keys_accessible_to_others_are_problems() {
     let shop = Shop::new();
     shop.put("c.yaml", BUS);
     let mode = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     let socks = shop.path("var/run/salt/master");
     fs::create_dir_all(&socks).unwrap();
     mode(&socks, 0o777);
-    shop.complains("sock_dir", "problem", "anyone may write to DIR/var/run", "chmod o-w");
+    shop.assert_finding("sock_dir", "problem", "is world-writable", "chmod o-w");
     mode(&socks, 0o755);
-    assert!(shop.complaints().is_empty(), "{:?}", shop.complaints());
+    assert!(shop.findings().is_empty(), "{:?}", shop.findings());
     shop.put("etc/salt/pki/master/master.pem", "secret");
     mode(&shop.path("etc/salt/pki/master/master.pem"), 0o644);
-    shop.complains("pki_dir", "problem", "may be read by others (mode 0644)", "chmod 0400");
+    shop.assert_finding("pki_dir", "problem", "is readable by other users (mode 0644)", "chmod 0400");
     mode(&shop.path("etc/salt/pki/master/master.pem"), 0o400);
     let https = "https: {listen: \"127.0.0.1:4580\", certificate: /c.pem, key: /k.pem, pki_dir: PKI}";
     fs::create_dir_all(shop.path("etc/salt/pki/master/minions")).unwrap();
     shop.put("c.yaml", &https.replace("PKI", "DIR/etc/salt/pki/master"));
-    assert!(shop.complaints().is_empty(), "{:?}", shop.complaints());
+    assert!(shop.findings().is_empty(), "{:?}", shop.findings());
     fs::create_dir_all(shop.path("other/minions")).unwrap();
     shop.put("c.yaml", &https.replace("PKI", "DIR/other"));
-    shop.complains(
+    shop.assert_finding(
         "pki_dir",
         "problem",
-        "believes the keys in DIR/other",
+        "uses the keys in DIR/other",
         "https.pki_dir: DIR/etc/salt/pki/master",
     );
     fs::remove_dir(shop.path("etc/salt/pki/master/minions")).unwrap();
     shop.put("c.yaml", &https.replace("PKI", "DIR/etc/salt/pki/master"));
-    shop.complains(
+    shop.assert_finding(
         "pki_dir",
         "problem",
         "cannot read DIR/etc/salt/pki/master/minions",
@@ -343,19 +380,19 @@ fn directories_and_keys_that_others_could_use_are_problems() {
 }
 
 #[test]
-fn what_waits_in_the_masters_own_spool_is_looked_at_without_being_named() {
+fn the_masters_own_spool_is_checked_by_default() {
     let shop = Shop::new();
     fs::create_dir_all(shop.path("var/cache/salt/master/saltcellar")).unwrap();
     fs::write(shop.path("var/cache/salt/master/saltcellar/spool"), [0; 50]).unwrap();
-    let found = shop.complaints();
+    let found = shop.findings();
     assert!(
-        found.len() == 1 && found[0].check == "spool" && found[0].words.contains("50 bytes wait"),
+        found.len() == 1 && found[0].check == "spool" && found[0].words.contains("50 bytes are waiting"),
         "{found:?}"
     );
 }
 
 #[test]
-fn people_read_why_and_what_to_write_below_the_finding() {
+fn reason_and_fix_are_printed_below_a_finding() {
     let shop = Shop::new();
     shop.put("salt/master.d/a.conf", "job_cache: False\n");
     let mut command = program();
@@ -383,7 +420,7 @@ fn the_page_lists_every_check_by_name() {
     ];
     let mut names = Vec::new();
     for source in sources {
-        for begins in ["const CHECK: &str = \"", "found.say(\"", "found.advise(\n            \""] {
+        for begins in ["const CHECK: &str = \"", "found.add(\"", "found.add_with_advice(\n            \""] {
             names.extend(source.split(begins).skip(1).filter_map(|rest| rest.split('"').next()));
         }
     }

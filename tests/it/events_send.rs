@@ -1,4 +1,4 @@
-//! `events send`: onto a bus that the test plays, in each framing that Salt's releases have.
+//! `events send` with a fake bus, in the framing of each Salt release.
 
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,13 +16,13 @@ use crate::fake_daemon::program;
 use crate::harness::{Cellar, wait_for};
 use crate::testing::{missing, receive};
 
-/// A master's bus: what is fired at it comes out to each subscriber.
+/// A master's bus, which publishes fired events to its subscribers.
 struct FakeMaster {
     fired: Receiver<(String, Value)>,
     pull: PathBuf,
 }
 
-/// As a puller of that framing cuts a stream: whatever it says about itself.
+/// Splits a stream into frames as the puller of that framing does.
 fn cut(framing: Framing, stream: &mut dyn std::io::Read, mut take: impl FnMut(&[u8])) {
     let mut bytes = Vec::new();
     let mut splitter = Splitter::new(1 << 22);
@@ -30,7 +30,7 @@ fn cut(framing: Framing, stream: &mut dyn std::io::Read, mut take: impl FnMut(&[
     while let Ok(n @ 1..) = stream.read(&mut piece) {
         bytes.extend_from_slice(&piece[..n]);
         let wrong = match framing {
-            // Takes the first bytes of a map for 2 GB that are to come.
+            // Reads the first bytes of a map as a length of 2 GB.
             Framing::Len32 => bytes[0] >= 0x80,
             Framing::Plain => bytes[0] < 0x80,
         };
@@ -80,7 +80,7 @@ impl FakeMaster {
         Self { fired: fired_events, pull }
     }
 
-    /// The next event that is no probe.
+    /// The next event except probes.
     fn next(&self) -> (String, Value) {
         loop {
             let event = receive(&self.fired);
@@ -95,7 +95,7 @@ fn send(cellar: &Cellar, args: &[&str]) -> Output {
     program().args(["--socket"]).arg(cellar.socket()).args(["events", "send"]).args(args).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
@@ -105,7 +105,7 @@ fn connected(cellar: &Cellar) {
 }
 
 #[test]
-fn an_event_is_fired_in_the_framing_that_the_release_takes() {
+fn an_event_is_fired_in_the_framing_of_the_release() {
     use Framing::{Len32, Plain};
     // 3006.28; 3007.15 and 3008.3; those before.
     for (published, pulled) in [(Len32, Len32), (Plain, Len32), (Plain, Plain)] {
@@ -114,17 +114,17 @@ fn an_event_is_fired_in_the_framing_that_the_release_takes() {
         let cellar = Cellar::start_with(&["--bus", dir.path().to_str().unwrap()]);
         connected(&cellar);
         let output = send(&cellar, &["deploy/done", r#"{"app": "shop", "n": 3}"#]);
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", printed(&output));
         let (tag, data) = master.next();
         assert_eq!(tag, "deploy/done");
         let stamp = data["_stamp"].as_str().unwrap().to_owned();
         assert_eq!(data.to_string(), format!(r#"{{"app": "shop", "n": 3, "_stamp": "{stamp}"}}"#));
-        // And it comes back by the bus door.
+        // The bus source receives it.
         wait_for("the archive", || {
             let page = cellar.ask("events_list", vec![("tag", "deploy/*".into())]);
             (page["events"][0]["source"] == "bus".into()).then_some(())
         });
-        // What was found out is remembered, and found out anew for another socket.
+        // The framing is cached for each socket.
         let probes = || {
             let tag = "saltcellar/probe/*".into();
             cellar.ask("events_list", vec![("tag", tag)])["events"].as_array().unwrap().len()
@@ -133,7 +133,7 @@ fn an_event_is_fired_in_the_framing_that_the_release_takes() {
         assert!(send(&cellar, &["again"]).status.success());
         assert_eq!((master.next().0, probes()), ("again".to_owned(), before));
         assert_eq!(cellar.counter("events_fired"), 2);
-        // The probes have the time at which they were fired.
+        // Probes have a current time stamp.
         assert!(published == Len32 || probes() > 0);
         assert_eq!(cellar.counter("event_clocks_off"), 0, "{}", cellar.log());
         let other = if published == Len32 {
@@ -161,7 +161,7 @@ fn data_comes_as_json_as_yaml_from_a_file_or_from_standard_input() {
     let file = file.to_str().unwrap();
     let check = |args: &[&str], expected: &str| {
         let output = send(&cellar, args);
-        assert!(output.status.success(), "{args:?}: {}", said(&output));
+        assert!(output.status.success(), "{args:?}: {}", printed(&output));
         let (_, data) = master.next();
         assert!(data.to_string().starts_with(expected), "{args:?}: {data}");
     };
@@ -179,31 +179,31 @@ fn data_comes_as_json_as_yaml_from_a_file_or_from_standard_input() {
         .unwrap();
     child.stdin.take().unwrap().write_all(b"c: 3").unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(said(&output).contains("\"framing\": \"len32\""), "{}", said(&output));
+    assert!(printed(&output).contains("\"framing\": \"len32\""), "{}", printed(&output));
     assert!(master.next().1.to_string().starts_with(r#"{"c": 3, "#));
 }
 
 #[test]
-fn what_cannot_be_fired_says_why() {
+fn events_that_cannot_be_fired_are_rejected_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let cellar = Cellar::start_with(&["--bus", dir.path().to_str().unwrap()]);
     let alone = Cellar::start();
     let check = |cellar: &Cellar, args: &[&str], code: i32, why: &str| {
         let output = send(cellar, args);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", said(&output));
-        assert!(said(&output).contains(why), "{args:?}: {}", said(&output));
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", printed(&output));
+        assert!(printed(&output).contains(why), "{args:?}: {}", printed(&output));
     };
     check(&alone, &["t"], 1, "no bus is configured");
     check(&cellar, &["t"], 75, "is the master running?");
-    check(&cellar, &["t", "--bus", "/elsewhere"], 1, "/elsewhere is no configured bus; there are: ");
+    check(&cellar, &["t", "--bus", "/elsewhere"], 1, "bus /elsewhere is not configured; configured are: ");
     for data in ["[1]", "text", "1"] {
-        check(&cellar, &["t", data], 64, "an event's data is a map");
+        check(&cellar, &["t", data], 64, "expected a map such as");
     }
     check(&cellar, &["t", "{a: 1"], 64, "neither JSON nor YAML");
     check(&cellar, &["t", "--data-file", "/none"], 64, "/none");
     check(&cellar, &[""], 64, "a tag of 1 to 1024 bytes");
     check(&cellar, &["a\n\nb"], 64, "without an empty line");
-    // A master that is there and lets nothing out.
+    // A master that accepts events but does not publish them.
     let _publisher = UnixListener::bind(dir.path().join("master_event_pub.ipc")).unwrap();
     let _puller = UnixListener::bind(dir.path().join("master_event_pull.ipc")).unwrap();
     check(&cellar, &["t"], 75, "do not come out of the bus");
@@ -218,11 +218,11 @@ fn an_event_that_salt_would_cut_is_refused() {
     wait_for("the bus", || (cellar.counter("bus_connects") > 0).then_some(()));
     std::fs::write(dir.path().join("large"), format!("a: {}", "x".repeat(1 << 20))).unwrap();
     let output = send(&cellar, &["t", "--data-file", dir.path().join("large").to_str().unwrap()]);
-    assert!(said(&output).contains("exceeds the limit of 1048576"), "{}", said(&output));
+    assert!(printed(&output).contains("exceeds the limit of 1048576"), "{}", printed(&output));
 }
 
 #[test]
-fn who_may_read_history_may_not_fire_for_that() {
+fn the_right_to_read_does_not_include_firing() {
     if !rustix::process::getuid().is_root() {
         return missing("root, to act as another user");
     }
@@ -240,14 +240,14 @@ fn who_may_read_history_may_not_fire_for_that() {
         command.args(["events", "send", "t"]).output().unwrap()
     };
     let output = as_nobody();
-    assert!(said(&output).contains("call `event_send` needs the right `admin`"), "{}", said(&output));
+    assert!(printed(&output).contains("call `event_send` needs the right `admin`"), "{}", printed(&output));
     assert_eq!(output.status.code(), Some(1));
-    // Of the sockets of the master the one that it publishes at makes an administrator, and the other one must be one's own, too.
+    // The owner of the publisher's socket is an administrator, and must also own the puller's socket.
     std::os::unix::fs::chown(dir.path().join("master_event_pub.ipc"), Some(65534), None).unwrap();
     let output = as_nobody();
-    assert!(said(&output).contains("you may not fire at"), "{}", said(&output));
+    assert!(printed(&output).contains("you may not fire at"), "{}", printed(&output));
     std::os::unix::fs::chown(&master.pull, Some(65534), None).unwrap();
     let output = as_nobody();
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", printed(&output));
     assert_eq!(master.next().0, "t");
 }

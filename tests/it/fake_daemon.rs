@@ -1,4 +1,4 @@
-//! A listener that answers calls from a table, and a runner for the program.
+//! A fake daemon with canned answers, and helpers to run the program.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use rmpv::Value;
 
-/// What one call answers, given its arguments.
+/// Answers a call, given its arguments.
 type Answer = Box<dyn Fn(&Value) -> Result<Value, (&'static str, &'static str)> + Send + Sync>;
 
-/// A listening socket in a directory of its own. The thread lives as long as the test process.
+/// A listening socket in its own directory. The thread runs until the test process exits.
 pub(crate) struct FakeDaemon {
     pub(crate) socket: PathBuf,
     pub(crate) dir: tempfile::TempDir,
@@ -19,7 +19,7 @@ pub(crate) struct FakeDaemon {
 }
 
 impl FakeDaemon {
-    /// Answers `call` by `answer`, and anything else by `unknown_call`.
+    /// Answers `call` with `answer`, and other calls with `unknown_call`.
     pub(crate) fn answering(
         call: &'static str,
         answer: impl Fn(&Value) -> Result<Value, (&'static str, &'static str)> + Send + Sync + 'static,
@@ -52,7 +52,7 @@ impl FakeDaemon {
     }
 }
 
-/// The program, away from the environment of whoever runs the tests.
+/// The program, isolated from the environment of the test run.
 pub(crate) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_saltcellar"));
     for name in
@@ -101,7 +101,7 @@ fn serve(mut peer: UnixStream, call: &str, answer: &Answer, seen: &Mutex<Vec<(St
         let mut body = Vec::new();
         rmpv::encode::write_value(&mut body, &Value::Array(vec![id.clone(), good.into(), value])).unwrap();
         let length = u32::try_from(body.len()).unwrap().to_be_bytes();
-        // A client that has gone away is part of some tests.
+        // Some tests disconnect early.
         if peer.write_all(&[&length[..], &body].concat()).is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Patterns and names at random, and what Python's `fnmatch.fnmatchcase` says of them.
+//! Random patterns and names, compared with Python's `fnmatch.fnmatchcase`.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ pairs = json.load(sys.stdin)
 print(''.join('01'[fnmatch.fnmatchcase(name, pattern)] for pattern, name in pairs))
 ";
 
-/// Numbers that follow from a seed (xorshift64*).
+/// A pseudorandom generator (xorshift64*).
 struct Random(u64);
 
 impl Random {
@@ -33,7 +33,7 @@ impl Random {
 #[test]
 fn patterns_match_what_python_s_fnmatch_matches() {
     let mut random = Random(0x5a17_ce11);
-    // Few letters, so that much matches; all that means something in a pattern, in Python's regular expressions, or to a splitter.
+    // Few letters, so that many patterns match; all characters special in patterns, in Python's regular expressions, or to a splitter.
     let names = ["a", "b", "c", "/", "-", "]", "[", "!", "^", ".", "\u{e9}", "\n"];
     let mut patterns = names.to_vec();
     patterns.extend([
@@ -43,7 +43,7 @@ fn patterns_match_what_python_s_fnmatch_matches() {
     let mut pairs: Vec<(String, String)> = (0..PAIRS)
         .map(|_| {
             let name = random.text(&names, 7);
-            // Half of the patterns are made of the name, so that half of the answers are yes.
+            // Half of the patterns derive from the name, so that about half match.
             let pattern = if random.below(2) == 0 {
                 random.text(&patterns, 7)
             } else {
@@ -70,13 +70,17 @@ fn patterns_match_what_python_s_fnmatch_matches() {
     input.write_all(serde_json::to_string(&pairs).unwrap().as_bytes()).unwrap();
     drop(input);
     let output = python.wait_with_output().unwrap();
-    let said: Vec<bool> = output.stdout.trim_ascii().iter().map(|digit| *digit == b'1').collect();
-    assert_eq!(said.len(), pairs.len(), "Python has answered");
+    let expected: Vec<bool> = output.stdout.trim_ascii().iter().map(|digit| *digit == b'1').collect();
+    assert_eq!(expected.len(), pairs.len(), "Python has answered");
 
-    let yes = said.iter().filter(|said| **said).count();
+    let yes = expected.iter().filter(|expected| **expected).count();
     assert!(yes > PAIRS / 10 && yes < PAIRS * 9 / 10, "{yes} of {PAIRS} match: the test says little");
-    for ((pattern, name), said) in pairs.iter().zip(said) {
-        assert_eq!(Glob::new(pattern).matches(name), said, "{pattern:?} on {name:?}");
-        assert_eq!(Matcher::new([pattern.as_str()]).matches(name), said, "the tree: {pattern:?} on {name:?}");
+    for ((pattern, name), expected) in pairs.iter().zip(expected) {
+        assert_eq!(Glob::new(pattern).matches(name), expected, "{pattern:?} on {name:?}");
+        assert_eq!(
+            Matcher::new([pattern.as_str()]).matches(name),
+            expected,
+            "the tree: {pattern:?} on {name:?}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! A real ext4 without a free byte: senders get errors, space can be freed, nothing acknowledged is lost.
+//! A real, full ext4 file system: senders get errors, space can be freed, no acknowledged entry is lost.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,7 +19,7 @@ struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// `None` where the test cannot run; the reason has been printed.
+    /// `None` if the test cannot run; the reason has been printed.
     fn mount(dir: &Path, mebibytes: u64) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             missing("root, to mount an ext4");
@@ -46,12 +46,12 @@ impl SmallDisk {
         }
         let disk = Self { state };
         fs::remove_dir(disk.state.join("lost+found")).unwrap();
-        disk.give_up_reserve();
+        disk.disable_reserve();
         Some(disk)
     }
 
-    /// ext4 keeps blocks back for itself, from which it would serve some of what is asked of a full disk.
-    fn give_up_reserve(&self) {
+    /// Disables ext4's reserved blocks, which would serve some writes on a full disk.
+    fn disable_reserve(&self) {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let place = self.state.to_str().unwrap();
         let line = mounts.lines().find(|line| line.split(' ').nth(1) == Some(place)).unwrap();
@@ -59,7 +59,7 @@ impl SmallDisk {
         fs::write(format!("/sys/fs/ext4/{device}/reserved_clusters"), "0").unwrap();
     }
 
-    /// Writes until the file system has not one block left, not even for root.
+    /// Writes until no block is free, not even for root.
     fn fill(&self) {
         let mut file =
             fs::OpenOptions::new().create(true).append(true).open(self.state.join("filler.tmp")).unwrap();
@@ -77,14 +77,14 @@ impl SmallDisk {
         rustix::fs::statvfs(&self.state).unwrap().f_bfree
     }
 
-    /// Gives some blocks back.
+    /// Frees some blocks.
     fn shrink_filler(&self, bytes: u64) {
         let file = fs::OpenOptions::new().write(true).open(self.state.join("filler.tmp")).unwrap();
         file.set_len(file.metadata().unwrap().len() - bytes).unwrap();
         file.sync_all().unwrap();
     }
 
-    fn make_room(&self) {
+    fn free_space(&self) {
         fs::remove_file(self.state.join("filler.tmp")).unwrap();
     }
 }
@@ -100,8 +100,8 @@ fn jid(n: u64) -> String {
     format!("20261121030955{n:06}")
 }
 
-/// About 40 KiB that do not pack well.
-fn noise(n: u64) -> String {
+/// About 40 KiB that compress badly.
+fn incompressible_text(n: u64) -> String {
     let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut text = String::new();
     while text.len() < 40_000 {
@@ -118,14 +118,14 @@ fn put(cellar: &Cellar, n: u64) -> Result<Value, ClientError> {
         ("jid", jid(n).into()),
         ("id", "web1".into()),
         ("fun", "test.ping".into()),
-        ("return", noise(n).into()),
+        ("return", incompressible_text(n).into()),
     ]);
     cellar.call("returner", vec![("load", load)])
 }
 
-fn is_there(cellar: &Cellar, n: u64) -> bool {
+fn is_stored(cellar: &Cellar, n: u64) -> bool {
     let found = cellar.ask("get_jid", vec![("jid", jid(n).into())]);
-    found["web1"]["return"] == Value::from(noise(n))
+    found["web1"]["return"] == Value::from(incompressible_text(n))
 }
 
 fn prune(cellar: &Cellar, more: &[&str]) -> String {
@@ -137,14 +137,14 @@ fn prune(cellar: &Cellar, more: &[&str]) -> String {
         .args(more)
         .output()
         .unwrap();
-    let said =
+    let printed =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{said}\n{}", cellar.log());
-    said
+    assert!(output.status.success(), "{printed}\n{}", cellar.log());
+    printed
 }
 
-/// Nothing on the disk was taken for damaged or lost.
-fn assert_whole(cellar: &Cellar) {
+/// Asserts that no data was reported as damaged or lost.
+fn assert_undamaged(cellar: &Cellar) {
     for name in ["segments_missing", "frames_damaged", "indexes_rebuilt"] {
         assert_eq!(cellar.counter(name), 0, "{name}\n{}", cellar.log());
     }
@@ -154,7 +154,7 @@ fn assert_whole(cellar: &Cellar) {
 const SMALL_SEGMENTS: &str = "store:\n  segment_bytes_max: 1MiB\n  free_bytes_low: 0\n  free_bytes_min: 0\n";
 
 #[test]
-fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_is_lost() {
+fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(dir.path(), 48) else { return };
     fs::write(dir.path().join("c.yaml"), SMALL_SEGMENTS).unwrap();
@@ -165,34 +165,34 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
     }
     wait_for("sealed segments", || (cellar.counter("segments_sealed") >= 5).then_some(()));
 
-    // Senders get errors; the daemon goes on.
+    // Senders get errors; the daemon continues.
     disk.fill();
-    let mut refused = 0;
+    let mut rejected = 0;
     for n in 300..500 {
         match put(&cellar, n) {
             Ok(_) => stored.push(n),
             Err(ClientError::Refused { message, .. }) => {
                 assert!(message.contains("No space left"), "{message}");
-                refused += 1;
+                rejected += 1;
             }
             Err(other) => panic!("{other}"),
         }
-        if refused == 5 {
+        if rejected == 5 {
             break;
         }
     }
-    assert_eq!(refused, 5, "the disk took everything");
-    assert!(stored.iter().all(|n| is_there(&cellar, *n)), "{}", cellar.log());
+    assert_eq!(rejected, 5, "the disk is not full");
+    assert!(stored.iter().all(|n| is_stored(&cellar, *n)), "{}", cellar.log());
 
-    // Killed and started again without a free block, it serves what it had acknowledged.
+    // After a kill and a start without a free block, it serves all acknowledged entries.
     cellar.kill();
     disk.fill();
     cellar.restart();
-    assert!(stored.iter().all(|n| is_there(&cellar, *n)), "{}", cellar.log());
-    assert_whole(&cellar);
+    assert!(stored.iter().all(|n| is_stored(&cellar, *n)), "{}", cellar.log());
+    assert_undamaged(&cellar);
     disk.fill();
 
-    // Space that ends at any point of a commit, a sealing or a start; then a kill.
+    // The disk fills up at any point of a commit, a seal or a start; then a kill.
     for round in 1..=12 {
         disk.shrink_filler(round * 24 * 1024);
         for n in round * 1_000..round * 1_000 + 40 {
@@ -204,42 +204,42 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
         }
         cellar.kill();
         cellar.restart();
-        assert!(stored.iter().all(|n| is_there(&cellar, *n)), "round {round}\n{}", cellar.log());
-        assert_whole(&cellar);
+        assert!(stored.iter().all(|n| is_stored(&cellar, *n)), "round {round}\n{}", cellar.log());
+        assert_undamaged(&cellar);
     }
     disk.fill();
 
     // Pruning frees space, and entries are stored again.
-    let said = prune(&cellar, &["--class", "jobs", "--bytes", "4MiB"]);
-    assert!(disk.free() > 100, "{} blocks are free\n{said}", disk.free());
-    stored.retain(|n| is_there(&cellar, *n));
-    assert!((50..400).contains(&stored.len()), "{} are left\n{said}", stored.len());
+    let printed = prune(&cellar, &["--class", "jobs", "--bytes", "4MiB"]);
+    assert!(disk.free() > 100, "{} blocks are free\n{printed}", disk.free());
+    stored.retain(|n| is_stored(&cellar, *n));
+    assert!((50..400).contains(&stored.len()), "{} are left\n{printed}", stored.len());
     for n in 20_000..20_020 {
         put(&cellar, n).unwrap_or_else(|error| panic!("{error}\n{}", cellar.log()));
         stored.push(n);
     }
     cellar.kill();
     cellar.restart();
-    assert!(stored.iter().all(|n| is_there(&cellar, *n)), "{}", cellar.log());
-    assert_whole(&cellar);
+    assert!(stored.iter().all(|n| is_stored(&cellar, *n)), "{}", cellar.log());
+    assert_undamaged(&cellar);
 
-    // The same without a daemon, on a store that had no trash yet.
+    // The same without a daemon, on a store without a trash directory.
     disk.fill();
     assert!(cellar.terminate(), "{}", cellar.log());
     fs::remove_dir(cellar.state_dir().join("trash")).unwrap();
     disk.fill();
-    let said = prune(&cellar, &["--class", "jobs", "--bytes", "2MiB"]);
-    assert!(disk.free() > 100, "{} blocks are free\n{said}", disk.free());
+    let printed = prune(&cellar, &["--class", "jobs", "--bytes", "2MiB"]);
+    assert!(disk.free() > 100, "{} blocks are free\n{printed}", disk.free());
 
-    // Retention does it by itself where it is to keep space free.
-    disk.make_room();
+    // Retention frees space itself if it is configured to.
+    disk.free_space();
     fs::write(
         cellar.dir.path().join("c.yaml"),
         SMALL_SEGMENTS.replace("free_bytes_low: 0", "free_bytes_low: 6MiB"),
     )
     .unwrap();
     cellar.restart();
-    stored.retain(|n| is_there(&cellar, *n));
+    stored.retain(|n| is_stored(&cellar, *n));
     for n in 30_000..30_300 {
         put(&cellar, n).unwrap();
         stored.push(n);
@@ -252,8 +252,8 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
     put(&cellar, 40_000).unwrap();
     cellar.kill();
     cellar.restart();
-    assert!(is_there(&cellar, 40_000));
-    assert_whole(&cellar);
+    assert!(is_stored(&cellar, 40_000));
+    assert_undamaged(&cellar);
     assert!(cellar.terminate(), "{}", cellar.log());
     drop(cellar);
     drop(disk);

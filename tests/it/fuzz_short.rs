@@ -1,7 +1,8 @@
-//! The short form of the fuzz targets: no coverage to guide it, but no tool to install either.
+//! The short form of the fuzz targets, without coverage guidance and without external tools.
 //!
-//! Each target first gets the inputs under `fuzz/regressions/<target>/`, then its seeds as they are, then mutations of them for
-//! `FUZZ_SECONDS` (3; those not in [`DOORS`] for a third of it). An input that fails is printed and written to a file; `FUZZ_SEED` repeats a run.
+//! Each target first gets the inputs in `fuzz/regressions/<target>/`, then its unchanged seeds, then mutations of them for
+//! `FUZZ_SECONDS` (default 3; a third of it for targets outside [`UNTRUSTED`]). A failing input is printed and written to a
+//! file; `FUZZ_SEED` repeats a run.
 
 mod mutate;
 mod seeds;
@@ -19,14 +20,14 @@ use std::time::{Duration, Instant};
 
 use self::mutate::Mutator;
 
-/// Inputs that one target gets before somebody looks whether it is time to end.
+/// Number of inputs between two checks of the time limit.
 const ROUND: u32 = 32;
 
-/// The targets that read what anybody may send: all of `FUZZ_SECONDS` is theirs.
-const DOORS: &[&str] = &["frame", "salt_event", "call", "signed_batch"];
+/// The targets that read untrusted input, which run for all of `FUZZ_SECONDS`.
+const UNTRUSTED: &[&str] = &["frame", "salt_event", "call", "signed_batch"];
 
-/// No input takes a target so long. If one does, the target hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time limit of one input; the target hangs if it is exceeded.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 macro_rules! targets {
     ($($name:ident: $path:literal,)*) => {
@@ -80,7 +81,7 @@ fn fuzz_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz")
 }
 
-/// The input that a target has, in a file: it is there even after an abort.
+/// The current input of a target, in a file that survives an abort.
 struct Present {
     path: PathBuf,
     file: File,
@@ -102,8 +103,8 @@ impl Present {
 fn run(name: &str) {
     let (_, target, seeds) = *TARGETS.iter().find(|(known, ..)| *known == name).unwrap();
     let seed = number("FUZZ_SEED").unwrap_or_else(|| RandomState::new().build_hasher().finish());
-    let time =
-        Duration::from_secs(number("FUZZ_SECONDS").unwrap_or(3)) / if DOORS.contains(&name) { 1 } else { 3 };
+    let time = Duration::from_secs(number("FUZZ_SECONDS").unwrap_or(3))
+        / if UNTRUSTED.contains(&name) { 1 } else { 3 };
     let present = Present::of(name);
     let path = present.path.clone();
     println!("{name}: FUZZ_SEED={seed}; the present input is in {}", path.display());
@@ -141,13 +142,13 @@ fn run(name: &str) {
             }
             Ok(())
         };
-        // Nobody listens any more only if the test is over.
+        // Sending fails only if the test has ended.
         let _ = tell.send(all());
     };
     std::thread::Builder::new().name(format!("fuzz-{name}")).spawn(worker).unwrap();
     let mut before = 0;
     let result = loop {
-        match told.recv_timeout(PATIENCE) {
+        match told.recv_timeout(TIMEOUT) {
             Ok(result) => break result,
             Err(RecvTimeoutError::Disconnected) => break Err("the thread is gone".to_owned()),
             Err(RecvTimeoutError::Timeout) => {
@@ -181,7 +182,7 @@ fn regressions(name: &str) -> Vec<(String, Vec<u8>)> {
     inputs
 }
 
-/// `make fuzz` gives the seeds to cargo-fuzz by this.
+/// `make fuzz` uses this to pass the seeds to cargo-fuzz.
 #[test]
 #[ignore = "writes fuzz/corpus/; run by `make fuzz`"]
 fn write_corpus() {
@@ -194,7 +195,7 @@ fn write_corpus() {
     }
 }
 
-/// Both forms have the same targets, and no regression lies where nobody reads it.
+/// Both forms have the same targets, and every regression belongs to a target.
 #[test]
 fn cargo_fuzz_and_the_short_form_have_the_same_targets() {
     let mut names: Vec<_> = TARGETS.iter().map(|(name, ..)| (*name).to_owned()).collect();

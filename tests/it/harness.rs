@@ -1,4 +1,4 @@
-//! A daemon in a child process, and a bus that a test plays.
+//! A daemon in a child process, and a fake bus.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,7 +13,7 @@ use crate::fake_daemon::program;
 use crate::testing::DEADLINE;
 pub(crate) use crate::testing::wait_for;
 
-/// Waits for the end of a process; one that does not end is killed, and the test fails.
+/// Waits for a process to exit; kills it and fails the test after a timeout.
 pub(crate) fn ended(child: &mut Child) -> std::process::ExitStatus {
     let deadline = std::time::Instant::now() + DEADLINE;
     loop {
@@ -35,7 +35,7 @@ pub(crate) struct Cellar {
     flags: Vec<String>,
 }
 
-/// Puts a directory in place of `DIR`, where that is a word: the name of a directory may have these letters in it.
+/// Replaces the word `DIR` by a directory, but not within longer names.
 pub(crate) fn in_dir(text: &str, dir: &std::path::Path) -> String {
     let mut parts = text.split("DIR");
     let mut placed = parts.next().unwrap_or_default().to_owned();
@@ -48,36 +48,36 @@ pub(crate) fn in_dir(text: &str, dir: &std::path::Path) -> String {
 }
 
 impl Cellar {
-    /// Starts one in a new directory.
+    /// Starts a daemon in a new directory.
     pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// Starts one with more flags; `DIR` in them is its directory.
+    /// Starts a daemon with flags, in which `DIR` stands for its directory.
     pub(crate) fn start_with(flags: &[&str]) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), flags)
     }
 
-    /// Starts one on a disk that does what a plan says (`src/store/medium/faults.rs`); only a debug build can.
+    /// Starts a daemon on a disk with planned faults (`src/store/vfs/faults.rs`); requires a debug build.
     pub(crate) fn start_on_disk(plan: &str) -> Self {
         Self::start_on_disk_with(plan, &[])
     }
 
-    /// The same with more flags.
+    /// Like [`Self::start_on_disk`], with flags.
     pub(crate) fn start_on_disk_with(plan: &str, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         put_plan(dir.path(), plan);
         Self::start_in(dir, flags)
     }
 
-    /// Starts one with a configuration file, in which `DIR` is its directory, and flags.
+    /// Starts a daemon with a configuration file, in which `DIR` stands for its directory, and flags.
     pub(crate) fn start_configured(yaml: &str, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("c.yaml"), in_dir(yaml, dir.path())).unwrap();
         Self::start_in(dir, &[&["--config", "DIR/c.yaml"], flags].concat())
     }
 
-    /// The same, on a disk that does what a plan says.
+    /// Like [`Self::start_configured`], on a disk with planned faults.
     pub(crate) fn start_configured_on_disk(yaml: &str, plan: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         put_plan(dir.path(), plan);
@@ -85,12 +85,12 @@ impl Cellar {
         Self::start_in(dir, &["--config", "DIR/c.yaml"])
     }
 
-    /// Gives the disk another plan.
+    /// Replaces the fault plan of the disk.
     pub(crate) fn plan_disk(&self, plan: &str) {
         put_plan(self.dir.path(), plan);
     }
 
-    /// Starts one in a directory that was prepared.
+    /// Starts a daemon in a prepared directory.
     pub(crate) fn start_in(dir: tempfile::TempDir, flags: &[&str]) -> Self {
         let flags: Vec<_> = flags.iter().map(|f| in_dir(f, dir.path())).collect();
         let child = serve(dir.path(), &flags);
@@ -99,7 +99,7 @@ impl Cellar {
         cellar
     }
 
-    /// Starts one in a directory whose `state` is there already.
+    /// Starts a daemon in a directory with an existing `state`.
     pub(crate) fn start_on(dir: tempfile::TempDir) -> Self {
         let child = serve(dir.path(), &[]);
         let cellar = Self { dir, child, flags: Vec::new() };
@@ -107,13 +107,13 @@ impl Cellar {
         cellar
     }
 
-    /// Starts it again on what the last one left.
+    /// Starts the daemon again with its existing state.
     pub(crate) fn restart(&mut self) {
         self.child = serve(self.dir.path(), &self.flags);
         self.wait_until_ready();
     }
 
-    /// The same with other flags.
+    /// Like [`Self::restart`], with other flags.
     pub(crate) fn restart_with(&mut self, flags: &[&str]) {
         self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         self.restart();
@@ -135,12 +135,12 @@ impl Cellar {
         Client::connect(&self.socket()).unwrap()
     }
 
-    /// One call on a connection of its own.
+    /// Makes one call on a new connection.
     pub(crate) fn call(&self, name: &str, args: Vec<(&str, Value)>) -> Result<Value, ClientError> {
         self.client().call(name, map(args))
     }
 
-    /// A call that must succeed.
+    /// Makes a call that must succeed.
     pub(crate) fn ask(&self, name: &str, args: Vec<(&str, Value)>) -> Value {
         self.call(name, args).unwrap()
     }
@@ -149,15 +149,14 @@ impl Cellar {
         self.ask("status", vec![])["counters"][name].as_u64().unwrap()
     }
 
-    /// Waits until a counter has come to `count`, and sees that it has not gone further. What a peer hears may leave before
-    /// it is counted.
+    /// Waits until a counter reaches `count`, and asserts that it is not exceeded. An answer may arrive before it is counted.
     pub(crate) fn counted(&self, name: &str, count: u64) {
         let what = format!("{name} to come to {count}");
         let found = wait_for(&what, || Some(self.counter(name)).filter(|found| *found >= count));
         assert_eq!(found, count, "{name}");
     }
 
-    /// Sends SIGTERM and waits; true if it ended with exit code 0.
+    /// Sends SIGTERM and waits; returns whether the exit code was 0.
     pub(crate) fn terminate(&mut self) -> bool {
         let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -196,18 +195,18 @@ fn serve(dir: &Path, flags: &[String]) -> Child {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
     let mut command = serve_command(dir);
     if dir.join("disk").exists() {
-        command.env("SALTCELLAR_TEST_MEDIUM", dir.join("disk"));
+        command.env("SALTCELLAR_TEST_FS", dir.join("disk"));
     }
     command.args(flags).stdout(Stdio::null()).stderr(log).spawn().unwrap()
 }
 
-/// A plan takes another one's place at once, so that nobody reads half of it.
+/// Replaces a plan atomically.
 pub(crate) fn put_plan(dir: &Path, plan: &str) {
     std::fs::write(dir.join("disk.new"), plan).unwrap();
     std::fs::rename(dir.join("disk.new"), dir.join("disk")).unwrap();
 }
 
-/// `serve` on a directory, not yet started.
+/// The command `serve` for a directory, not yet started.
 pub(crate) fn serve_command(dir: &Path) -> Command {
     let mut command = program();
     command.args(["serve", "--state-dir"]).arg(dir.join("state")).arg("--socket").arg(dir.join("s.sock"));
@@ -224,7 +223,7 @@ pub(crate) fn list<const N: usize>(items: [&str; N]) -> Value {
     Value::Array(items.into_iter().map(Value::from).collect())
 }
 
-/// A recorded bus: how its frames followed one another, and the frames.
+/// A recorded bus: its framing and its frames.
 pub(crate) fn recording(release: &str) -> (String, Vec<Vec<u8>>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/{release}.sbus"));
     let bytes = std::fs::read(path).unwrap();
@@ -244,19 +243,19 @@ pub(crate) fn recording(release: &str) -> (String, Vec<Vec<u8>>) {
     (head["pub_framing"].as_str().unwrap().to_owned(), frames)
 }
 
-/// A publisher's socket, played by the test.
+/// A fake publisher's socket.
 pub(crate) struct FakeBus {
     path: PathBuf,
     listener: UnixListener,
 }
 
 impl FakeBus {
-    /// Listens where a master's publisher would.
+    /// Listens on the socket of a master's publisher.
     pub(crate) fn in_dir(sock_dir: &Path) -> Self {
         Self::named(sock_dir, "master_event_pub.ipc")
     }
 
-    /// Listens where a minion's publisher would: its name has a hash of the minion's id.
+    /// Listens on the socket of a minion's publisher, whose name contains a hash of the minion's id.
     pub(crate) fn of_minion_in_dir(sock_dir: &Path) -> Self {
         Self::named(sock_dir, "minion_event_6fbb1ab0cc_pub.ipc")
     }
@@ -265,12 +264,12 @@ impl FakeBus {
         let path = sock_dir.join(name);
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
-        // So that nobody waits for a subscriber for ever.
+        // Limits the wait for a subscriber.
         listener.set_nonblocking(true).unwrap();
         Self { path, listener }
     }
 
-    /// Waits for a subscriber. One that comes but does not read is waited for no longer than one that does not come.
+    /// Waits for a subscriber, which must also read within the timeout.
     pub(crate) fn subscriber(&self) -> UnixStream {
         let to =
             wait_for(&format!("a subscriber of {}", self.path.display()), || match self.listener.accept() {
@@ -282,7 +281,7 @@ impl FakeBus {
     }
 }
 
-/// Writes frames in a framing, in pieces that end anywhere.
+/// Writes frames in a framing, split at arbitrary positions.
 pub(crate) fn publish(to: &mut UnixStream, framing: &str, frames: &[Vec<u8>]) {
     let mut bytes = Vec::new();
     for frame in frames {
@@ -296,12 +295,12 @@ pub(crate) fn publish(to: &mut UnixStream, framing: &str, frames: &[Vec<u8>]) {
     }
 }
 
-/// Reads until the other side closes.
+/// Reads until the peer closes the connection.
 pub(crate) fn read_to_end(stream: &mut UnixStream) -> Vec<u8> {
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
-        // Closing with bytes of ours unread resets the connection, after its last words.
+        // A close with unread bytes resets the connection after its last message.
         Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {}
         read => drop(read.unwrap()),
     }

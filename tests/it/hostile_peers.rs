@@ -1,4 +1,4 @@
-//! Peers that are none.
+//! Hostile and broken peers.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use saltcellar::wire::call::{preamble, request_frame};
 use crate::harness::{Cellar, map, read_to_end, wait_for};
 use crate::testing::missing;
 
-/// Says something and hears the last words.
+/// Sends bytes and returns the last message before the connection is closed.
 fn last_words(cellar: &Cellar, words: &[&[u8]]) -> String {
     let mut stream = UnixStream::connect(cellar.socket()).unwrap();
     for bytes in words {
@@ -20,7 +20,7 @@ fn last_words(cellar: &Cellar, words: &[&[u8]]) -> String {
 }
 
 #[test]
-fn what_is_no_client_is_told_so_and_dropped() {
+fn other_protocols_get_an_error_and_are_disconnected() {
     let cellar = Cellar::start();
     let hello = preamble();
     let garbage = vec![0xc1; 64];
@@ -45,7 +45,7 @@ fn a_client_of_another_version_learns_the_daemons() {
 }
 
 #[test]
-fn peers_that_stop_in_the_middle_hold_up_nobody() {
+fn stalled_peers_do_not_block_others() {
     let cellar = Cellar::start();
     let hello = preamble();
     let mut held = Vec::new();
@@ -62,7 +62,7 @@ fn peers_that_stop_in_the_middle_hold_up_nobody() {
             held.push(stream);
         }
     }
-    // One that asks and never reads.
+    // A peer that sends requests and never reads.
     let mut deaf = UnixStream::connect(cellar.socket()).unwrap();
     deaf.write_all(&hello).unwrap();
     deaf.set_nonblocking(true).unwrap();
@@ -76,7 +76,7 @@ fn peers_that_stop_in_the_middle_hold_up_nobody() {
     cellar.ask("status", vec![]);
 }
 
-/// Bytes of the frame that each of them announces, and of what it sends of that.
+/// Announced bytes of each peer's frame, and bytes actually sent.
 const GIANT: usize = WIRE_FRAME_BYTES_MAX;
 const SENT: usize = 48 << 20;
 
@@ -84,7 +84,7 @@ const SENT: usize = 48 << 20;
 fn peers_that_begin_giants_and_leave_cost_one_giant_together_and_then_nothing() {
     let cellar = Cellar::start();
     let before = memory_kb(&cellar, "VmHWM:");
-    // All of them write as fast as the daemon reads. It reads from one at a time, as there is room for no second one.
+    // All write as fast as the daemon reads. It reads from one at a time, because the limit allows only one such frame.
     std::thread::scope(|scope| {
         for _ in 0..5 {
             scope.spawn(|| {
@@ -98,7 +98,7 @@ fn peers_that_begin_giants_and_leave_cost_one_giant_together_and_then_nothing() 
     });
     let grown = memory_kb(&cellar, "VmHWM:").saturating_sub(before) * 1024;
     assert!(grown < SENT as u64 * 2, "{grown} bytes at once for frames that never ended");
-    // A whole giant finds room at once: nothing is set aside for those that have left.
+    // A complete large frame is accepted at once: disconnected peers hold no reservation.
     let mut args = Vec::new();
     let pad = Value::Binary(vec![0; GIANT - 1024]);
     rmpv::encode::write_value(&mut args, &map(vec![("pad", pad)])).unwrap();
@@ -129,7 +129,7 @@ fn a_frame_may_have_as_many_bytes_as_the_limit_and_not_one_more() {
     stream.write_all(&preamble()).unwrap();
     stream.write_all(&frame_of(WIRE_FRAME_BYTES_MAX)).unwrap();
     assert_eq!(answer(&mut stream)[1], true.into());
-    // Told by the header alone, and the connection ends.
+    // Rejected by the header; the connection is closed.
     stream.write_all(&frame_of(WIRE_FRAME_BYTES_MAX + 1)[..4]).unwrap();
     let words = String::from_utf8_lossy(&read_to_end(&mut stream)).into_owned();
     assert!(
@@ -183,7 +183,7 @@ fn no_number_in_a_call_overflows() {
             let element = map(vec![("tag", "a/b".into()), ("data", map(vec![])), ("at", number.clone())]);
             args.push(("events", Value::Array(vec![element])));
             args.extend(numbers.map(|name| (name, number.clone())));
-            // All of them, then each alone: one that is refused hides the next.
+            // All of them, then each alone, because the first error hides the others.
             let mut alone: Vec<Vec<_>> = vec![args.clone()];
             alone.extend(numbers.map(|name| {
                 args.iter().filter(|(key, _)| *key == name || !numbers.contains(key)).cloned().collect()
@@ -221,7 +221,7 @@ fn rss_kb(cellar: &Cellar) -> u64 {
     memory_kb(cellar, "VmRSS:")
 }
 
-/// Memory of the daemon: `VmRSS:`, what is resident, or `VmHWM:`, the most that ever was.
+/// Memory of the daemon in kB: `VmRSS:`, resident, or `VmHWM:`, peak.
 fn memory_kb(cellar: &Cellar, what: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", cellar.child.id())).unwrap();
     let found = status.lines().find_map(|l| l.strip_prefix(what)).unwrap();
@@ -273,13 +273,13 @@ fn ten_thousand_connections_are_served_in_bounded_memory() {
     let grown = rss_kb(&cellar).saturating_sub(before);
     assert!(grown < PEERS as u64 * 8, "{grown} KiB for {PEERS} connections");
     assert!(cellar.counter("peers") >= PEERS as u64);
-    assert_eq!(cellar.counter("peers_turned_away"), 0);
+    assert_eq!(cellar.counter("peers_rejected"), 0);
     drop(peers);
     cellar.ask("status", vec![]);
 }
 
 #[test]
-fn peers_that_ask_for_much_and_read_nothing_cost_bounded_memory_and_hold_up_nobody() {
+fn peers_that_do_not_read_use_bounded_memory_and_do_not_block_others() {
     let cellar = Cellar::start();
     // Four events of 4 MiB: an answer with all of them is as long as answers get.
     for n in 0..4_u8 {
@@ -298,7 +298,7 @@ fn peers_that_ask_for_much_and_read_nothing_cost_bounded_memory_and_hold_up_nobo
             peer
         })
         .collect();
-    // What they ask for is 7.5 GiB. Once the bound is reached the rest is refused.
+    // The answers would need 7.5 GiB. Beyond the limit, requests are rejected.
     wait_for("the bound on answers", || (cellar.counter("calls_failed") > 0).then_some(()));
     let grown = rss_kb(&cellar).saturating_sub(before);
     assert!(grown < 1_000_000, "{grown} KiB for answers that nobody reads");
@@ -325,7 +325,7 @@ fn writes_that_come_together_are_acknowledged_each_and_share_syncs() {
         words.extend_from_slice(&request_frame(id, "returner", &args));
     }
     let before = cellar.counter("commits");
-    // In pieces that end anywhere, so that frames come torn.
+    // Split at arbitrary positions, so that frames arrive in parts.
     let mut sending = stream.try_clone().unwrap();
     let sender = std::thread::Builder::new().name("sender".to_owned()).spawn(move || {
         for piece in words.chunks(3_001) {

@@ -1,4 +1,4 @@
-//! Jobs as people ask for them: verbs and calls against a running daemon, over entries as Salt makes them.
+//! Queries of jobs: verbs and calls against a running daemon, with entries in Salt's format.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -71,7 +71,7 @@ fn listed(cellar: &Cellar, flags: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_job_is_summed_up_and_who_is_missing_is_named() {
+fn a_job_is_summarised_with_its_missing_minions() {
     let cellar = Cellar::start();
     publish(&cellar, JID, "cmd.run", &["web1", "web2", "web3"]);
     answer(&cellar, JID, "web1", "cmd.run", &json!("fine"), 0);
@@ -107,7 +107,7 @@ fn a_job_is_summed_up_and_who_is_missing_is_named() {
 }
 
 #[test]
-fn jobs_are_found_by_what_came_of_them() {
+fn jobs_are_found_by_result() {
     let cellar = Cellar::start();
     let jids = [
         "20261120000000000001",
@@ -126,7 +126,7 @@ fn jobs_are_found_by_what_came_of_them() {
                       "arg": [{"__kwarg__": true, "metadata": {"ticket": "OPS-8", "tags": ["a", "b"]}}]});
     save_load(&cellar, jids[3], &load, &["db1"]);
     answer(&cellar, jids[3], "db1", "state.apply", &run_states(false, true), 0);
-    // With this Salt asks whether a job still runs: only who wants to see it does.
+    // Salt polls running jobs with this function; it is listed only on request.
     publish(&cellar, jids[4], "saltutil.find_job", &["web1"]);
     for (flags, expected) in [
         (&[][..], &[3, 2, 1, 0][..]),
@@ -168,7 +168,7 @@ fn jobs_are_found_by_what_came_of_them() {
 }
 
 #[test]
-fn jobs_of_every_kind_are_shown_for_what_they_are() {
+fn jobs_of_every_kind_are_shown() {
     let cellar = Cellar::start();
     // A syndic names minions of its own.
     publish(&cellar, JID, "test.ping", &["web1"]);
@@ -179,7 +179,7 @@ fn jobs_of_every_kind_are_shown_for_what_they_are() {
     let job = show(&cellar, JID);
     assert_eq!((&job["minions"], &job["missing"]), (&json!(["far1", "web1"]), &json!(["web1"])));
 
-    // A minion answers again, and otherwise.
+    // A minion returns again with another value.
     answer(&cellar, JID, "far1", "test.ping", &json!(true), 0);
     answer(&cellar, JID, "far1", "test.ping", &json!("later"), 3);
     let job = show(&cellar, JID);
@@ -188,7 +188,7 @@ fn jobs_of_every_kind_are_shown_for_what_they_are() {
     assert_eq!((&far["others"][0]["return"], &far["others"][0]["retcode"]), (&json!("later"), &json!(3)));
     assert_eq!((&job["failed"], &far["failed"]), (&json!(0), &json!(false)));
     let shown = text(&cellar, &["jobs", "show", JID]);
-    assert!(shown.contains("1 later return(s) differ") && shown.contains("        later\n"), "{shown}");
+    assert!(shown.contains("1 different later return(s)") && shown.contains("        later\n"), "{shown}");
 
     // Several functions, of which one failed: `fun` is a list, `retcode` and `success` are maps.
     let load = json!({"cmd": "publish", "fun": ["test.ping", "cmd.run"], "arg": [[], ["false"]], "tgt": "web1",
@@ -202,7 +202,7 @@ fn jobs_of_every_kind_are_shown_for_what_they_are() {
     assert_eq!((&job["failed"], &job["retcodes"]), (&json!(1), &json!({"$map": [[1, 1]]})));
     assert!(text(&cellar, &["jobs", "list"]).contains("test.ping,cmd.run"));
 
-    // Returns that are not to be cached are known all the same.
+    // Returns excluded from the job cache are known from the bus.
     let jid = cellar.ask("prep_jid", vec![("nocache", true.into())]);
     let jid = jid.as_str().unwrap();
     answer(&cellar, jid, "web1", "test.ping", &json!(true), 0);
@@ -216,7 +216,7 @@ fn jobs_of_every_kind_are_shown_for_what_they_are() {
     save_load(&cellar, "20261121100000000002", &load, &[]);
     assert_eq!(show(&cellar, "20261121100000000002")["tgt"], json!("box*"));
 
-    // A jid of somebody's own, and nothing but an answer.
+    // A custom jid with only a return.
     answer(&cellar, "nightly-7", "web1", "cmd.run", &json!("x"), 0);
     let job = show(&cellar, "nightly-7");
     assert_eq!(
@@ -229,7 +229,7 @@ fn jobs_of_every_kind_are_shown_for_what_they_are() {
     assert_eq!(listed(&cellar, &["--since", "2100-01-01"]), [""; 0], "it came today");
 }
 
-/// The result of a runner as Salt 3008.3 hands it to `save_load` and `returner`.
+/// The result of a runner as passed by Salt 3008.3 to `save_load` and `returner`.
 fn of_runner(jid: &str, fun: &str, args: &Json, ret: &Json, ok: bool) -> Json {
     json!({"id": "vm_master", "tgt": "vm_master", "jid": jid, "fun": fun, "user": "root",
            "return": {"fun": fun, "jid": jid, "user": "root", "fun_args": args, "return": ret, "success": ok,
@@ -312,7 +312,7 @@ fn states_are_rows_and_runs_are_compared() {
     answer(&cellar, LATER, "web1", "state.apply", &run_states(false, false), 2);
     answer(&cellar, LATER, "web2", "state.apply", &run_states(false, true), 0);
     let mut other = run_states(true, true);
-    // What differs from run to run by itself, and the pid of a command.
+    // Values that differ in every run, and the pid of a command.
     for (jid, pid) in [(JID, 7), (LATER, 8)] {
         let ret =
             json!({"cmd_|-date_|-date_|-run": state(0, true, &json!({"pid": pid, "stdout": ""}), "ran")});
@@ -321,7 +321,7 @@ fn states_are_rows_and_runs_are_compared() {
     other["pkg_|-nginx_|-nginx_|-installed"]["duration"] = json!(99.0);
     other["pkg_|-nginx_|-nginx_|-installed"]["comment"] = json!("Everything is there");
     answer(&cellar, LATER, "web3", "state.apply", &other, 0);
-    // What else was run in between is no run of this job.
+    // Other jobs in between are not runs of this job.
     publish(&cellar, "20261121060000000000", "test.ping", &["web1"]);
 
     let rows = document(&cellar, &["jobs", "states", JID]);
@@ -367,9 +367,9 @@ fn states_are_rows_and_runs_are_compared() {
     let body = shown.split_once("\n\n").unwrap().1;
     assert_eq!(
         body,
-        "db1: answered the earlier run only (succeeded, retcode 0)\n\
+        "db1: only in the earlier run (succeeded, retcode 0)\n\
          \n\
-         mail1: answered the later run only (failed, retcode 1)\n\
+         mail1: only in the later run (failed, retcode 1)\n\
          \n\
          web1: succeeded, retcode 0 -> failed, retcode 2\n    \
              ! nginx (service.running): ok -> failed\n        \
@@ -399,7 +399,7 @@ fn states_are_rows_and_runs_are_compared() {
 }
 
 #[test]
-fn a_job_of_many_minions_comes_in_pages_and_whole() {
+fn a_job_of_many_minions_is_read_in_pages() {
     let cellar = Cellar::start();
     let minions: Vec<String> = (0..2_500).map(|n| format!("web{n:04}")).collect();
     publish(&cellar, JID, "test.ping", &minions.iter().map(String::as_str).collect::<Vec<_>>());
@@ -430,14 +430,14 @@ fn a_job_of_many_minions_comes_in_pages_and_whole() {
 }
 
 #[test]
-fn a_job_is_watched_until_all_have_answered() {
+fn a_job_is_watched_until_all_minions_have_returned() {
     let cellar = Cellar::start();
     publish(&cellar, JID, "cmd.run", &["web1", "web2"]);
     answer(&cellar, JID, "web1", "cmd.run", &json!("x"), 0);
     let mut child = program()
         .arg("--socket")
         .arg(cellar.socket())
-        // Not the ten minutes of its default, should a line never come.
+        // Shorter than the default, in case a line never arrives.
         .args(["jobs", "watch", JID, "--timeout", "30s"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -446,7 +446,7 @@ fn a_job_is_watched_until_all_have_answered() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(lines.next().unwrap(), format!("job {JID} cmd.run on *"));
     assert!(lines.next().unwrap().ends_with("1/2  web1: ok, retcode 0"));
-    // It waits by now, or will: whatever comes next is told.
+    // The watch sees the following entries even if it is not waiting yet.
     let data = json!({"id": "web2", "data": {"ret": {"name": "b", "__id__": "step", "result": true}, "len": 2},
                       "cmd": "_minion_event", "jid": JID});
     let event = map(vec![("tag", format!("salt/job/{JID}/prog/web2/1").into()), ("data", value(&data))]);
@@ -454,12 +454,12 @@ fn a_job_is_watched_until_all_have_answered() {
     assert!(lines.next().unwrap().ends_with("web2 step: ok"));
     answer(&cellar, JID, "web2", "cmd.run", &json!("x"), 5);
     assert!(lines.next().unwrap().ends_with("2/2  web2: failed, retcode 5"));
-    assert_eq!(lines.next().unwrap(), "2/2 answered, 1 failed");
+    assert_eq!(lines.next().unwrap(), "2/2 returned, 1 failed");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert_eq!(stderr(&output), "saltcellar: failed to watch the job succeed: 1 of 2 failed\n");
 
-    // Not everybody answers.
+    // Not all minions return.
     publish(&cellar, LATER, "cmd.run", &["web1", "web2"]);
     answer(&cellar, LATER, "web1", "cmd.run", &json!("x"), 0);
     let output = cli(&cellar, &["jobs", "watch", LATER, "--timeout", "1s", "--output", "jsonl"]);
@@ -467,7 +467,7 @@ fn a_job_is_watched_until_all_have_answered() {
     let last: Json = serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
     assert_eq!((&last["missing"], &last["returned"]), (&json!(["web2"]), &json!(1)));
 
-    // A runner has ended once it has answered; a job nobody knows is said to be unknown.
+    // A runner is finished once it has returned. An unknown job is an error.
     store_runner(
         &cellar,
         &of_runner("20261121070000000000", "runner.test.arg", &json!([1]), &json!({}), true),
@@ -475,7 +475,7 @@ fn a_job_is_watched_until_all_have_answered() {
     let output = cli(&cellar, &["jobs", "watch", "20261121070000000000", "--timeout", "30s"]);
     assert_eq!(
         (output.status.code(), stdout(&output).lines().last()),
-        (Some(0), Some("1 answered, 0 failed"))
+        (Some(0), Some("1 returned, 0 failed"))
     );
     let output = cli(&cellar, &["jobs", "watch", "7", "--timeout", "1s"]);
     assert_eq!(output.status.code(), Some(1));
@@ -483,7 +483,7 @@ fn a_job_is_watched_until_all_have_answered() {
 }
 
 #[test]
-fn whoever_waits_for_a_job_does_not_hold_up_a_stop() {
+fn waiting_for_a_job_does_not_delay_a_stop() {
     let mut cellar = Cellar::start();
     publish(&cellar, JID, "cmd.run", &["web1"]);
     let next = cellar.ask("job_watch", vec![("jid", JID.into())])["next"].as_u64().unwrap();
@@ -492,12 +492,12 @@ fn whoever_waits_for_a_job_does_not_hold_up_a_stop() {
     let waits = std::thread::Builder::new().name("waits".to_owned());
     let waits = waits
         .spawn(move || {
-            let begun = std::time::Instant::now();
+            let started = std::time::Instant::now();
             let wait = vec![("jid", JID.into()), ("from", next.into()), ("wait_ms", 10_000.into())];
-            (waiting.call("job_watch", map(wait)).unwrap(), begun.elapsed())
+            (waiting.call("job_watch", map(wait)).unwrap(), started.elapsed())
         })
         .unwrap();
-    // The call is counted when it is there; so is each of those that look.
+    // Calls are counted on arrival, including the status calls of this test.
     let mut looks = 0;
     crate::harness::wait_for("the wait", || {
         looks += 1;
@@ -533,17 +533,17 @@ fn returns_are_shown_in_the_forms_of_salt() {
 }
 
 #[test]
-fn a_jid_that_nobody_knows_is_said_to_be_unknown_in_a_line() {
+fn an_unknown_jid_is_reported_in_one_line() {
     let cellar = Cellar::start();
     let long = "9".repeat(10_240);
     for verb in [&["jobs", "show"][..], &["jobs", "missing"], &["jobs", "states"]] {
         let output = cli(&cellar, &[verb, &[long.as_str()]].concat());
-        let said = stderr(&output);
-        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{verb:?}: {said}");
-        assert!(said.len() < 200 && said.ends_with("... (10240 bytes) is known\n"), "{said}");
+        let printed = stderr(&output);
+        assert_eq!((output.status.code(), printed.lines().count()), (Some(1), 1), "{verb:?}: {printed}");
+        assert!(printed.len() < 200 && printed.ends_with("... (10240 bytes)\n"), "{printed}");
     }
     let output = cli(&cellar, &["jobs", "show", &"9".repeat(20_000)]);
     assert_eq!(output.status.code(), Some(64), "{}", stderr(&output));
     let output = cli(&cellar, &["jobs", "diff", "1", "2"]);
-    assert_eq!((output.status.code(), stderr(&output).contains("no job")), (Some(1), true));
+    assert_eq!((output.status.code(), stderr(&output).contains("unknown job")), (Some(1), true));
 }

@@ -1,4 +1,4 @@
-//! Starting, stopping, being killed.
+//! Start, stop and kill.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -33,7 +33,7 @@ fn every_acknowledged_return_is_there_after_kill_9() {
             client.call("returner", map(vec![("load", a_return(acknowledged))])).unwrap();
             acknowledged += 1;
         }
-        // One more, whose answer nobody waits for: it may be there or not, but never half.
+        // One more without waiting for its answer: it is stored completely or not at all.
         let _ = std::os::unix::net::UnixStream::connect(cellar.socket());
         cellar.kill();
         cellar.restart();
@@ -45,7 +45,7 @@ fn every_acknowledged_return_is_there_after_kill_9() {
 }
 
 #[test]
-fn a_clean_stop_answers_what_has_arrived_and_removes_the_socket() {
+fn a_graceful_stop_answers_received_calls_and_removes_the_socket() {
     let mut cellar = Cellar::start();
     let mut client = cellar.client();
     client.call("returner", map(vec![("load", a_return(7))])).unwrap();
@@ -87,12 +87,12 @@ fn a_socket_left_behind_is_replaced_and_anything_else_is_left_alone() {
     assert!(cellar.terminate());
     fs::write(cellar.socket(), "somebody's notes").unwrap();
     let output = serve_command(cellar.dir.path()).output().unwrap();
-    assert!(stderr(&output).contains("is no socket"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("is not a socket"), "{}", stderr(&output));
     assert_eq!(fs::read_to_string(cellar.socket()).unwrap(), "somebody's notes");
 }
 
 #[test]
-fn systemd_is_told_ready_watchdog_and_stopping() {
+fn systemd_is_notified_of_start_watchdog_and_stop() {
     let dir = tempfile::tempdir().unwrap();
     let notify = UnixDatagram::bind(dir.path().join("notify")).unwrap();
     notify.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -119,7 +119,7 @@ fn systemd_is_told_ready_watchdog_and_stopping() {
 
 #[test]
 #[cfg(debug_assertions)]
-fn systemd_was_told_that_all_is_well_while_the_appender_was_stuck() {
+fn a_stuck_appender_stops_the_watchdog_notifications() {
     let dir = tempfile::tempdir().unwrap();
     let notify = UnixDatagram::bind(dir.path().join("notify")).unwrap();
     notify.set_nonblocking(true).unwrap();
@@ -127,11 +127,11 @@ fn systemd_was_told_that_all_is_well_while_the_appender_was_stuck() {
     let child = serve_command(dir.path())
         .env("NOTIFY_SOCKET", dir.path().join("notify"))
         .env("WATCHDOG_USEC", "300000")
-        .env("SALTCELLAR_TEST_MEDIUM", dir.path().join("disk"))
+        .env("SALTCELLAR_TEST_FS", dir.path().join("disk"))
         .stderr(log)
         .spawn();
     let child = crate::harness::Running(child.unwrap());
-    // All that has come; how much of it feeds the watchdog.
+    // All received notifications, and the number of those that feed the watchdog.
     let fed = || {
         let mut words = [0; 500];
         std::iter::from_fn(|| notify.recv(&mut words).ok().map(|len| words[..len].to_vec()))
@@ -144,18 +144,18 @@ fn systemd_was_told_that_all_is_well_while_the_appender_was_stuck() {
     let call = std::thread::Builder::new()
         .spawn(move || client.call("save_reg", map(vec![("data", 1.into())])))
         .unwrap();
-    let said = || {
+    let beats = || {
         let log = fs::read_to_string(dir.path().join("log")).unwrap();
         log.lines().filter(|line| line.contains("the watchdog is not fed")).count()
     };
-    // What comes is taken out all the time: the daemon would wait for room.
+    // Read continuously, because the daemon would block on a full socket.
     wait_for("the stuck appender to be noticed", || {
         fed();
-        (said() > 0).then_some(())
+        (beats() > 0).then_some(())
     });
     fed();
-    let before = said();
-    wait_for("more beats", || (said() > before + 5).then_some(()));
+    let before = beats();
+    wait_for("more beats", || (beats() > before + 5).then_some(()));
     let fed_while_stuck = fed();
     drop(child);
     assert!(call.join().unwrap().is_err(), "the disk held the appender up all the time");
@@ -163,28 +163,28 @@ fn systemd_was_told_that_all_is_well_while_the_appender_was_stuck() {
 }
 
 #[test]
-fn a_directory_in_which_anyone_may_write_is_no_place_for_the_socket() {
+fn a_world_writable_socket_directory_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let output = serve_command(dir.path()).output().unwrap();
     assert!(!output.status.success());
     let words = stderr(&output);
     assert!(
-        words.contains("anyone may write to the socket's directory") && words.contains("chmod"),
+        words.contains("anyone can write to the socket's directory") && words.contains("chmod"),
         "{words}"
     );
     assert!(!dir.path().join("s.sock").exists());
 }
 
 #[test]
-fn a_directory_that_anyone_may_enter_is_told() {
+fn a_world_accessible_socket_directory_is_reported() {
     let mut cellar = Cellar::start();
     let mut told_after_start_with = |mode| {
         assert!(cellar.terminate());
         fs::set_permissions(cellar.dir.path(), fs::Permissions::from_mode(mode)).unwrap();
         let before = cellar.log().len();
         cellar.restart();
-        cellar.log()[before..].contains("anyone may enter the socket's directory")
+        cellar.log()[before..].contains("anyone can enter the socket's directory")
     };
     assert!(!told_after_start_with(0o700));
     assert!(told_after_start_with(0o755));

@@ -1,4 +1,4 @@
-//! Log lines and answers that cannot be written: the daemon and the command line live on.
+//! Failed writes of log lines and output, which must not end the daemon or cause errors.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Stdio};
@@ -17,7 +17,7 @@ fn status(dir: &std::path::Path) -> Option<rmpv::Value> {
     Client::connect(&dir.join("s.sock")).ok()?.call("status", map(vec![])).ok()
 }
 
-/// It answers, counts the lost lines, and ends as it should.
+/// Asserts that the daemon answers, counts lost lines, and stops gracefully.
 fn lives_on(dir: &std::path::Path, child: &mut Child) {
     let lost = || status(dir)?["counters"]["log_lines_lost"].as_u64().filter(|lost| *lost > 0);
     wait_for("log lines that were lost", || {
@@ -38,7 +38,7 @@ fn a_log_that_cannot_be_written_does_not_end_the_daemon() {
 }
 
 #[test]
-fn a_log_whose_reader_is_gone_does_not_end_the_daemon() {
+fn a_closed_log_pipe_does_not_end_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = serve_to(dir.path(), Stdio::piped());
     let mut log = BufReader::new(child.stderr.take().unwrap());
@@ -49,7 +49,7 @@ fn a_log_whose_reader_is_gone_does_not_end_the_daemon() {
 }
 
 #[test]
-fn a_reader_who_has_seen_enough_ends_a_list_quietly() {
+fn a_closed_pipe_ends_a_list_without_an_error() {
     let cellar = Cellar::start();
     for n in 0..2_000 {
         let load = map(vec![
@@ -70,12 +70,12 @@ fn a_reader_who_has_seen_enough_ends_a_list_quietly() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // Closed before anything can have been read.
+        // Closed before anything is read.
         drop(child.stdout.take());
         let status = ended(&mut child);
-        let mut said = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert_eq!((status.code(), said.as_str()), (Some(0), ""), "{verb:?}");
+        let mut printed = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+        assert_eq!((status.code(), printed.as_str()), (Some(0), ""), "{verb:?}");
     }
 }
 

@@ -2,86 +2,86 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail by panicking")]
 
-/// A made-up daemon for tests of the command line alone: it speaks docs/WIRE.md and knows canned answers.
+/// A fake daemon for tests of the command line: it implements docs/WIRE.md with canned answers.
 mod fake_daemon;
 
 /// Deadlines and missing preconditions, shared with the tests inside the crate.
 #[path = "../../src/testing.rs"]
 mod testing;
 
-/// The real program as a child process with a state directory of its own, and a made-up event bus.
+/// The real program as a child process with its own state directory, and a fake event bus.
 mod harness;
 
-/// Every verb, as a person or a script runs it.
+/// Every verb, with a fake daemon.
 mod cli_verbs;
 
-/// What `serve` would run on: files, flags, environment; the messages for bad ones.
+/// The configuration of `serve`: files, flags, environment; errors of invalid ones.
 mod configuration;
 
-/// Starting, stopping, being killed, being started twice.
+/// Start, stop, kill, and a second daemon.
 mod lifecycle;
 
-/// What the real file system is asked to make durable before an answer leaves.
+/// Syncs of the real file system before an answer.
 mod sync_order;
 
 /// The daemon on a disk that is full, slow or failing.
 mod bad_disks;
 
-/// The daemon on a real file system without a free block.
+/// The daemon on a real, full file system.
 mod full_disk;
 
-/// Log lines and output that cannot be written.
+/// Failed writes of log lines and output.
 mod log_output;
 
-/// Salt's calls over the local socket: what is stored, what is refused, what comes back.
+/// Salt's calls over the local socket: stored, rejected and read entries.
 mod returner_calls;
 
 /// Values that Salt's codec cannot read, by each source and in existing stores.
 mod salt_codec;
 
-/// Jobs as people ask for them: lists, one job, states, comparisons, watching.
+/// Queries of jobs: lists, one job, states, comparisons, watching.
 mod jobs;
 
-/// Who may make which call, by uid.
+/// Rights of calls, by uid.
 mod rights;
 
-/// Peers that break the protocol, stall, or lie about sizes.
+/// Peers that violate the protocol, stall, or send wrong sizes.
 mod hostile_peers;
 
-/// The HTTPS door: signed batches, and all that is wrong with others.
-mod https_door;
+/// The HTTPS source: signed batches, and all kinds of invalid ones.
+mod https_source;
 
-/// The bus door against recorded buses of three releases.
-mod bus_door;
+/// The bus source against recorded buses of three releases.
+mod bus_source;
 
-/// What `doctor` finds.
+/// Findings of `doctor`.
 mod doctor;
 
-/// Permissions of what is kept and exported, and links in the way.
+/// Permissions of state directories and exports, and symbolic links.
 mod permissions;
 
-/// What `doctor` finds in a Salt master's configuration.
+/// Findings of `doctor` about a Salt master's configuration.
 mod doctor_master;
 
-/// The ZeroMQ doors: events in, events out, and peers that are none.
-mod zeromq_doors;
+/// The ZeroMQ sockets: events in, events out, and invalid peers.
+mod zeromq_sockets;
 
-/// The ZeroMQ doors with sockets of the crate `zeromq` as peers.
+/// The ZeroMQ sockets with peers of the crate `zeromq`.
 mod zeromq_crate;
 
-/// The reactor, with a bus and a master that the test plays.
+/// The reactor, with a fake bus and a fake master.
 mod reactor;
 
-/// What fails in a reaction, and who acts on a rule.
+/// Failures of reactions, and acting reactors of rules.
 mod reactor_failures;
 
 /// Firing events onto a bus.
 mod events_send;
 
-/// The bus door when the store, the disk, the master or the daemon is away; bad events; rules.
+/// The bus source during outages of the store, the disk, the master and the daemon; malformed events; rules.
 mod bus_outages;
 
-/// The files under systemd/.
+/// The files in systemd/.
 mod systemd_files;
 
 /// The file that makes a Salt master use saltcellar.
@@ -96,22 +96,22 @@ mod policy;
 /// Import and export: Salt's own job cache, pgjsonb, JSON lines.
 mod moving;
 
-/// What rendered SLS files mean, against what Salt made of them.
+/// Rendered SLS files, compared with Salt's results.
 mod sls;
-/// Jinja against what Salt rendered.
+/// Jinja templates, compared with Salt's rendering.
 mod sls_jinja;
 
-/// Patterns, beside Python's own `fnmatch`.
+/// Patterns, compared with Python's own `fnmatch`.
 mod fnmatch;
 
 /// The fuzz targets, each for a few seconds.
 mod fuzz_short;
 
-/// The reactor against what Salt made of the same configurations, files and events.
-mod reactor_parity;
+/// The reactor, compared with Salt for the same configurations, files and events.
+mod reactor_conformance;
 
-/// The reactor when its configuration changes, who reacts, shadow.
+/// The reactor: changes of configuration, acting reactors, shadow mode.
 mod reactor_changes;
 
-/// `saltcellar reactor test`, `check`, `parity`.
+/// `saltcellar reactor test`, `check`, `conformance`.
 mod reactor_verbs;

@@ -1,4 +1,4 @@
-//! `saltcellar import` and `export`: what goes over, what is left out, and that nothing goes over twice.
+//! `saltcellar import` and `export`: conversion, skipped items, resumption and repetition.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -25,10 +25,10 @@ fn json(output: &Output) -> Json {
         .unwrap_or_else(|e| panic!("{e}: {}{}", stdout(output), stderr(output)))
 }
 
-/// Stored, known, left out.
+/// Numbers of stored, known and skipped items.
 fn sums(output: &Output) -> [u64; 3] {
     let found = json(output);
-    ["stored", "known", "left_out"].map(|key| found[key].as_u64().unwrap())
+    ["stored", "known", "skipped"].map(|key| found[key].as_u64().unwrap())
 }
 
 fn packed(value: &Value) -> Vec<u8> {
@@ -62,7 +62,7 @@ impl Tree {
         self.put(jid, name, &packed(value))
     }
 
-    /// A whole job, with a return of each minion.
+    /// Writes a complete job with a return of each minion.
     fn put_job(&self, jid: &str, minions: &[&str]) {
         self.put(jid, "jid", jid.as_bytes());
         self.put_value(jid, ".load.p", &load(jid));
@@ -98,7 +98,7 @@ fn load(jid: &str) -> Value {
     ])
 }
 
-/// Everything under a directory: names and bytes.
+/// Names and contents of all files below a directory.
 fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     let mut dirs = vec![dir.to_owned()];
@@ -116,7 +116,7 @@ fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a_tree_of_salts_job_cache_goes_in_and_comes_out_as_it_was() {
+fn a_tree_of_salts_job_cache_survives_import_and_export_unchanged() {
     let cellar = Cellar::start();
     let tree = Tree(cellar.dir.path().join("jobs"));
     tree.put_job(JID, &["db1", "web1"]);
@@ -136,7 +136,7 @@ fn a_tree_of_salts_job_cache_goes_in_and_comes_out_as_it_was() {
     assert_eq!((&job["fun"], &job["endtime"]), (&"test.ping".into(), &"2026, Nov 01 12:00:09.000000".into()));
     let answer = &job["returns"][1];
     assert_eq!((&answer["time"], &answer["out"]), (&LATER.into(), &"highstate".into()));
-    assert_eq!(answer["fun"], "test.ping".into(), "as the load says");
+    assert_eq!(answer["fun"], "test.ping".into(), "the function of the load");
     assert_eq!(cellar.ask("get_jid", vec![("jid", "20261101120000000002".into())]), map(vec![]), "nocache");
 
     let output = run(&cellar, &["import", "local_cache", cellar.dir.path().to_str().unwrap()]);
@@ -153,12 +153,12 @@ fn a_tree_of_salts_job_cache_goes_in_and_comes_out_as_it_was() {
     assert_eq!(
         modified("jid"),
         UNIX_EPOCH + Duration::from_micros(1_793_534_400_000_001),
-        "when the job began"
+        "the start time of the job"
     );
 }
 
 #[test]
-fn old_jobs_that_go_in_beside_live_ones_are_not_the_last_ones() {
+fn imported_old_jobs_are_not_the_last_jobs() {
     let live = "20261121030955505683";
     let mut cellar = Cellar::start();
     let answer = map(vec![("jid", live.into()), ("id", "web1".into()), ("fun", "test.ping".into())]);
@@ -177,7 +177,7 @@ fn old_jobs_that_go_in_beside_live_ones_are_not_the_last_ones() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_the_rest_goes_in() {
+fn unreadable_files_are_reported_and_the_rest_is_imported() {
     let cellar = Cellar::start();
     let tree = Tree(cellar.dir.path().join("jobs"));
     tree.put_job(JID, &["web1"]);
@@ -193,7 +193,7 @@ fn what_cannot_be_read_is_named_and_the_rest_goes_in() {
     ];
     fs::create_dir(tree.0.join("zz")).unwrap();
     tree.put("4", "jid", b"4");
-    tree.put_value("4", "old/return.p", &"in the form of 2014".into());
+    tree.put_value("4", "old/return.p", &"the format of 2014".into());
     let output = run(&cellar, &["import", "local_cache", tree.0.to_str().unwrap()]);
     assert_eq!(
         (output.status.code(), sums(&output)),
@@ -202,25 +202,25 @@ fn what_cannot_be_read_is_named_and_the_rest_goes_in() {
         stderr(&output)
     );
     for path in &bad {
-        // Of a directory without a jid the directory is named.
+        // Without a jid, the error names the directory.
         let named = path.parent().unwrap().to_str().unwrap().to_owned();
-        let said = stderr(&output);
+        let printed = stderr(&output);
         assert!(
-            said.contains(path.to_str().unwrap())
-                || said.contains(&format!("{named}:"))
-                || said.contains(named.trim_end_matches("/web1")),
-            "{path:?}\n{said}"
+            printed.contains(path.to_str().unwrap())
+                || printed.contains(&format!("{named}:"))
+                || printed.contains(named.trim_end_matches("/web1")),
+            "{path:?}\n{printed}"
         );
     }
     let old = cellar.ask("get_jid", vec![("jid", "4".into())]);
-    assert_eq!(old["old"]["return"], "in the form of 2014".into());
+    assert_eq!(old["old"]["return"], "the format of 2014".into());
     let nowhere = run(&cellar, &["import", "local_cache", cellar.state_dir().to_str().unwrap()]);
     assert_eq!(nowhere.status.code(), Some(1));
     assert!(stderr(&nowhere).contains("/var/cache/salt/master/jobs"), "{}", stderr(&nowhere));
 }
 
 #[test]
-fn an_import_that_was_killed_goes_on_and_stores_nothing_twice() {
+fn a_killed_import_resumes_without_storing_anything_twice() {
     const JOBS: u64 = 1000;
     let mut cellar = Cellar::start();
     let tree = Tree(cellar.dir.path().join("jobs"));
@@ -238,7 +238,7 @@ fn an_import_that_was_killed_goes_on_and_stores_nothing_twice() {
     }
     let stored = cellar.counter("entries_stored");
     assert!(stored < JOBS * 3, "killed too late: {stored}");
-    // Its memory of what it has just seen is gone, too.
+    // The restart also clears the memory of recent entries.
     cellar.kill();
     cellar.restart();
     let output = run(&cellar, &args);
@@ -251,10 +251,10 @@ fn an_import_that_was_killed_goes_on_and_stores_nothing_twice() {
     assert_eq!(entries, JOBS * 3, "each once");
 }
 
-/// Something of every kind.
+/// Stores an entry of every kind.
 fn fill(cellar: &Cellar) {
     let at = |n: u64| ("at", Value::from(LATER + n));
-    // The times stay those, however long ago they are.
+    // Old times are kept.
     let import = || ("import", Value::from(true));
     let minions = list(["web1", "web2"]);
     cellar.ask(
@@ -303,7 +303,7 @@ fn fill(cellar: &Cellar) {
     cellar.ask("save_reg", vec![("data", map(vec![("thorium", 1.into())])), at(9), import()]);
 }
 
-/// The lines of an export, without their numbers.
+/// The lines of an export, without sequence numbers.
 fn lines(path: &Path) -> Vec<Json> {
     let text = fs::read_to_string(path).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
@@ -316,7 +316,7 @@ fn lines(path: &Path) -> Vec<Json> {
 }
 
 #[test]
-fn json_lines_lead_back_to_the_same_entries() {
+fn exported_json_lines_are_imported_as_the_same_entries() {
     let (one, two) = (Cellar::start(), Cellar::start());
     fill(&one);
     let (first, second) = (one.dir.path().join("1.jsonl"), one.dir.path().join("2.jsonl"));
@@ -353,11 +353,11 @@ fn json_lines_lead_back_to_the_same_entries() {
     }
     let jobs = one.dir.path().join("jobs.jsonl");
     export(&one, &jobs, &[]);
-    assert_eq!(lines(&jobs).len(), 1 + 8, "without what belongs to no job");
+    assert_eq!(lines(&jobs).len(), 1 + 8, "without entries of no job");
     let refused = run(&one, &["export", "jsonl", jobs.to_str().unwrap()]);
-    assert_eq!(refused.status.code(), Some(1), "it is there");
+    assert_eq!(refused.status.code(), Some(1), "the file exists");
 
-    // An export that was interrupted goes on behind its last whole line.
+    // An interrupted export resumes after its last complete line.
     let whole = fs::read_to_string(&jobs).unwrap();
     let half = whole.len() / 2;
     fs::rename(&jobs, one.dir.path().join("whole")).unwrap();
@@ -365,7 +365,7 @@ fn json_lines_lead_back_to_the_same_entries() {
     export(&one, &jobs, &[]);
     assert_eq!(fs::read_to_string(&jobs).unwrap(), whole);
 
-    // Equal events of one moment are as many as they were.
+    // Equal events with equal times keep their number.
     let line = r#"{"kind": "event", "on_bus": true, "time": 1793534407600000, "tag": "twin", "data": {}}"#;
     fs::write(&second, format!("{line}\n{line}\n")).unwrap();
     for expected in [[2, 0, 0], [0, 2, 0]] {
@@ -373,7 +373,7 @@ fn json_lines_lead_back_to_the_same_entries() {
         assert_eq!(sums(&output), expected, "{}", stderr(&output));
     }
 
-    // One that is too large does not take the others of its list with it.
+    // An event that is too large does not affect the others of its batch.
     let small = Cellar::start_configured("store:\n  entry_bytes_max: 64KiB\n", &[]);
     let event = |n: usize, fill: usize| {
         let data = format!(r#"{{"n": {n}, "fill": "{}"}}"#, "x".repeat(fill));
@@ -388,7 +388,7 @@ fn json_lines_lead_back_to_the_same_entries() {
     fs::write(&second, "{\"kind\": \"song\"}\n\nno json\n").unwrap();
     let output = run(&two, &["import", "jsonl", second.to_str().unwrap()]);
     assert_eq!((output.status.code(), sums(&output)), (Some(65), [0, 0, 2]));
-    assert!(stderr(&output).contains("2.jsonl, line 3: no JSON"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("2.jsonl, line 3: invalid JSON"), "{}", stderr(&output));
     fs::write(&second, "{\"kind\": \"saltcellar\", \"version\": 2}\n").unwrap();
     let output = run(&two, &["import", "jsonl", second.to_str().unwrap()]);
     assert!(stderr(&output).contains("version 2"), "{}", stderr(&output));
@@ -412,12 +412,12 @@ fn forget_seq(value: &mut Value) {
 }
 
 #[test]
-fn an_export_leaves_alone_what_is_not_its_own() {
+fn an_export_does_not_change_foreign_files() {
     let cellar = Cellar::start();
     fill(&cellar);
     let dir = cellar.dir.path().join("jobs");
     let tree = Tree(dir.clone());
-    tree.put(JID, "jid", b"of somebody");
+    tree.put(JID, "jid", b"of someone");
     let to = dir.to_str().unwrap();
     let output = run(&cellar, &["export", "local_cache", to]);
     assert_eq!(output.status.code(), Some(1));
@@ -425,14 +425,14 @@ fn an_export_leaves_alone_what_is_not_its_own() {
     assert_eq!(files(&dir).len(), 1);
     let output = run(&cellar, &["export", "local_cache", "--into-existing", to]);
     assert_eq!(
-        (output.status.code(), &json(&output)["there_already"]),
+        (output.status.code(), &json(&output)["existing"]),
         (Some(0), &1.into()),
         "{}",
         stderr(&output)
     );
-    assert_eq!(fs::read(tree.job_dir(JID).join("jid")).unwrap(), b"of somebody");
+    assert_eq!(fs::read(tree.job_dir(JID).join("jid")).unwrap(), b"of someone");
 
-    // One that was killed is not a foreign directory, and goes on; what it had begun is made anew.
+    // A killed export resumes in its directory, and restarts the incomplete job.
     let dir = cellar.dir.path().join("new");
     fs::create_dir_all(dir.join(".saltcellar-export/making/job/web9")).unwrap();
     fs::write(dir.join(".saltcellar-export/making/job/web9/return.p"), b"half").unwrap();
@@ -445,7 +445,7 @@ fn an_export_leaves_alone_what_is_not_its_own() {
     assert_eq!(rmpv::decode::read_value(&mut answer.as_slice()).unwrap(), first, "the first answer counts");
 }
 
-/// A `psql` that says what a real one said (PostgreSQL 15, tables filled by Salt's returner).
+/// A fake `psql` with recorded output (PostgreSQL 15, tables filled by Salt's returner).
 fn fake_psql(dir: &Path, script: &str) -> String {
     let path = dir.join("psql");
     fs::write(&path, format!("#!/bin/sh\n{script}")).unwrap();
@@ -477,9 +477,9 @@ esac
 "#;
 
 #[test]
-fn the_tables_of_pgjsonb_go_in_by_way_of_psql() {
+fn tables_of_pgjsonb_are_imported_through_psql() {
     let cellar = Cellar::start();
-    // The daemon has seen one of the returns itself, with what JSON cannot say.
+    // The daemon has stored one of the returns itself, with types that JSON lacks.
     let answer = Value::Map(vec![("b".into(), Value::from(1.0)), (1.into(), Value::Binary(b"x".to_vec()))]);
     let returned = map(vec![
         ("jid", JID.into()),
@@ -496,12 +496,12 @@ fn the_tables_of_pgjsonb_go_in_by_way_of_psql() {
         command.args(["--output", "json", "import", "pgjsonb", connection]).output().unwrap()
     };
     let import = |connection: &str| import_with("secret", connection);
-    // A password among the arguments is not repeated, nor handed on.
+    // A password in the arguments is neither repeated nor passed on.
     for with_password in ["postgresql://salt:secret@db/salt", "host=db password='secret' dbname=salt"] {
         let output = import_with("", with_password);
         assert_eq!(output.status.code(), Some(64), "{}", stderr(&output));
-        let said = format!("{}{}", stderr(&output), stdout(&output));
-        assert!(said.contains("PGPASSWORD") && !said.contains("secret"), "{said}");
+        let printed = format!("{}{}", stderr(&output), stdout(&output));
+        assert!(printed.contains("PGPASSWORD") && !printed.contains("secret"), "{printed}");
     }
     let output = import("postgresql://salt@db/salt");
     assert_eq!((output.status.code(), sums(&output)), (Some(65), [5, 2, 2]), "{}", stderr(&output));
@@ -509,14 +509,18 @@ fn the_tables_of_pgjsonb_go_in_by_way_of_psql() {
         stderr(&output).contains("salt_events, 3") && stderr(&output).contains("salt_returns, free of web1")
     );
     let job = cellar.ask("job_show", vec![("jid", JID.into())]);
-    assert_eq!(job["returns"][0]["return"][Value::from("b").as_str().unwrap()], 1.0.into(), "as it was seen");
+    assert_eq!(
+        job["returns"][0]["return"][Value::from("b").as_str().unwrap()],
+        1.0.into(),
+        "the stored return"
+    );
     assert_eq!(
         (&job["returns"][1]["time"], &job["returns"][1]["duplicates"]),
         (&1_793_534_407_600_000_u64.into(), &0.into())
     );
     let entries = cellar.ask("entries", vec![("jid", JID.into())]);
     let load = entries["entries"].as_array().unwrap().iter().find(|entry| entry["kind"] == "load".into());
-    assert_eq!(load.unwrap()["time"], 1_793_534_400_000_001_u64.into(), "that of its jid");
+    assert_eq!(load.unwrap()["time"], 1_793_534_400_000_001_u64.into(), "the time in the jid");
     let events = cellar.ask("events_list", vec![("tag", "my/tag".into())]);
     assert_eq!(events["events"][0]["data"]["text"], "a\\b\tc\n\u{fc}".into());
     let output = import("host=db dbname=salt");

@@ -1,4 +1,4 @@
-//! Who else can read what the daemon keeps and what is exported of it, and whose links are followed.
+//! Permissions of state directories, exports and backups, and handling of symbolic links.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -17,7 +17,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Everything below a directory, and itself.
+/// A directory and everything below it.
 fn all(dir: &Path) -> Vec<PathBuf> {
     let mut found = vec![dir.to_owned()];
     let mut at = 0;
@@ -30,13 +30,13 @@ fn all(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What of it has any of these permissions.
+/// The paths with any of these permissions.
 fn open_to(dir: &Path, mask: u32) -> Vec<(PathBuf, u32)> {
     let modes = all(dir).into_iter().map(|path| (path.clone(), mode(&path)));
     modes.filter(|(path, mode)| mode & mask != 0 && !path.is_symlink()).collect()
 }
 
-/// The tests run with the umask of who builds; the daemon and its exports must not depend on it.
+/// The daemon and its exports must not depend on the umask of the test run.
 fn with_open_umask(program: &std::process::Command) -> std::process::Command {
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "umask 0; exec \"$@\"", "sh"]).arg(program.get_program()).args(program.get_args());
@@ -75,7 +75,7 @@ fn the_state_directory_was_readable_by_others_inside_a_directory_that_was_there(
     let mut cellar = Cellar::start_on(dir);
     filled(&cellar);
     assert_eq!(open_to(&cellar.state_dir(), 0o077), []);
-    // One of an earlier release, which did not care.
+    // Created by an earlier release without restricted permissions.
     assert!(cellar.terminate());
     for name in ["", "log", "state", "FORMAT"] {
         let path = cellar.state_dir().join(name);
@@ -175,7 +175,7 @@ fn an_export_followed_a_link_in_the_tree_that_it_wrote_to() {
 }
 
 #[test]
-fn an_export_of_lines_followed_a_link_to_a_file_of_somebody_else() {
+fn a_jsonl_export_does_not_follow_links() {
     let cellar = Cellar::start();
     filled(&cellar);
     let (victim, out) = (cellar.dir.path().join("victim"), cellar.dir.path().join("lines.jsonl"));
@@ -187,7 +187,7 @@ fn an_export_of_lines_followed_a_link_to_a_file_of_somebody_else() {
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         assert_eq!(fs::read_to_string(&victim).unwrap(), content);
     }
-    // A link of the final name is not followed either.
+    // A link with the final name is not followed either.
     fs::remove_file(cellar.dir.path().join("lines.jsonl.part")).unwrap();
     symlink(cellar.dir.path().join("not there"), &out).unwrap();
     let output = run(&cellar, &["export", "jsonl", out.to_str().unwrap()]);
@@ -196,7 +196,7 @@ fn an_export_of_lines_followed_a_link_to_a_file_of_somebody_else() {
 }
 
 #[test]
-fn a_begun_export_with_open_permissions_goes_on_closed_to_others() {
+fn a_resumed_export_restricts_open_permissions() {
     let cellar = Cellar::start();
     filled(&cellar);
     let out = cellar.dir.path().join("lines.jsonl");

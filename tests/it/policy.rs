@@ -1,4 +1,4 @@
-//! Filters, redaction and the built-in redaction of masters' keys: the same by every source of entries.
+//! Filters, redaction and the built-in redaction of masters' keys, by every source of entries.
 
 use std::path::Path;
 
@@ -7,30 +7,30 @@ use rmpv::Value;
 use crate::bus_outages::{Bus, frame, unpacked};
 use crate::fake_daemon::{program, stderr};
 use crate::harness::{Cellar, map, publish, wait_for};
-use crate::https_door::{House, call, post, signer};
-use crate::zeromq_doors::{Peer, message};
+use crate::https_source::{Server, call, post, signer};
+use crate::zeromq_sockets::{Peer, message};
 
-/// As Salt makes them: 76 bytes of base 64.
+/// A key in Salt's format: 76 bytes of base 64.
 const KEY: &str = "Nk3xqbMO0VDm2pSQ5t8c+ZxwYgE1/LrHfA7iKuTeJ94Bd6vPoWsCXyGzRjUhFnIlMaVbQk0OtZw=";
 
-/// What a source takes.
+/// The kinds of entries that a source accepts.
 #[derive(Clone, Copy, PartialEq)]
 enum Takes {
     Events,
     Returns,
-    /// Never filtered: Salt itself asks for them.
+    /// Never filtered, because Salt reads them.
     Loads,
     Registers,
 }
 
 struct Sources {
-    house: House,
+    server: Server,
     bus: std::os::unix::net::UnixStream,
     push: Peer,
     dir: tempfile::TempDir,
 }
 
-/// Every way in for an entry, and what it takes.
+/// Every source, and the entries it accepts.
 const SOURCES: [(&str, Takes); 12] = [
     ("bus", Takes::Events),
     ("event_return", Takes::Events),
@@ -47,9 +47,9 @@ const SOURCES: [(&str, Takes); 12] = [
 ];
 
 impl Sources {
-    /// Sends something by a source: an event's tag and data, or a return's jid, function and what was returned.
+    /// Sends an event (tag, data) or a return (jid, function, value) by a source.
     fn send(&mut self, source: &str, (tag, jid, fun): (&str, &str, &str), value: Value) {
-        let cellar = &self.house.cellar;
+        let cellar = &self.server.cellar;
         let replay = source.ends_with("-replayed");
         let mut args = vec![("replay", Value::from(replay))];
         if replay {
@@ -93,7 +93,7 @@ impl Sources {
             }
             "https" => {
                 args.push(("load", load));
-                let mut connection = self.house.connect();
+                let mut connection = self.server.connect();
                 let answer = post(&mut connection, "a", &signer("minion-a.pem"), &call("returner", args));
                 assert_eq!(answer, Ok(Value::Nil));
             }
@@ -132,9 +132,9 @@ fn filters_and_redaction_hold_for_every_source_and_the_master_s_key_needs_no_rul
         bus.flag(),
         dir.path().display()
     );
-    let house = House::open(&config);
-    let (stream, push) = (bus.subscriber(), Peer::push(&house.cellar));
-    let mut sources = Sources { house, bus: stream, push, dir };
+    let server = Server::open(&config);
+    let (stream, push) = (bus.subscriber(), Peer::push(&server.cellar));
+    let mut sources = Sources { server, bus: stream, push, dir };
     for (n, (source, takes)) in SOURCES.iter().enumerate() {
         let jid = |what: u32| format!("202501010000000{n:02}{what:03}");
         let text = |what: &str| format!("{what} by {source}");
@@ -152,7 +152,7 @@ fn filters_and_redaction_hold_for_every_source_and_the_master_s_key_needs_no_rul
         }
     }
     let expected: u64 = SOURCES.iter().map(|(_, takes)| 1 + u64::from(*takes == Takes::Events)).sum();
-    let cellar = &mut sources.house.cellar;
+    let cellar = &mut sources.server.cellar;
     wait_for("the store", || (cellar.counter("entries_stored") >= expected).then_some(()));
     assert_eq!(cellar.counter("entries_redacted"), SOURCES.len() as u64, "by the rule");
     assert_eq!(cellar.counter("master_keys_redacted"), expected, "without a rule");
@@ -171,7 +171,7 @@ fn filters_and_redaction_hold_for_every_source_and_the_master_s_key_needs_no_rul
     assert!(!stored.contains(KEY) && !cellar.log().contains(KEY));
 }
 
-/// A store as an earlier release would have left it: with keys in clear, in sealed segments and in the growing ones.
+/// A store of an earlier release, with keys in plain text in sealed and growing segments.
 fn old_store(dir: &Path, events: &[(String, Value)]) {
     use saltcellar::clock::{Clock, Micros};
     let config = saltcellar::config::Config::for_state_dir(dir, "/s");
@@ -194,10 +194,10 @@ fn old_store(dir: &Path, events: &[(String, Value)]) {
         let at = Micros(1_750_000_000_000_000 + i64::try_from(n).unwrap());
         let source = saltcellar::model::Source::Bus;
         let entry = saltcellar::wire::salt_event::event_entry(tag.as_bytes(), &body, source, at);
-        let (tell, told) = std::sync::mpsc::sync_channel(1);
-        let done = Box::new(move |stored| tell.send(stored).unwrap());
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let done = Box::new(move |stored| sender.send(stored).unwrap());
         intake.submit(saltcellar::model::Batch::of(&entry), Some(done)).unwrap();
-        told.recv_timeout(std::time::Duration::from_secs(30)).unwrap().unwrap();
+        receiver.recv_timeout(std::time::Duration::from_secs(30)).unwrap().unwrap();
     }
     drop((store, intake));
     for thread in threads {
@@ -205,7 +205,7 @@ fn old_store(dir: &Path, events: &[(String, Value)]) {
     }
 }
 
-/// Events in several segments, some with a master's present key or an old one.
+/// Events in several segments, some with a master's current or old key.
 fn events_with(old_key: &str) -> Vec<(String, Value)> {
     let noise = |n: u64| {
         let bytes = (0..60).flat_map(|i| (n * 67 + i).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
@@ -286,7 +286,7 @@ fn keys_in_an_existing_store_are_found_and_replaced_and_nothing_else_changes() {
     );
 }
 
-/// The tags and data of all events, the earliest first.
+/// The tags and data of all events, oldest first.
 fn stored_events(state_dir: &Path) -> Vec<(String, Value)> {
     let config = saltcellar::config::Config::for_state_dir(state_dir, "/s");
     let clock = saltcellar::clock::Clock::real();
@@ -313,7 +313,7 @@ fn copy_dir(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_key_stayed_in_a_store_whose_redaction_was_killed_and_begun_again() {
+fn a_killed_redaction_of_keys_can_be_repeated() {
     let dir = tempfile::tempdir().unwrap();
     let Some(library) = crate::sync_order::library(dir.path()) else {
         return crate::testing::missing("a C compiler as `cc`");
@@ -321,7 +321,7 @@ fn a_key_stayed_in_a_store_whose_redaction_was_killed_and_begun_again() {
     put_key(dir.path(), KEY);
     let config = format!("ingest: {{masters: [{}/master]}}\n", dir.path().display());
     std::fs::write(dir.path().join("c.yaml"), config).unwrap();
-    // The events themselves are the only place where this one can still be learnt.
+    // This key can be collected only from the events themselves.
     let old_key = "a key that the master had before, in its time";
     let events = events_with(old_key);
     let (state, whole, steps) =
@@ -352,7 +352,7 @@ fn a_key_stayed_in_a_store_whose_redaction_was_killed_and_begun_again() {
             }
         };
         if round % 2 == 0 {
-            // A daemon that is started in between finds everything.
+            // A daemon started in between finds all entries.
             check("after step");
         }
         let (code, found) = redact_keys(dir.path(), &[]);

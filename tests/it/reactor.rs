@@ -1,4 +1,4 @@
-//! The reactor in the real program: a bus and a master's request port that the test plays.
+//! The reactor in the real program, with a fake bus and a fake request port of a master.
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rmpv::Value;
-use saltcellar::wire::zmtp::{self, Message, Piece, Splitter};
+use saltcellar::wire::zmtp::{self, Message, Splitter, ZmtpItem};
 
 use crate::harness::{Cellar, FakeBus, map, publish, wait_for};
 
-/// What the master was asked: `cmd`, `fun`, the first argument, `jid`, `user`.
+/// A request to the master: `cmd`, `fun`, the first argument, `jid`, `user`.
 pub(crate) type Asked = (String, String, String, String, String);
 
-/// A master that takes whatever it is asked.
+/// A master that accepts every request.
 pub(crate) struct FakeMaster {
     pub(crate) port: u16,
     asked: Arc<Mutex<Vec<Asked>>>,
-    told: Arc<AtomicU32>,
+    signature_calls: Arc<AtomicU32>,
 }
 
 impl FakeMaster {
@@ -28,22 +28,22 @@ impl FakeMaster {
         let port = listener.local_addr().unwrap().port();
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
         let seen = asked.clone();
-        let told: Arc<AtomicU32> = Arc::default();
-        let questions = told.clone();
+        let signature_calls: Arc<AtomicU32> = Arc::default();
+        let questions = signature_calls.clone();
         let serve = move || {
             for stream in listener.incoming() {
                 let (seen, questions) = (seen.clone(), questions.clone());
-                let work = move || drop(converse(stream.unwrap(), &seen, &questions));
+                let work = move || drop(serve_client(stream.unwrap(), &seen, &questions));
                 std::thread::Builder::new().spawn(work).unwrap();
             }
         };
         std::thread::Builder::new().spawn(serve).unwrap();
-        Self { port, asked, told }
+        Self { port, asked, signature_calls }
     }
 
-    /// How often it was asked what its runners take.
+    /// Number of requests for the signatures of runners.
     pub(crate) fn argspec_requests(&self) -> u32 {
-        self.told.load(Ordering::Relaxed)
+        self.signature_calls.load(Ordering::Relaxed)
     }
 
     pub(crate) fn asked(&self) -> Vec<Asked> {
@@ -55,7 +55,11 @@ impl FakeMaster {
     }
 }
 
-fn converse(mut stream: TcpStream, seen: &Mutex<Vec<Asked>>, told: &AtomicU32) -> std::io::Result<()> {
+fn serve_client(
+    mut stream: TcpStream,
+    seen: &Mutex<Vec<Asked>>,
+    signature_calls: &AtomicU32,
+) -> std::io::Result<()> {
     stream.write_all(&zmtp::greeting())?;
     stream.read_exact(&mut [0; zmtp::GREETING_LEN])?;
     stream.write_all(b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER")?;
@@ -63,10 +67,10 @@ fn converse(mut stream: TcpStream, seen: &Mutex<Vec<Asked>>, told: &AtomicU32) -
     let mut buffer = [0; 4096];
     loop {
         let mut answer = None;
-        match splitter.next_piece().unwrap() {
-            Some(Piece::Message(Message { second: Some(body), .. })) => {
+        match splitter.next_item().unwrap() {
+            Some(ZmtpItem::Message(Message { second: Some(body), .. })) => {
                 let request = rmpv::decode::read_value(&mut &body[..]).unwrap();
-                answer = Some(reply(&request["load"], seen, told));
+                answer = Some(reply(&request["load"], seen, signature_calls));
             }
             Some(_) => {}
             None => {
@@ -86,18 +90,18 @@ fn converse(mut stream: TcpStream, seen: &Mutex<Vec<Asked>>, told: &AtomicU32) -
     }
 }
 
-fn reply(load: &Value, seen: &Mutex<Vec<Asked>>, told: &AtomicU32) -> Value {
+fn reply(load: &Value, seen: &Mutex<Vec<Asked>>, signature_calls: &AtomicU32) -> Value {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (cmd, jid) = (text(&load["cmd"]), text(&load["jid"]));
-    // What the daemon asks for itself: the arguments of runners. A test tells them.
+    // The daemon's own request for the signatures of runners.
     if text(&load["fun"]) == "salt.cmd" {
-        told.fetch_add(1, Ordering::Relaxed);
+        signature_calls.fetch_add(1, Ordering::Relaxed);
         return map(vec![("tag", "salt/run/55".into()), ("jid", "55".into())]);
     }
     let first = match (cmd.as_str(), &load["kwarg"]["arg"][0]) {
         ("publish", _) => &load["arg"][0],
-        // By keyword, where it has no list.
-        (_, Value::Nil) => &load["kwarg"]["kwarg"]["door"],
+        // Keyword arguments, if there is no list.
+        (_, Value::Nil) => &load["kwarg"]["kwarg"]["source"],
         (_, first) => first,
     };
     let tag = text(first);
@@ -105,7 +109,7 @@ fn reply(load: &Value, seen: &Mutex<Vec<Asked>>, told: &AtomicU32) -> Value {
     let mut seen = seen.lock().unwrap();
     let times = seen.iter().filter(|(_, _, known, ..)| *known == tag).count();
     seen.push(asked);
-    // It cannot read what comes of these, the first few times.
+    // The first few answers to these are unreadable.
     if times < 2 && tag.starts_with("bad/") || times < 3 && tag.starts_with("worse/") {
         return "bad load".into();
     }
@@ -127,8 +131,8 @@ fn reply(load: &Value, seen: &Mutex<Vec<Asked>>, told: &AtomicU32) -> Value {
     }
 }
 
-/// A port at which nobody listens.
-fn port_of_nobody() -> u16 {
+/// A port without a listener.
+fn closed_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
@@ -138,7 +142,7 @@ pub(crate) struct Lab {
     stream: UnixStream,
 }
 
-/// A daemon with these rules, files and options; `DIR` is its directory.
+/// A daemon with these rules, files and options; `DIR` stands for its directory.
 pub(crate) fn lab(port: u16, rules: &str, files: &[(&str, &str)], options: &str) -> Lab {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().to_str().unwrap().to_owned();
@@ -161,7 +165,7 @@ pub(crate) fn lab(port: u16, rules: &str, files: &[(&str, &str)], options: &str)
 }
 
 impl Lab {
-    pub(crate) fn tell(&mut self, events: &[(String, Value)]) {
+    pub(crate) fn fire(&mut self, events: &[(String, Value)]) {
         let frame = |(tag, data): &(String, Value)| {
             let mut body = format!("{tag}\n\n").into_bytes();
             rmpv::encode::write_value(&mut body, data).unwrap();
@@ -173,8 +177,8 @@ impl Lab {
         publish(&mut self.stream, "plain", &events.iter().map(frame).collect::<Vec<_>>());
     }
 
-    pub(crate) fn tell_one(&mut self, tag: &str, id: &str) {
-        self.tell(&[(tag.to_owned(), map(vec![("id", id.into()), ("user", "root".into())]))]);
+    pub(crate) fn fire_one(&mut self, tag: &str, id: &str) {
+        self.fire(&[(tag.to_owned(), map(vec![("id", id.into()), ("user", "root".into())]))]);
     }
 
     pub(crate) fn restart(&mut self) {
@@ -182,7 +186,7 @@ impl Lab {
         self.stream = self.bus.subscriber();
     }
 
-    /// The master's configuration says that it listens there from now on.
+    /// Changes the port in the master's configuration.
     fn has_moved(&self, from: u16, to: u16) {
         let path = self.cellar.dir.path().join("master");
         let text = std::fs::read_to_string(&path).unwrap();
@@ -204,20 +208,20 @@ pub(crate) const LEGACY: &str =
     "ping {{ data['id'] }}:\n  local.test.arg:\n    - tgt: {{ data['id'] }}\n    - arg:\n      - {{ tag }}\n";
 
 #[test]
-fn an_event_on_the_bus_becomes_a_job_and_its_history_says_why() {
+fn an_event_on_the_bus_becomes_a_job_with_history() {
     let master = FakeMaster::start();
     let runner = "run:\n  runner.test.arg:\n    - arg: [{{ tag }}]\n    - kwarg: {}\n";
     let files = [("a.sls", LEGACY), ("r.sls", runner), ("bad.sls", "{{ nothing.here }}\n")];
     let rules = "[{'a/*': [DIR/a.sls]}, {'a/*': DIR/r.sls}, {'b/*': DIR/bad.sls}]";
     let mut lab = lab(master.port, rules, &files, "");
-    lab.tell_one("a/1", "web1");
+    lab.fire_one("a/1", "web1");
     let asked = master.wait(2);
     let seen: Vec<_> =
         asked.iter().map(|(cmd, fun, arg, _, user)| [cmd, fun, arg, user].map(String::as_str)).collect();
     assert_eq!(seen, [["publish", "test.arg", "a/1", "root"], ["runner", "test.arg", "a/1", "Reactor"]]);
     let jid = asked[0].3.clone();
     wait_for("the record", || (lab.history().len() == 1).then_some(()));
-    // The job answers; the history knows.
+    // The job returns; the history shows it.
     let ret = map(vec![
         ("id", "web1".into()),
         ("jid", jid.as_str().into()),
@@ -226,8 +230,8 @@ fn an_event_on_the_bus_becomes_a_job_and_its_history_says_why() {
         ("success", true.into()),
         ("return", true.into()),
     ]);
-    lab.tell(&[(format!("salt/job/{jid}/ret/web1"), ret)]);
-    lab.tell(&[(
+    lab.fire(&[(format!("salt/job/{jid}/ret/web1"), ret)]);
+    lab.fire(&[(
         "salt/run/77/ret".to_owned(),
         map(vec![
             ("jid", "77".into()),
@@ -248,7 +252,7 @@ fn an_event_on_the_bus_becomes_a_job_and_its_history_says_why() {
     assert_eq!(record["calls"][0]["jid"], jid.as_str().into());
     assert!(record["files"][0][1].as_str().unwrap().contains("- a/1"), "{record}");
     assert_eq!(shown["results"][1]["return"], 5.into());
-    // Whether it failed is what `jobs show` says, also of a job of several functions.
+    // The result equals that of `jobs show`, also for a job of several functions.
     let strs = |key: &str, items: [(&str, Value); 2]| (key.to_owned(), map(items.to_vec()));
     let several: Vec<(String, Value)> = vec![
         ("id".to_owned(), "web2".into()),
@@ -259,21 +263,21 @@ fn an_event_on_the_bus_becomes_a_job_and_its_history_says_why() {
         strs("return", [("test.arg", true.into()), ("test.false", false.into())]),
     ];
     let several = Value::Map(several.into_iter().map(|(key, value)| (key.into(), value)).collect());
-    lab.tell(&[(format!("salt/job/{jid}/ret/web2"), several)]);
+    lab.fire(&[(format!("salt/job/{jid}/ret/web2"), several)]);
     wait_for("the second return", || {
         let shown = lab.cellar.ask("reactor_show", vec![("seq", number.clone())]);
         (shown["results"][0]["returned"] == 2.into()).then(|| {
             assert_eq!(shown["results"][0]["failed"], 1.into(), "{shown}");
         })
     });
-    // The event's number finds it, too.
+    // It is also found by the event's sequence number.
     let by_event = lab.cellar.ask("reactor_show", vec![("seq", record["event"].clone())]);
     assert_eq!(by_event["seq"], number);
     let why = lab.cellar.ask("reactor_why", vec![("tag", "a/1".into())]);
     assert_eq!((why["rules"][0].as_str(), why["reactions"].as_array().unwrap().len()), (Some("a/*"), 1));
-    // A broken file is told, counted, and stops nothing.
-    lab.tell_one("b/1", "web1");
-    lab.tell_one("a/2", "web1");
+    // A broken file is logged and counted, and does not affect others.
+    lab.fire_one("b/1", "web1");
+    lab.fire_one("a/2", "web1");
     master.wait(4);
     wait_for("all to be through", || (lab.open() == 0).then_some(()));
     assert!(lab.cellar.counter("reactor_errors") > 0);
@@ -287,8 +291,8 @@ fn a_master_that_answers_bad_load_is_asked_again_in_sight_and_nothing_is_lost() 
     let master = FakeMaster::start();
     let options = "  options:\n  - {rule: '*', tries: 3, backoff: 1s}\n";
     let mut lab = lab(master.port, "[{'*': DIR/a.sls}]", &[("a.sls", LEGACY)], options);
-    lab.tell_one("bad/1", "web1");
-    lab.tell_one("worse/1", "web2");
+    lab.fire_one("bad/1", "web1");
+    lab.fire_one("worse/1", "web2");
     let history = wait_for("both records", || Some(lab.history()).filter(|history| history.len() == 2));
     let of = |tag: &str| history.iter().find(|row| row["tag"] == tag.into()).unwrap();
     let call = |tag: &str| of(tag)["reaction"]["calls"][0].clone();
@@ -296,7 +300,7 @@ fn a_master_that_answers_bad_load_is_asked_again_in_sight_and_nothing_is_lost() 
         (of("bad/1")["reaction"]["state"].as_str(), call("bad/1")["tries"].as_u64()),
         (Some("done"), Some(3))
     );
-    // Set aside after as many tries as its rule allows, with the master's words; a person has it done after all.
+    // Dead-lettered after the tries of its rule, with the master's message; a replay succeeds.
     assert_eq!(
         (of("worse/1")["reaction"]["state"].as_str(), call("worse/1")["tries"].as_u64()),
         (Some("dead"), Some(3))
@@ -311,13 +315,13 @@ fn a_master_that_answers_bad_load_is_asked_again_in_sight_and_nothing_is_lost() 
 }
 
 #[test]
-fn a_kill_while_nobody_is_there_leaves_no_call_that_was_perhaps_made() {
-    let port = port_of_nobody();
+fn a_kill_while_the_master_is_down_leaves_no_call_in_unknown_state() {
+    let port = closed_port();
     let options = "  options:\n  - {rule: 'once/*', at_most_once: true}\n";
     let mut lab = lab(port, "[{'once/*': DIR/a.sls}]", &[("a.sls", LEGACY)], options);
     let event = |n| (format!("once/{n}"), map(vec![("id", format!("web{n}").into())]));
-    lab.tell(&(0..40).map(event).collect::<Vec<_>>());
-    // Each has been tried, and waits.
+    lab.fire(&(0..40).map(event).collect::<Vec<_>>());
+    // Each has been tried and is waiting.
     wait_for("the tries", || (lab.cellar.counter("master_connects") > 80).then_some(()));
     lab.cellar.kill();
     let master = FakeMaster::start();
@@ -326,18 +330,18 @@ fn a_kill_while_nobody_is_there_leaves_no_call_that_was_perhaps_made() {
     wait_for("all to be through", || (lab.open() == 0).then_some(()));
     let mut asked: Vec<_> = master.asked().into_iter().map(|(_, _, tag, ..)| tag).collect();
     asked.sort();
-    let mut told: Vec<_> = (0..40).map(|n| format!("once/{n}")).collect();
-    told.sort();
-    assert_eq!(asked, told);
+    let mut expected: Vec<_> = (0..40).map(|n| format!("once/{n}")).collect();
+    expected.sort();
+    assert_eq!(asked, expected);
 }
 
 #[test]
-fn a_master_whose_event_bus_was_gone_was_asked_in_vain_until_all_tries_were_used_up() {
-    let port = port_of_nobody();
+fn a_disconnected_event_bus_does_not_use_up_tries() {
+    let port = closed_port();
     let mut lab = lab(port, "[{'a/*': DIR/a.sls}]", &[("a.sls", LEGACY)], "");
-    lab.tell_one("a/1", "web1");
+    lab.fire_one("a/1", "web1");
     wait_for("a try", || (lab.cellar.counter("master_connects") > 0).then_some(()));
-    // The daemon comes back to a master whose request port is there, and whose publisher is not.
+    // The request port of the master is reachable, its publisher is not.
     lab.cellar.kill();
     std::fs::remove_file(lab.cellar.dir.path().join("master_event_pub.ipc")).unwrap();
     let master = FakeMaster::start();
@@ -345,7 +349,7 @@ fn a_master_whose_event_bus_was_gone_was_asked_in_vain_until_all_tries_were_used
     lab.cellar.restart();
     wait_for("the master to be away", || {
         let list = lab.cellar.ask("reactor_list", vec![]);
-        (list["master_away"] == true.into()).then_some(())
+        (list["master_unreachable"] == true.into()).then_some(())
     });
     assert_eq!(master.asked(), []);
     lab.bus = FakeBus::in_dir(lab.cellar.dir.path());
@@ -356,9 +360,9 @@ fn a_master_whose_event_bus_was_gone_was_asked_in_vain_until_all_tries_were_used
 }
 
 #[test]
-fn what_is_killed_in_the_middle_loses_nothing_and_does_nothing_twice_that_must_not_be() {
-    // Nobody is there at first.
-    let port = port_of_nobody();
+fn kills_lose_no_reactions_and_repeat_no_runner() {
+    // The master is down at first.
+    let port = closed_port();
     let options = "  options:\n  - {rule: 'once/*', at_most_once: true}\n";
     let mut lab = lab(port, "[{'a/*': DIR/a.sls}, {'once/*': DIR/a.sls}]", &[("a.sls", LEGACY)], options);
     let events: Vec<_> = (0..200)
@@ -366,10 +370,10 @@ fn what_is_killed_in_the_middle_loses_nothing_and_does_nothing_twice_that_must_n
         .enumerate()
         .map(|(n, tag)| (tag, map(vec![("id", format!("web{}", n % 7).into())])))
         .collect();
-    lab.tell(&events);
+    lab.fire(&events);
     wait_for("the events to be on disk", || (lab.cellar.counter("reactor_events") == 400).then_some(()));
     lab.cellar.kill();
-    // Killed again and again while it works off what is left.
+    // Killed repeatedly while it works through the backlog.
     let master = FakeMaster::start();
     lab.has_moved(port, master.port);
     for count in [20, 90, 200] {
@@ -399,11 +403,11 @@ fn what_is_killed_in_the_middle_loses_nothing_and_does_nothing_twice_that_must_n
 }
 
 #[test]
-fn what_the_master_does_not_take_is_set_aside_and_replayed_from_the_command_line() {
+fn rejected_calls_are_dead_lettered_and_replayed_from_the_command_line() {
     let master = FakeMaster::start();
     let options = "  allow: [{client: runner, fun: '*'}]\n";
     let mut lab = lab(master.port, "[{'a/*': DIR/a.sls}]", &[("a.sls", LEGACY)], options);
-    lab.tell_one("a/1", "web1");
+    lab.fire_one("a/1", "web1");
     wait_for("the record", || (lab.history().len() == 1).then_some(()));
     assert_eq!(lab.history()[0]["reaction"]["calls"][0]["outcome"], "dead".into());
     let run = |words: &[&str]| {
@@ -421,13 +425,13 @@ fn what_the_master_does_not_take_is_set_aside_and_replayed_from_the_command_line
     let (shown, _) = run(&["reactor", "show", &number]);
     assert!(shown.contains("lets no reaction of this rule call local test.arg"), "{shown}");
     let (why, _) = run(&["reactor", "why", "a/1"]);
-    assert!(why.contains("taken by a/*"), "{why}");
+    assert!(why.contains("matched by a/*"), "{why}");
     let (list, _) = run(&["reactor", "list"]);
-    assert!(list.contains("it acts") && list.contains("a.sls"), "{list}");
+    assert!(list.contains("active;") && list.contains("a.sls"), "{list}");
     let (replayed, code) = run(&["reactor", "replay", &number]);
     assert_eq!(
         (replayed.as_str(), code),
-        (format!("1 calls of {number} are being made again\n").as_str(), Some(0))
+        (format!("1 calls of {number} are being repeated\n").as_str(), Some(0))
     );
     wait_for("the record of the replay", || (lab.history().len() == 2).then_some(()));
     assert_eq!(master.asked().len(), 0, "it is still not allowed");
@@ -449,17 +453,20 @@ fn a_master_with_rules_of_its_own_is_only_watched_until_it_has_none() {
     };
     shadow(&lab, true);
     assert!(lab.cellar.log().contains("Salt's own reactor runs on this master"));
-    lab.tell_one("a/1", "web1");
+    lab.fire_one("a/1", "web1");
     wait_for("the record", || (lab.history().len() == 1).then_some(()));
     assert_eq!(lab.history()[0]["reaction"]["calls"][0]["outcome"], "shadowed".into());
-    // A file that cannot be read changes nothing.
+    // An unreadable file changes nothing.
     std::fs::write(&conf, "reactor: [\n").unwrap();
     wait_for("the complaint", || {
-        lab.cellar.log().contains("cannot be used; it goes on as it was").then_some(())
+        lab.cellar
+            .log()
+            .contains("changed reactor configuration is invalid, keeping the previous one")
+            .then_some(())
     });
     std::fs::write(&conf, plain).unwrap();
     shadow(&lab, false);
-    lab.tell_one("a/2", "web1");
+    lab.fire_one("a/2", "web1");
     assert_eq!(master.wait(1)[0].2, "a/2");
 }
 
@@ -471,9 +478,9 @@ fn without_a_reactor_its_calls_say_so() {
     assert_eq!(cellar.ask("reactor_history", vec![])["reactions"], Value::Array(vec![]));
 }
 
-/// The short form of `make soak-reactor` and of the measurement of the whole way: nothing is lost, and they come to an end.
+/// The short form of `make soak-reactor` and of the other benchmarks: nothing is lost, and they finish.
 #[test]
-fn the_measures_of_the_whole_reactor_run() {
+fn the_benchmarks_of_the_reactor_run() {
     let run = |args: &[&str]| {
         let out = std::process::Command::new(env!("CARGO_BIN_EXE_saltcellar"))
             .args(["bench", "reactor", "--output", "json"])
@@ -490,7 +497,7 @@ fn the_measures_of_the_whole_reactor_run() {
         serde_json::from_str(&run(&["--wire", "--rate", "200", "--seconds", "1"])).unwrap();
     let requests: Vec<_> = wire.as_array().unwrap().iter().map(|row| row["requests"].as_u64()).collect();
     assert_eq!(requests, [Some(2), Some(20), Some(200)]);
-    // What waits in memory by now, and what waits as a number.
+    // Some events wait in memory, the others as sequence numbers.
     let backlog = run(&["--backlog", "3000"]);
     assert!(backlog.contains("\"waiting\": 3000"), "{backlog}");
     let isolation: serde_json::Value =

@@ -1,4 +1,4 @@
-//! The reactor of the real program when its configuration, or the master's, changes under it; who reacts; what the log says.
+//! The reactor of the real program: changes of its configuration and of the master's, acting reactors, shadow mode, log messages.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ fn change(lab: &Lab, name: &str, from: &str, to: &str) {
     fs::write(file, text.replace(from, to)).unwrap();
 }
 
-/// Changes a file so that nobody sees it by its time.
+/// Changes a file without changing its modification time.
 fn change_unseen(lab: &Lab, name: &str, from: &str, to: &str) {
     let file = path(lab, name);
     let before = fs::metadata(&file).unwrap().modified().unwrap();
@@ -42,12 +42,12 @@ fn run(lab: &Lab, words: &[&str]) -> (String, Option<i32>) {
 }
 
 #[test]
-fn a_hangup_lets_another_configuration_take_effect_as_a_whole_or_not_at_all() {
+fn sighup_applies_a_new_configuration_completely_or_not_at_all() {
     let master = FakeMaster::start();
     let mut lab = lab(master.port, RULES, &[("a.sls", LEGACY)], "  depth_max: 5\n");
     let rule =
         |lab: &Lab| lab.cellar.ask("reactor_list", vec![])["rules"][0]["rule"].as_str().unwrap().to_owned();
-    // The first key that is read is good, the second is not: nothing of either is taken.
+    // The first key is valid, the second is not: neither takes effect.
     change_unseen(&lab, "c.yaml", "'a/*'", "'b/*'");
     change_unseen(&lab, "c.yaml", "depth_max: 5", "depth_max: none");
     hang_up(&lab.cellar);
@@ -59,26 +59,23 @@ fn a_hangup_lets_another_configuration_take_effect_as_a_whole_or_not_at_all() {
     lab.cellar.counted("reactor_reloads_refused", 1);
     assert_eq!(rule(&lab), "a/*");
     assert!(lab.cellar.log().contains("cannot be used; it goes on as it was"));
-    let (told, _) = run(&lab, &["reactor", "list"]);
-    assert!(
-        told.contains("its configuration cannot be used, and is not: ") && told.contains("a/*"),
-        "{told}"
-    );
-    lab.tell_one("a/1", "web1");
+    let (printed, _) = run(&lab, &["reactor", "list"]);
+    assert!(printed.contains("new configuration invalid since ") && printed.contains("a/*"), "{printed}");
+    lab.fire_one("a/1", "web1");
     assert_eq!(master.wait(1)[0].2, "a/1");
     change_unseen(&lab, "c.yaml", "depth_max: none", "depth_max: 6");
     hang_up(&lab.cellar);
-    // Counted when all of it has taken effect.
+    // Counted once the whole configuration is in effect.
     lab.cellar.counted("reactor_reloads", 1);
     assert_eq!(rule(&lab), "b/*");
     assert!(lab.cellar.ask("reactor_list", vec![])["refused"].is_nil());
-    // Another master is another daemon's.
+    // The master cannot be changed at run time.
     change(&lab, "c.yaml", "/master\n", "/other\n");
     lab.cellar.counted("reactor_reloads_refused", 2);
     let why = lab.cellar.ask("reactor_list", vec![])["refused"]["why"].to_string();
     assert!(why.contains("takes effect at the next start"), "{why}");
-    lab.tell_one("a/2", "web1");
-    lab.tell_one("b/1", "web1");
+    lab.fire_one("a/2", "web1");
+    lab.fire_one("b/1", "web1");
     let asked = master.wait(2);
     assert_eq!(asked.iter().map(|asked| asked.2.as_str()).collect::<Vec<_>>(), ["a/1", "b/1"]);
 }
@@ -98,7 +95,7 @@ fn a_mistake_in_a_file_that_is_included_is_mended_there() {
     fs::write(path(&lab, "cache/.salt_key"), "the key").unwrap();
     fs::write(&part, "user: salt\n").unwrap();
     wait_for("it to be used", || lab.cellar.ask("reactor_list", vec![])["refused"].is_nil().then_some(()));
-    lab.tell_one("a/1", "web1");
+    lab.fire_one("a/1", "web1");
     assert_eq!(master.wait(1)[0].4, "salt");
 }
 
@@ -106,17 +103,17 @@ fn a_mistake_in_a_file_that_is_included_is_mended_there() {
 fn another_address_user_and_key_of_the_master_are_followed() {
     let (first, second) = (FakeMaster::start(), FakeMaster::start());
     let mut lab = lab(first.port, RULES, &[("a.sls", LEGACY)], "");
-    lab.tell_one("a/1", "web1");
+    lab.fire_one("a/1", "web1");
     assert_eq!(first.wait(1)[0].4, "root");
-    // There the key has another name, and the old one is good for nothing.
+    // There the key has another name, and the old one is invalid.
     fs::write(path(&lab, "cache/.root_key"), "an old key").unwrap();
     fs::write(path(&lab, "cache/.salt_key"), "the key").unwrap();
     change(&lab, "master", &format!("ret_port: {}", first.port), &format!("ret_port: {}", second.port));
     change(&lab, "master", "user: root", "user: salt");
     wait_for("the change", || {
-        lab.cellar.log().contains("reactions go to the master at its new place").then_some(())
+        lab.cellar.log().contains("master address changed, sending reactions to the new one").then_some(())
     });
-    lab.tell_one("a/2", "web1");
+    lab.fire_one("a/2", "web1");
     let asked = second.wait(1);
     assert_eq!((asked[0].2.as_str(), asked[0].4.as_str()), ("a/2", "salt"));
     assert_eq!(first.asked().len(), 1);
@@ -139,7 +136,7 @@ fn doctor(lab: &Lab) -> Vec<(String, String)> {
 }
 
 #[test]
-fn doctor_and_the_start_say_who_reacts() {
+fn doctor_and_the_log_report_the_acting_reactor() {
     let master = FakeMaster::start();
     let mut lab = lab(master.port, RULES, &[("a.sls", LEGACY)], "");
     wait_for("the reactor", || (lab.open() == 0).then_some(()));
@@ -148,7 +145,7 @@ fn doctor_and_the_start_say_who_reacts() {
         matches!(&found[..], [(verdict, words)] if verdict == "ok" && words.contains("1 rules")),
         "{found:?}"
     );
-    // Salt's own is switched on beside a daemon that reacts.
+    // Salt's own reactor is enabled while the daemon's is active.
     let own = "reactor:\n  - 'a/*': /a.sls\n";
     let plain = fs::read_to_string(path(&lab, "master")).unwrap();
     fs::write(path(&lab, "master"), plain.clone() + own).unwrap();
@@ -157,44 +154,44 @@ fn doctor_and_the_start_say_who_reacts() {
     });
     let found = doctor(&lab);
     let [live, written] = &found[..] else { panic!("{found:?}") };
-    assert!(live.0 == "warning" && live.1.contains("it only watches"), "{live:?}");
+    assert!(live.0 == "warning" && live.1.contains("it runs in shadow mode"), "{live:?}");
     assert!(written.0 == "problem" && written.1.contains("/master:7"), "{written:?}");
     assert!(
         written.1.contains("reactor.shadow: true") && written.1.contains("engines: [saltcellar-reactor]"),
         "{written:?}"
     );
-    // The same at a start: it says so, and reacts to nothing.
+    // The same at a start: it is logged, and the reactor does not act.
     lab.cellar.kill();
     fs::write(path(&lab, "log"), "").unwrap();
     lab.restart();
     assert!(lab.cellar.log().contains("Salt's own reactor runs on this master"));
-    lab.tell_one("a/1", "web1");
+    lab.fire_one("a/1", "web1");
     wait_for("the record", || (lab.history().len() == 1).then_some(()));
     assert_eq!(lab.history()[0]["reaction"]["calls"][0]["outcome"], "shadowed".into());
     assert_eq!(master.asked().len(), 0);
-    // Who asked for it is not told of it as of a fault.
+    // Configured shadow mode is not reported as a problem.
     change(&lab, "c.yaml", "reactor:\n", "reactor:\n  shadow: true\n");
     let found = doctor(&lab);
     assert!(matches!(&found[..], [(verdict, _)] if verdict == "ok"), "{found:?}");
-    // A configuration that cannot be used is.
+    // An invalid configuration is.
     fs::write(path(&lab, "master"), "reactor: [\n").unwrap();
     wait_for("the refusal", || (lab.cellar.counter("reactor_reloads_refused") > 0).then_some(()));
     let found = doctor(&lab);
     assert!(
-        found.iter().any(|(verdict, words)| verdict == "problem" && words.contains("cannot be used")),
+        found.iter().any(|(verdict, words)| verdict == "problem" && words.contains("invalid and not in use")),
         "{found:?}"
     );
 }
 
 #[test]
-fn at_level_debug_the_log_says_what_salts_guide_promises() {
+fn the_debug_log_has_the_messages_of_salts_guide() {
     let master = FakeMaster::start();
     let files = [("a.sls", LEGACY), ("none.sls", "{% if tag == 'x' %}a: b{% endif %}\n")];
     let mut lab = lab(master.port, "[{'a/*': [DIR/a.sls, DIR/none.sls]}]", &files, "log: {level: debug}\n");
-    lab.tell_one("b/1", "web1");
-    lab.tell_one("a/1", "web1");
-    lab.tell(&[("a/own".to_owned(), map(vec![("user", "Reactor".into())]))]);
-    lab.tell_one("b/2", "web1");
+    lab.fire_one("b/1", "web1");
+    lab.fire_one("a/1", "web1");
+    lab.fire(&[("a/own".to_owned(), map(vec![("user", "Reactor".into())]))]);
+    lab.fire_one("b/2", "web1");
     master.wait(1);
     wait_for("all to be through", || (lab.open() == 0).then_some(()));
     let log = wait_for("the last event", || {
@@ -202,7 +199,7 @@ fn at_level_debug_the_log_says_what_salts_guide_promises() {
     });
     let dir = lab.cellar.dir.path().display();
     let mut from = 0;
-    // In this order; what is rendered stands in its line, so that nothing in it looks like a line of the log, and nothing of it is cut.
+    // In this order. Rendered text is escaped within its log line, and not truncated.
     for words in [
         "Gathering reactors for tag b/1\n".to_owned(),
         "Gathering reactors for tag a/1\n".to_owned(),
@@ -217,13 +214,13 @@ fn at_level_debug_the_log_says_what_salts_guide_promises() {
         from += at + words.len();
     }
     assert!(!log.contains("reactors for tag a/own"), "as in Salt");
-    for said in ["Gathering reactors for tag a/1\n", "Compiling reactions for tag a/1"] {
-        assert_eq!(log.matches(said).count(), 1, "{said}\n{log}");
+    for message in ["Gathering reactors for tag a/1\n", "Compiling reactions for tag a/1"] {
+        assert_eq!(log.matches(message).count(), 1, "{message}\n{log}");
     }
 }
 
 #[test]
-fn what_salts_own_renderer_is_asked_for_is_counted() {
+fn uses_of_salts_own_renderers_are_counted() {
     let python = "/usr/bin/python3";
     if !std::path::Path::new(python).exists() {
         return missing(python);
@@ -235,14 +232,14 @@ fn what_salts_own_renderer_is_asked_for_is_counted() {
     let master = FakeMaster::start();
     let options = format!("  python: {python}\n");
     let mut lab = lab(master.port, rules, &[("good.sls", good), ("dies.sls", dies)], &options);
-    // One after the other, so that one process is enough.
+    // One after the other, so that one process suffices.
     for (n, tag) in ["a/1", "b/1", "a/2"].into_iter().enumerate() {
-        lab.tell_one(tag, "web1");
+        lab.fire_one(tag, "web1");
         wait_for("the record", || (lab.history().len() == n + 1).then_some(()));
     }
     assert_eq!(master.wait(2)[1].2, "a/2");
     let count = |name: &str| lab.cellar.counter(name);
-    // The file that ends its process is rendered three times, and then fails.
+    // A file that kills its process is tried three times.
     assert_eq!((count("helper_starts"), count("helper_renders"), count("helper_requests_broken")), (4, 3, 3));
     assert_eq!(count("helper_requests_repeated"), 2);
     assert!(count("helper_requests") >= 3 && count("helper_requests_too_long") == 0);
@@ -252,7 +249,7 @@ fn shadow(lab: &Lab) -> (Json, Option<i32>) {
     let (text, code) = run(lab, &["reactor", "shadow", "--output", "json"]);
     (
         serde_json::from_str(text.lines().next().unwrap_or_default()).unwrap_or_else(|_| {
-            // The error stands behind the document.
+            // The error follows the document.
             serde_json::Deserializer::from_str(&text).into_iter().next().unwrap().unwrap()
         }),
         code,
@@ -260,7 +257,7 @@ fn shadow(lab: &Lab) -> (Json, Option<i32>) {
 }
 
 #[test]
-fn shadow_tells_what_salts_reactor_did_otherwise() {
+fn shadow_lists_the_differences_from_salts_reactor() {
     let runner = "run:\n  runner.test.arg:\n    - arg: [{{ tag }}]\n    - kwarg: {n: 1}\n";
     let nobody = "none:\n  local.test.ping:\n    - tgt: nobody-of-that-name\n";
     let files = [("r.sls", runner), ("n.sls", nobody)];
@@ -282,11 +279,11 @@ fn shadow_tells_what_salts_reactor_did_otherwise() {
     };
     // Differences are listed in the order of our records.
     for (n, tag) in ["a/same", "a/differs", "n/1", "once/1", "once/2"].into_iter().enumerate() {
-        lab.tell_one(tag, "web1");
+        lab.fire_one(tag, "web1");
         wait_for("the record", || (lab.history().len() == n + 1).then_some(()));
     }
-    lab.tell(&[salts("1", "a/same", 1), salts("2", "a/differs", 2)]);
-    lab.tell(&[salts("3", "once/1", 1), salts("4", "once/2", 1)]);
+    lab.fire(&[salts("1", "a/same", 1), salts("2", "a/differs", 2)]);
+    lab.fire(&[salts("3", "once/1", 1), salts("4", "once/2", 1)]);
     let (found, code) = wait_for("the verdicts", || {
         let (found, code) = shadow(&lab);
         (found["waiting"]["ours"] == 0).then_some((found, code))
@@ -298,26 +295,26 @@ fn shadow_tells_what_salts_reactor_did_otherwise() {
     let one = &found["differences"][0];
     assert_eq!(one["fields"][0], serde_json::json!({"field": "kwarg.n", "ours": 1, "salts": 2}));
     assert_eq!((one["ours"]["tag"].as_str(), one["salts"]["jid"].as_str()), (Some("a/differs"), Some("2")));
-    // Salt has no throttles; what ours leaves out is told, for the rule that does.
+    // Salt has no throttles; calls prevented by ours are reported with the rule.
     assert_eq!(found["throttled"], serde_json::json!({"once_per": 1}), "{found}");
     let left = &found["differences"][1];
-    let (why, ours) = (&left["barred"]["why"], &left["barred"]["ours"]);
+    let (why, ours) = (&left["blocked"]["why"], &left["blocked"]["ours"]);
     assert_eq!((left["what"].as_str(), left["salts"]["jid"].as_str()), (Some("only_salts"), Some("4")));
-    assert_eq!((&left["barred"]["throttle"], &ours["rules"][0]), (&"once_per".into(), &"once/*".into()));
+    assert_eq!((&left["blocked"]["throttle"], &ours["rules"][0]), (&"once_per".into(), &"once/*".into()));
     assert!(why.as_str().unwrap().contains("the first one counts"), "{why}");
     let of_rule = found["rules"].as_array().unwrap().iter().find(|row| row["rule"] == "once/*").unwrap();
     assert_eq!((of_rule["same"].as_u64(), of_rule["only_salts"].as_u64()), (Some(1), Some(1)));
-    let (told, _) = run(&lab, &["reactor", "shadow"]);
+    let (printed, _) = run(&lab, &["reactor", "shadow"]);
     for words in [
         "differs: runner.test.arg",
         "kwarg.n: ours 1, Salt's 2",
         "rule a/*",
         "Salt's job 2 of",
         "UNSEEN",
-        "ours is not made: `once_per` of once/*: of the minion's events the first one counts",
-        "1 only Salt's because `once_per` of our rule leaves them out",
+        "ours was prevented: `once_per` of once/*: of the minion's events the first one counts",
+        "1 only Salt's because `once_per` of our rule prevented ours",
     ] {
-        assert!(told.contains(words), "{words}: {told}");
+        assert!(printed.contains(words), "{words}: {printed}");
     }
     let (_, code) = run(&lab, &["reactor", "shadow", "--until", "1h"]);
     assert_eq!(code, Some(0), "before it there was nothing");
@@ -326,10 +323,10 @@ fn shadow_tells_what_salts_reactor_did_otherwise() {
 }
 
 #[test]
-fn a_reactor_that_was_removed_and_put_back_acted_on_what_had_come_in_between() {
+fn a_reactor_does_not_act_on_events_from_before_it_was_configured_again() {
     let master = FakeMaster::start();
     let mut lab = lab(master.port, RULES, &[("a.sls", LEGACY)], "");
-    lab.tell_one("a/1", "web1");
+    lab.fire_one("a/1", "web1");
     assert_eq!(master.wait(1)[0].2, "a/1");
     wait_for("the record", || (lab.open() == 0).then_some(()));
     let with = fs::read_to_string(path(&lab, "c.yaml")).unwrap();
@@ -338,7 +335,7 @@ fn a_reactor_that_was_removed_and_put_back_acted_on_what_had_come_in_between() {
     assert!(lab.cellar.terminate());
     lab.restart();
     for n in 2..8 {
-        lab.tell_one(&format!("a/{n}"), "web1");
+        lab.fire_one(&format!("a/{n}"), "web1");
     }
     wait_for("the events", || {
         let found = lab.cellar.ask("events_list", vec![("tag", "a/*".into()), ("limit", 100.into())]);
@@ -348,7 +345,7 @@ fn a_reactor_that_was_removed_and_put_back_acted_on_what_had_come_in_between() {
     fs::write(path(&lab, "c.yaml"), with).unwrap();
     assert!(lab.cellar.terminate());
     lab.restart();
-    lab.tell_one("a/8", "web1");
+    lab.fire_one("a/8", "web1");
     let asked: Vec<_> = master.wait(2).into_iter().map(|(_, _, tag, ..)| tag).collect();
     assert_eq!(asked, ["a/1", "a/8"]);
     wait_for("the record", || (lab.open() == 0).then_some(()));
@@ -356,17 +353,17 @@ fn a_reactor_that_was_removed_and_put_back_acted_on_what_had_come_in_between() {
 }
 
 #[test]
-fn a_checkpoint_whose_end_is_torn_is_read_up_to_there_and_the_log_has_the_rest() {
+fn a_torn_checkpoint_is_read_up_to_the_damage() {
     let master = FakeMaster::start();
     let mut lab = lab(master.port, RULES, &[("a.sls", LEGACY)], "");
     let checkpoint = path(&lab, "state").join("REACTOR");
     let whole = fs::read(&checkpoint).unwrap().len();
     for n in 0..20 {
-        lab.tell_one(&format!("a/{n}"), "web1");
+        lab.fire_one(&format!("a/{n}"), "web1");
     }
     master.wait(20);
     wait_for("the records", || (lab.open() == 0).then_some(()));
-    // A kill between two seconds, and a write that did not get to its end.
+    // A kill between two checkpoints, and an incomplete write.
     let grown = wait_for("something to be appended", || {
         Some(fs::read(&checkpoint).unwrap()).filter(|bytes| bytes.len() > whole)
     });

@@ -1,4 +1,4 @@
-//! What fails in a reaction, and who acts on a rule: said wherever a person or a program could look.
+//! Failures of reactions and acting reactors of rules, as reported by all verbs and calls.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::fake_daemon::program;
 use crate::harness::{Cellar, FakeBus, map, wait_for};
 use crate::reactor::{FakeMaster, LEGACY, Lab, lab};
 
-/// The program's words, on both outputs, and its exit code.
+/// The program's combined output and its exit code.
 fn run(cellar: &Cellar, words: &[&str]) -> (String, Option<i32>) {
     let mut command = program();
     command.args(words).arg("--socket").arg(cellar.socket()).arg("--state-dir").arg(cellar.state_dir());
@@ -17,7 +17,7 @@ fn run(cellar: &Cellar, words: &[&str]) -> (String, Option<i32>) {
     (String::from_utf8(out.stdout).unwrap() + &String::from_utf8(out.stderr).unwrap(), out.status.code())
 }
 
-/// A check of `doctor`: its verdict and what it found.
+/// A check of `doctor`: its verdict and message.
 fn doctor(cellar: &Cellar, check: &str) -> (String, String) {
     let mut command = program();
     command.arg("--socket").arg(cellar.socket()).arg("--state-dir").arg(cellar.state_dir());
@@ -26,7 +26,7 @@ fn doctor(cellar: &Cellar, check: &str) -> (String, String) {
     let document: Json = serde_json::from_slice(&out.stdout).unwrap();
     let checks = document["checks"].as_array().unwrap();
     let found = checks.iter().filter(|one| one["check"] == check);
-    // The gravest one.
+    // The most severe one.
     let rank = |one: &&Json| ["ok", "warning", "problem"].iter().position(|word| one["verdict"] == **word);
     let one = found.max_by_key(rank).unwrap_or_else(|| panic!("{check}: {document}"));
     let problems = checks.iter().filter(|one| one["verdict"] == "problem").count();
@@ -49,7 +49,7 @@ fn a_reaction_that_cannot_be_rendered_is_failed_and_not_done() {
     let master = FakeMaster::start();
     let files = [("bad.sls", BAD)];
     let mut lab = lab(master.port, "[{'b/*': DIR/bad.sls}]", &files, "");
-    lab.tell_one("b/1", "web1");
+    lab.fire_one("b/1", "web1");
     let record = records(&lab, 1).remove(0);
     let dir = lab.cellar.dir.path().to_str().unwrap().to_owned();
     let reaction = &record["reaction"];
@@ -60,7 +60,7 @@ fn a_reaction_that_cannot_be_rendered_is_failed_and_not_done() {
     assert!(failure["cause"].as_str().unwrap().contains("nothing"), "{failure}");
     let counted = ["reactions_done", "reactions_failed"].map(|name| lab.cellar.counter(name));
     assert_eq!(counted, [0, 1]);
-    // Wherever a person could look.
+    // Reported by all of these.
     let number = record["seq"].to_string();
     let place = format!("{dir}/bad.sls:3");
     for words in [
@@ -69,21 +69,21 @@ fn a_reaction_that_cannot_be_rendered_is_failed_and_not_done() {
         &["reactor", "show", &number],
         &["reactor", "why", "b/1"],
     ] {
-        let (told, _) = run(&lab.cellar, words);
-        let told_flat = told.split_whitespace().collect::<String>();
-        assert!(told.contains("failed") && told_flat.contains("bad.sls:3"), "{words:?}: {told}");
+        let (printed, _) = run(&lab.cellar, words);
+        let printed_flat = printed.split_whitespace().collect::<String>();
+        assert!(printed.contains("failed") && printed_flat.contains("bad.sls:3"), "{words:?}: {printed}");
     }
     assert!(run(&lab.cellar, &["reactor", "show", &number]).0.contains(&place));
     assert!(run(&lab.cellar, &["reactor", "list"]).0.contains("0 done, 1 failed"), "counted in the list");
     let (verdict, found) = doctor(&lab.cellar, "reactions");
     assert!(verdict == "problem" && found.contains(&place) && found.contains(&number), "{verdict}: {found}");
-    let (told, code) = run(&lab.cellar, &["doctor", "--no-master"]);
-    assert!(told.contains(" checks failed") && !told.contains("failed to"), "{told}");
+    let (printed, code) = run(&lab.cellar, &["doctor", "--no-master"]);
+    assert!(printed.contains(" checks failed") && !printed.contains("failed to"), "{printed}");
     assert_eq!(code, Some(1));
-    // Once it is mended, a person has it done after all.
+    // Once the file is fixed, a replay succeeds.
     put(&lab, "bad.sls", LEGACY);
-    let (told, code) = run(&lab.cellar, &["reactor", "replay", &number]);
-    assert!(code == Some(0) && told.contains("1 rules of"), "{told}");
+    let (printed, code) = run(&lab.cellar, &["reactor", "replay", &number]);
+    assert!(code == Some(0) && printed.contains("1 rules of"), "{printed}");
     assert_eq!(master.wait(1)[0].2, "b/1");
     assert_eq!(records(&lab, 2)[0]["reaction"]["state"], "done".into());
     let (verdict, found) = doctor(&lab.cellar, "reactions");
@@ -108,11 +108,11 @@ fn every_way_to_fail_names_its_file_and_its_cause() {
     let rules: Vec<_> = names.iter().map(|name| format!("{{'{name}/*': DIR/{name}.sls}}")).collect();
     let mut lab = lab(master.port, &format!("[{}]", rules.join(", ")), &files, "");
     for name in &names {
-        lab.tell_one(&format!("{name}/1"), "web1");
+        lab.fire_one(&format!("{name}/1"), "web1");
     }
-    // What Salt's compiler lets pass makes a call.
+    // Anything that Salt's compiler accepts makes a call.
     let history = records(&lab, names.len());
-    let mut told = Vec::new();
+    let mut printed = Vec::new();
     for name in &names {
         let of = history.iter().find(|row| row["tag"] == format!("{name}/1").into()).unwrap();
         let reaction = &of["reaction"];
@@ -125,10 +125,10 @@ fn every_way_to_fail_names_its_file_and_its_cause() {
                 format!("{}", one["line"])
             })
             .collect();
-        told.push(format!("{name} {} {}", reaction["state"].as_str().unwrap(), lines.join(",")));
+        printed.push(format!("{name} {} {}", reaction["state"].as_str().unwrap(), lines.join(",")));
     }
     assert_eq!(
-        told.join("\n"),
+        printed.join("\n"),
         "yaml failed 3\ntype failed 2\ntgt failed 3\nfun failed 1\nshape failed nil\npipe failed 1\nblank failed nil\n\
          twice failed nil\nnone failed nil"
     );
@@ -139,7 +139,7 @@ fn a_reaction_of_which_a_part_fails_is_partial_and_its_replay_makes_the_rest_alo
     let master = FakeMaster::start();
     let files = [("a.sls", LEGACY), ("bad.sls", BAD)];
     let mut lab = lab(master.port, "[{'a/*': [DIR/a.sls, DIR/bad.sls]}]", &files, "");
-    lab.tell_one("a/1", "web1");
+    lab.fire_one("a/1", "web1");
     assert_eq!(master.wait(1)[0].2, "a/1");
     let record = records(&lab, 1).remove(0);
     let reaction = &record["reaction"];
@@ -164,13 +164,13 @@ fn a_reaction_of_which_the_master_refuses_a_call_is_partial() {
     let options = "  allow: [{client: runner, fun: '*'}]\n";
     let files = [("a.sls", LEGACY), ("r.sls", runner)];
     let mut lab = lab(master.port, "[{'a/*': [DIR/a.sls, DIR/r.sls]}]", &files, options);
-    lab.tell_one("a/1", "web1");
+    lab.fire_one("a/1", "web1");
     let record = records(&lab, 1).remove(0);
     assert_eq!(record["reaction"]["state"], "partial".into(), "{record}");
     assert_eq!(doctor(&lab.cellar, "reactions").0, "problem");
 }
 
-/// Who acts on each rule, by `reactor_list`; and why on the first.
+/// The acting reactor of each rule, by `reactor_list`, and the reason for the first.
 fn acts(cellar: &Cellar) -> (Vec<String>, String) {
     let list = cellar.ask("reactor_list", vec![]);
     let rules = list["rules"].as_array().unwrap();
@@ -178,15 +178,15 @@ fn acts(cellar: &Cellar) -> (Vec<String>, String) {
     (who.collect(), rules[0]["why"].as_str().unwrap().to_owned())
 }
 
-/// Nobody acts, for that reason; the list and `doctor` say so.
-fn nobody_acts(cellar: &Cellar, why: &str) {
+/// Asserts that no reactor acts, for that reason, in the list and in `doctor`.
+fn assert_no_actor(cellar: &Cellar, why: &str) {
     let found = wait_for("nobody to act", || Some(acts(cellar)).filter(|(who, _)| *who == ["nobody"]));
     assert!(found.1.contains(why), "{found:?}");
-    let (told, _) = run(cellar, &["reactor", "list"]);
-    assert!(told.contains("nobody") && told.contains("it does not act"), "{told}");
+    let (printed, _) = run(cellar, &["reactor", "list"]);
+    assert!(printed.contains("nobody") && printed.contains("inactive: "), "{printed}");
     let (verdict, words) = doctor(cellar, "reactor");
     assert!(
-        verdict == "problem" && words.contains("nobody acts on 1 of 1 rules (a/*)"),
+        verdict == "problem" && words.contains("no reactor acts on 1 of 1 rules (a/*)"),
         "{verdict}: {words}"
     );
     assert!(words.contains(why), "{words}");
@@ -209,17 +209,17 @@ fn configured(master: &str, yaml: &str) -> tempfile::TempDir {
 const RULES: &str = "rules: [{'a/*': DIR/a.sls}]";
 
 #[test]
-fn rules_without_a_bus_are_nobody_s() {
+fn rules_without_a_bus_have_no_actor() {
     let yaml = format!("reactor: {{master: DIR/master, {RULES}}}\n");
     let cellar = Cellar::start_in(configured("", &yaml), &["--config", "DIR/c.yaml"]);
-    nobody_acts(&cellar, "no bus is read");
+    assert_no_actor(&cellar, "no bus is read");
 }
 
 #[test]
-fn rules_of_a_bus_that_is_not_connected_are_nobody_s_until_it_is() {
+fn rules_of_a_disconnected_bus_have_no_actor() {
     let yaml = format!("bus: [DIR]\nreactor: {{master: DIR/master, {RULES}}}\n");
     let cellar = Cellar::start_in(configured("", &yaml), &["--config", "DIR/c.yaml"]);
-    nobody_acts(&cellar, "no bus is connected");
+    assert_no_actor(&cellar, "no bus is connected");
     let bus = FakeBus::in_dir(cellar.dir.path());
     let _stream = bus.subscriber();
     wait_for("saltcellar to act", || (acts(&cellar).0 == ["saltcellar"]).then_some(()));
@@ -227,15 +227,15 @@ fn rules_of_a_bus_that_is_not_connected_are_nobody_s_until_it_is() {
 }
 
 #[test]
-fn in_shadow_rules_are_salt_s_if_its_reactor_is_on_and_nobody_s_if_it_is_off() {
+fn in_shadow_mode_salt_acts_if_its_reactor_is_enabled() {
     let yaml = "bus: [DIR]\nreactor: {master: DIR/master, shadow: true}\n";
     let rules = "reactor: [{'a/*': [/a.sls]}]\n";
     let dir = configured(&format!("{rules}engines: [saltcellar-reactor]\n"), yaml);
     let bus = FakeBus::in_dir(dir.path());
     let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
     let _stream = bus.subscriber();
-    nobody_acts(&cellar, "`reactor.shadow` is true; Salt's own reactor is off");
-    // Salt's is switched on.
+    assert_no_actor(&cellar, "`reactor.shadow` is true; Salt's own reactor is off");
+    // Salt's reactor is enabled.
     let conf = cellar.dir.path().join("master");
     let text = fs::read_to_string(&conf).unwrap();
     fs::write(&conf, text.replace("engines: [saltcellar-reactor]\n", "")).unwrap();
@@ -245,7 +245,7 @@ fn in_shadow_rules_are_salt_s_if_its_reactor_is_on_and_nobody_s_if_it_is_off() {
 }
 
 #[test]
-fn a_rule_that_only_the_list_of_the_master_has_is_nobody_s_once_its_reactor_is_off() {
+fn a_rule_only_in_the_masters_list_has_no_actor_once_its_reactor_is_disabled() {
     let yaml = format!("bus: [DIR]\nreactor: {{master: DIR/master, {RULES}}}\n");
     let master = "engines: [saltcellar-reactor]\nreactor: [{'a/*': [/a.sls]}, {'b/*': [/b.sls]}]\n";
     let dir = configured(master, &yaml);
@@ -258,23 +258,23 @@ fn a_rule_that_only_the_list_of_the_master_has_is_nobody_s_once_its_reactor_is_o
 }
 
 #[test]
-fn a_reactor_that_was_handed_over_to_a_daemon_without_one_is_nobody_s() {
+fn rules_have_no_actor_if_the_daemon_has_no_reactor() {
     let dir = configured("reactor: [{'a/*': [/a.sls]}]\nengines: [saltcellar-reactor]\n", "{}");
     let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
     let conf = cellar.dir.path().join("master");
-    let (told, code) = run(&cellar, &["reactor", "list", "--master-config", conf.to_str().unwrap()]);
+    let (printed, code) = run(&cellar, &["reactor", "list", "--master-config", conf.to_str().unwrap()]);
     assert!(
-        code == Some(0) && told.contains("nobody") && told.contains("`reactor.master` is not set"),
-        "{told}"
+        code == Some(0) && printed.contains("nobody") && printed.contains("`reactor.master` is not set"),
+        "{printed}"
     );
     fs::write(&conf, "reactor: [{'a/*': [/a.sls]}]\n").unwrap();
-    let (told, _) = run(&cellar, &["reactor", "list", "--master-config", conf.to_str().unwrap()]);
-    assert!(told.contains("salt ") && !told.contains("nobody"), "{told}");
+    let (printed, _) = run(&cellar, &["reactor", "list", "--master-config", conf.to_str().unwrap()]);
+    assert!(printed.contains("salt ") && !printed.contains("nobody"), "{printed}");
 }
 
 #[cfg(debug_assertions)]
 #[test]
-fn rules_are_nobody_s_while_a_full_disk_keeps_events_from_the_store() {
+fn rules_have_no_actor_while_the_disk_is_full() {
     let yaml = format!("bus: [DIR]\nreactor: {{master: DIR/master, {RULES}}}\n");
     let dir = configured("", &yaml);
     let bus = FakeBus::in_dir(dir.path());
@@ -289,9 +289,9 @@ fn rules_are_nobody_s_while_a_full_disk_keeps_events_from_the_store() {
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, &frame).unwrap();
     crate::harness::publish(&mut stream, "plain", &[bytes]);
-    nobody_acts(&cellar, "the store takes no events");
-    let (told, _) = run(&cellar, &["reactor", "list"]);
-    assert!(told.contains("1 not stored yet"), "{told}");
+    assert_no_actor(&cellar, "the store takes no events");
+    let (printed, _) = run(&cellar, &["reactor", "list"]);
+    assert!(printed.contains("1 records not stored yet"), "{printed}");
     cellar.plan_disk("");
     wait_for("saltcellar to act again", || (acts(&cellar).0 == ["saltcellar"]).then_some(()));
 }
@@ -300,27 +300,27 @@ fn rules_are_nobody_s_while_a_full_disk_keeps_events_from_the_store() {
 fn a_start_leaves_no_job_in_salt_s_list_and_a_runner_of_the_master_s_own_is_asked_for_once() {
     let master = FakeMaster::start();
     let known = "run:\n  runner.test.arg:\n    - arg: [{{ tag }}]\n    - kwarg: {}\norch:\n  runner.state.orchestrate:\n    - mods: x\n";
-    let own = "own:\n  runner.shop.open:\n    - door: {{ tag }}\n";
+    let own = "own:\n  runner.shop.open:\n    - source: {{ tag }}\n";
     let files = [("known.sls", known), ("own.sls", own)];
     let rules = "[{'known/*': DIR/known.sls}, {'own/*': DIR/own.sls}]";
     let mut lab = lab(master.port, rules, &files, "");
-    lab.tell_one("known/1", "web1");
+    lab.fire_one("known/1", "web1");
     master.wait(2);
     assert_eq!(master.argspec_requests(), 0, "Salt's own runners are known");
-    lab.tell_one("own/1", "web1");
+    lab.fire_one("own/1", "web1");
     wait_for("the question", || (master.argspec_requests() == 1).then_some(()));
     let spec = map(vec![
-        ("args", crate::harness::list(["door"])),
+        ("args", crate::harness::list(["source"])),
         ("defaults", Value::Nil),
         ("varargs", Value::Nil),
         ("kwargs", Value::Nil),
     ]);
     let ret =
         vec![("jid", "55".into()), ("user", "Reactor".into()), ("return", map(vec![("shop.open", spec)]))];
-    lab.tell(&[("salt/run/55/ret".to_owned(), map(ret))]);
+    lab.fire(&[("salt/run/55/ret".to_owned(), map(ret))]);
     let asked = master.wait(3);
     assert_eq!((asked[2].1.as_str(), asked[2].2.as_str()), ("shop.open", "own/1"));
-    lab.tell_one("own/2", "web1");
+    lab.fire_one("own/2", "web1");
     master.wait(4);
     assert_eq!(master.argspec_requests(), 1);
 }

@@ -53,9 +53,9 @@ fn a_file_is_tried_without_a_master() {
     assert_eq!(json["low"][0]["fun"], "state.apply");
     assert!(json["rendered"][0]["text"].as_str().unwrap().contains("tgt: web1"));
     assert_eq!(json["notes"][0]["level"], "WARNING");
-    let told = stdout(&test(&[]));
-    assert!(told.contains("local state.apply (start)"), "{told}");
-    assert!(told.contains("`expr_form` is not used"), "{told}");
+    let printed = stdout(&test(&[]));
+    assert!(printed.contains("local state.apply (start)"), "{printed}");
+    assert!(printed.contains("`expr_form` is not used"), "{printed}");
     let missing = program()
         .args(["reactor", "test", "/no.sls", "--tag", "a", "--master-config", &master])
         .output()
@@ -143,28 +143,29 @@ fn the_helper_runs_no_python_from_the_current_directory_or_the_environment() {
 }
 
 #[test]
-fn parity_says_which_case_differs() {
+fn conformance_names_the_failing_case() {
     let dir = tempfile::tempdir().unwrap();
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/reactor-cases");
     let text = fs::read_to_string(cases.join("seed-sync-grains.json")).unwrap();
     fs::write(dir.path().join("seed-sync-grains.json"), &text).unwrap();
-    let parity =
-        |more: &[&str]| program().args(["reactor", "parity"]).arg(dir.path()).args(more).output().unwrap();
-    let done = parity(&[]);
+    let conformance = |more: &[&str]| {
+        program().args(["reactor", "conformance"]).arg(dir.path()).args(more).output().unwrap()
+    };
+    let done = conformance(&[]);
     assert_eq!((stdout(&done).as_str(), done.status.code()), ("1 cases: 1 passed, 0 failed\n", Some(0)));
     let mut case: Json = serde_json::from_str(&text).unwrap();
     case["expect"]["events"][0]["calls"] = Json::Array(Vec::new());
     case["id"] = "mine".into();
     fs::write(dir.path().join("mine.json"), case.to_string()).unwrap();
-    let done = parity(&["--output", "json"]);
+    let done = conformance(&["--output", "json"]);
     assert_eq!(done.status.code(), Some(1));
     let json: Json = serde_json::from_str(&stdout(&done)).unwrap();
     assert_eq!(
         (json["passed"].as_u64(), json["failed"].as_u64(), &json["ids"]),
         (Some(1), Some(1), &serde_json::json!(["mine"]))
     );
-    let told = stdout(&parity(&[]));
-    assert!(told.starts_with("FAIL mine: event 1: calls: expected 0 items, got 1"), "{told}");
-    let none = program().args(["reactor", "parity", "/no/such"]).output().unwrap();
+    let printed = stdout(&conformance(&[]));
+    assert!(printed.starts_with("FAIL mine: event 1: calls: expected 0 items, got 1"), "{printed}");
+    let none = program().args(["reactor", "conformance", "/no/such"]).output().unwrap();
     assert!(stderr(&none).contains("failed to read the cases: /no/such"), "{}", stderr(&none));
 }

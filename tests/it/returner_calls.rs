@@ -1,4 +1,4 @@
-//! Salt's calls: stored, refused, given back.
+//! Salt's calls: stored, rejected and read entries.
 
 use rmpv::Value;
 use saltcellar::api::client::ClientError;
@@ -48,7 +48,7 @@ fn store_job(cellar: &Cellar, load: &Value) {
 }
 
 #[test]
-fn returns_given_as_loads_never_hide_what_was_published() {
+fn return_loads_never_replace_the_published_load() {
     let cellar = Cellar::start();
     let minions = list(["web1", "db1"]);
     cellar.ask("save_load", vec![("jid", JID.into()), ("load", publish()), ("minions", minions)]);
@@ -78,7 +78,7 @@ fn a_job_without_publish_is_known_by_its_return() {
     assert_eq!((&load["fun"], &load["return"]), (&"test.ping".into(), &5.into()));
     let row = &cellar.ask("get_jids_filter", vec![("count", 1.into())])[0];
     assert_eq!((&row["JID"], &row["Target"]), (&JID.into(), &"unknown-target".into()));
-    // The publish may come late, and then wins.
+    // A late publish takes precedence.
     cellar.ask("save_load", vec![("jid", JID.into()), ("load", publish()), ("minions", Value::Nil)]);
     assert_eq!(cellar.ask("get_load", vec![("jid", JID.into())])["cmd"], "publish".into());
 }
@@ -120,7 +120,7 @@ fn a_return_brings_its_end_time_along() {
     assert_eq!(cellar.ask("get_endtime", vec![("jid", JID.into())]), end.into());
     assert_eq!(cellar.counter("entries_stored"), 3);
     assert_eq!(cellar.counter("commits"), 2);
-    // The return is known, the end is the last word.
+    // The return is a duplicate, the last end time counts.
     let later = "2026, Nov 21 03:09:54.000000";
     let again = vec![("load", answer("db1", 1.into())), ("endtime", later.into())];
     assert_eq!(cellar.ask("returner", again), true.into());
@@ -144,7 +144,7 @@ fn an_id_that_no_minion_may_have_is_refused_and_counted() {
 }
 
 #[test]
-fn whole_returns_are_given_to_who_asks_for_them() {
+fn complete_returns_are_available_on_request() {
     let cellar = Cellar::start();
     cellar.ask("returner", vec![("load", answer("web1", 1.into()))]);
     cellar.ask("returner", vec![("load", answer("db1", 2.into()))]);
@@ -157,7 +157,7 @@ fn whole_returns_are_given_to_who_asks_for_them() {
 }
 
 #[test]
-fn what_is_no_job_is_refused_and_counted() {
+fn calls_without_a_job_id_are_rejected_and_counted() {
     let cellar = Cellar::start();
     let no_id = map(vec![("jid", JID.into()), ("return", 1.into())]);
     let no_jid = map(vec![("id", "web1".into()), ("return", 1.into())]);
@@ -237,7 +237,7 @@ fn syndics_add_minions_endtimes_and_registers_are_kept() {
 }
 
 #[test]
-fn what_a_spool_hands_over_twice_is_there_once() {
+fn entries_spooled_twice_are_stored_once() {
     let cellar = Cellar::start();
     let at = saltcellar::clock::Clock::real().now().0 - 3_600_000_000;
     let spooled = |mut args: Vec<(&'static str, Value)>| {
@@ -251,7 +251,7 @@ fn what_a_spool_hands_over_twice_is_there_once() {
     cellar.ask("event_return", vec![("events", other())]);
     cellar.ask("event_return", spooled(vec![("events", other())]));
     assert_eq!(cellar.counter("entries_stored"), 2);
-    // Of an outage both doors have spooled the same return.
+    // Both sources have spooled the same return during an outage.
     let of_bus = event(format!("salt/job/{JID}/ret/db1"), answer("db1", 1.into()));
     cellar.ask("returner", spooled(vec![("load", answer("db1", 1.into()))]));
     cellar.ask("event_return", spooled(vec![("events", of_bus)]));
@@ -302,7 +302,7 @@ fn an_entry_over_the_limit_is_refused_and_counted() {
 }
 
 #[test]
-fn names_without_end_are_refused_and_cost_nobody_anything() {
+fn oversized_names_are_rejected() {
     let cellar = Cellar::start();
     let long = "x".repeat(20_000);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Who may make which call: the kernel reports a peer's uid, and the table of calls names the right that each one needs.
+//! Rights of calls: the kernel reports a peer's uid, and the table of calls names the required right.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
@@ -13,30 +13,30 @@ use saltcellar::api::client::{Client, ClientError};
 use crate::harness::{Cellar, map, serve_command, wait_for};
 use crate::testing::missing;
 
-/// A user that owns nothing.
+/// A user without any files.
 const NOBODY: u32 = 65534;
 /// The user of a master that does not run as root.
 const MASTER: u32 = 54_321;
 
-/// Calls that change what is kept or what Salt does.
+/// Calls that change retention or Salt's behaviour.
 const ADMIN: [&str; 6] =
     ["save_reg", "clean_old_jobs", "event_send", "store_prune", "store_hold", "reactor_replay"];
 /// Calls that add history.
 const WRITE: [&str; 6] =
     ["prep_jid", "save_load", "save_minions", "returner", "update_endtime", "event_return"];
 
-/// A connection that the kernel reports as that user's.
+/// A connection of that user.
 fn client_of(uid: u32, socket: &Path) -> Client {
     let uid = Uid::from_raw(uid);
     let connect = || {
-        // Of this thread alone, which ends here.
+        // Changes only this thread, which ends here.
         rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
         Client::connect(socket).unwrap()
     };
     std::thread::scope(|scope| scope.spawn(connect).join().unwrap())
 }
 
-/// Makes a call without arguments; the message if the right for it is missing.
+/// Makes a call without arguments, and returns the message if the right is missing.
 fn denied(client: &mut Client, call: &str) -> Option<String> {
     match client.call(call, map(vec![])) {
         Err(ClientError::Refused { code, message, .. }) if message.contains("needs the right") => {
@@ -57,7 +57,7 @@ fn of_table(lists: &[&[&str]]) -> Vec<&'static str> {
     CALLS.iter().map(|call| call.name).filter(|name| lists.iter().any(|list| list.contains(name))).collect()
 }
 
-/// A daemon that everybody can connect to; `DIR` is its directory.
+/// A daemon that accepts connections of all users; `DIR` stands for its directory.
 fn open_to_all(yaml: &str) -> Cellar {
     let cellar = Cellar::start_configured(&format!("socket_mode: \"0777\"\n{yaml}"), &[]);
     std::fs::set_permissions(cellar.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -65,7 +65,7 @@ fn open_to_all(yaml: &str) -> Cellar {
 }
 
 #[test]
-fn every_call_is_made_by_those_alone_who_have_the_right_for_it() {
+fn every_call_requires_its_right() {
     if !geteuid().is_root() {
         return missing("root, to connect as other users");
     }
@@ -77,7 +77,7 @@ fn every_call_is_made_by_those_alone_who_have_the_right_for_it() {
     }
     assert_eq!(all_denied(0, &socket), [""; 0]);
     assert_eq!(cellar.counter("calls_denied"), 2 * ADMIN.len() as u64);
-    // The master starts later than the daemon, as a user of its own.
+    // The master starts after the daemon, as another user.
     let bus = cellar.dir.path().join("bus");
     std::fs::create_dir(&bus).unwrap();
     let path = bus.join("master_event_pub.ipc");
@@ -85,7 +85,7 @@ fn every_call_is_made_by_those_alone_who_have_the_right_for_it() {
     std::os::unix::fs::chown(&path, Some(MASTER), None).unwrap();
     assert_eq!(all_denied(MASTER, &socket), [""; 0]);
     assert_eq!(all_denied(NOBODY, &socket), of_table(&[&ADMIN]));
-    // A file is no socket of a master.
+    // A regular file does not count as a master's socket.
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "").unwrap();
     std::os::unix::fs::chown(&path, Some(MASTER), None).unwrap();
@@ -108,7 +108,7 @@ fn peers_that_may_only_read_add_nothing() {
 }
 
 #[test]
-fn a_denial_says_what_is_needed_and_who_has_it() {
+fn a_denial_names_the_required_right_and_its_holders() {
     if !geteuid().is_root() {
         return missing("root, to connect as other users");
     }
@@ -169,7 +169,7 @@ fn the_daemons_own_user_is_an_administrator() {
     assert_eq!(found, [vec![], vec![], of_table(&[&ADMIN])]);
 }
 
-/// The time that an event of a list was stored with; `more` goes with the list, `own` with the element.
+/// The stored time of an event in a batch; `more` are arguments of the batch, `own` fields of the event.
 fn stored_at(client: &mut Client, tag: &str, own: Option<i64>, more: Vec<(&str, Value)>) -> i64 {
     let mut event = vec![("tag", tag.into()), ("data", map(vec![]))];
     event.extend(own.map(|at| ("at", at.into())));

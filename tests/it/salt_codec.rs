@@ -1,4 +1,4 @@
-//! Values that Salt's codec cannot read: rejected by every source, and replaced alone where a store already holds them.
+//! Values that Salt's codec cannot read: rejected by every source, and replaced in answers if already stored.
 
 use std::path::Path;
 
@@ -71,12 +71,12 @@ fn a_call_with_a_value_that_salt_cannot_read_is_refused_and_counted() {
                 );
                 rejected += 1;
             }
-            // Nor is it fired: here it is told apart from the lack of a bus.
+            // It is not fired either: the error differs from that of a missing bus.
             let data = map(vec![("odd", odd.clone())]);
             let fired = cellar.call("event_send", vec![("tag", "test/bad".into()), ("data", data)]);
             let error = fired.unwrap_err().to_string();
             assert!(error.contains("Salt's codec cannot read the data") && error.contains(words), "{error}");
-            // Of a list the others are stored.
+            // The other events of a batch are stored.
             let events = Value::Array(vec![event.clone(), good, event]);
             let taken = cellar.ask("event_return", vec![("events", events), ("replay", replay.into())]);
             assert_eq!(taken, 1.into(), "{words}");
@@ -89,7 +89,7 @@ fn a_call_with_a_value_that_salt_cannot_read_is_refused_and_counted() {
     assert_eq!(cellar.ask("get_jids", vec![]).as_map().unwrap().len(), 1);
     assert_eq!(cellar.ask("load_reg", vec![]), Value::Nil);
     let log = cellar.log();
-    assert!(log.contains("data that Salt's codec cannot read, rejected"), "{log}");
+    assert!(log.contains("entry rejected: Salt's codec cannot read its data"), "{log}");
 }
 
 #[test]
@@ -127,8 +127,8 @@ fn store_unchecked(state_dir: &Path, fill: impl FnOnce(&mut Batch)) {
     let opened = saltcellar::store::Store::open(&options).unwrap();
     let mut batch = Batch::default();
     fill(&mut batch);
-    let (tell, told) = std::sync::mpsc::sync_channel(1);
-    let done: saltcellar::store::Done = Box::new(move |outcome| tell.send(outcome).unwrap());
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    let done: saltcellar::store::Done = Box::new(move |outcome| sender.send(outcome).unwrap());
     let saltcellar::store::Opened { store, intake, appender, committer, sealer, retainer } = opened;
     std::thread::scope(|threads| {
         threads.spawn(|| appender.run());
@@ -136,7 +136,7 @@ fn store_unchecked(state_dir: &Path, fill: impl FnOnce(&mut Batch)) {
         threads.spawn(|| sealer.run());
         threads.spawn(|| retainer.run());
         intake.submit(batch, Some(done)).unwrap();
-        told.recv_timeout(std::time::Duration::from_secs(30)).unwrap().unwrap();
+        receiver.recv_timeout(std::time::Duration::from_secs(30)).unwrap().unwrap();
         drop((store, intake));
     });
 }

@@ -1,4 +1,4 @@
-//! `saltcellar setup`: what it shows, writes, leaves alone and takes back.
+//! `saltcellar setup`: showing, writing, checking and removing the file.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -17,7 +17,7 @@ fn code(output: &Output) -> i32 {
     output.status.code().unwrap()
 }
 
-/// A shop that knows nothing of saltcellar yet.
+/// A machine without any configuration for saltcellar.
 fn shop() -> Shop {
     let shop = Shop::new();
     shop.put("salt/master", "root_dir: DIR\n");
@@ -29,7 +29,7 @@ fn written(shop: &Shop) -> String {
 }
 
 #[test]
-fn without_write_it_shows_what_it_would_write_and_writes_nothing() {
+fn without_write_setup_only_prints_the_file() {
     let shop = shop();
     let output = setup(&shop, &[]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -57,7 +57,7 @@ fn a_bus_is_known_by_any_of_its_names() {
 }
 
 #[test]
-fn it_writes_once_knows_its_own_file_again_and_takes_it_back() {
+fn setup_writes_recognises_and_removes_its_file() {
     let shop = shop();
     let file = shop.path("salt/master.d/saltcellar.conf");
     assert_eq!(code(&setup(&shop, &["--check"])), 1);
@@ -85,11 +85,11 @@ fn it_writes_once_knows_its_own_file_again_and_takes_it_back() {
     assert_eq!(code(&setup(&shop, &["--remove"])), 0);
     assert!(!file.exists());
     let output = setup(&shop, &["--remove"]);
-    assert!(code(&output) == 0 && stdout(&output).contains("is not there"), "{output:?}");
+    assert!(code(&output) == 0 && stdout(&output).contains("does not exist"), "{output:?}");
 }
 
 #[test]
-fn what_a_person_wrote_is_neither_overwritten_nor_removed() {
+fn files_of_a_person_are_neither_overwritten_nor_removed() {
     let shop = shop();
     for text in ["timeout: 5\n", "# Written by `saltcellar setup`, sum 00000000\ntimeout: 5\n", ""] {
         shop.put("salt/master.d/saltcellar.conf", text);
@@ -109,24 +109,24 @@ fn a_returner_that_is_there_stays_and_one_that_would_be_replaced_is_named() {
     shop.put("salt/master", "root_dir: DIR\nmaster_job_cache: redis\nevent_return: mysql\n");
     let output = setup(&shop, &["--write", "--events", "event-return"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(stdout(&output).contains("master_job_cache is redis now"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("master_job_cache is currently redis"), "{}", stdout(&output));
     assert!(written(&shop).contains("\nevent_return: [mysql, saltcellar]\n"), "{}", written(&shop));
     assert_eq!(code(&setup(&shop, &["--check", "--events", "event-return"])), 0, "also once it is in effect");
 }
 
 #[test]
-fn a_later_file_that_says_otherwise_is_a_failure_and_named() {
+fn options_overridden_by_a_later_file_are_an_error() {
     let shop = shop();
     shop.put("salt/master.d/zz.conf", "master_job_cache: redis\n");
     for act in ["--write", "--check"] {
         let output = setup(&shop, &[act]);
         assert_eq!(code(&output), 1);
-        assert!(stderr(&output).contains("overrules master_job_cache: saltcellar"), "{}", stderr(&output));
+        assert!(stderr(&output).contains("overrides master_job_cache: saltcellar"), "{}", stderr(&output));
     }
 }
 
 #[test]
-fn the_file_goes_where_the_master_looks() {
+fn the_file_is_written_to_the_masters_include_directory() {
     let shop = shop();
     shop.put("salt/master", "root_dir: DIR\ndefault_include: conf.d/*.conf\n");
     assert_eq!(code(&setup(&shop, &["--write"])), 0);

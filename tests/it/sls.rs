@@ -1,4 +1,4 @@
-//! What rendered SLS files mean: each expectation was recorded from Salt 3008.3.
+//! Parsing and compiling of rendered SLS files: expectations were recorded with Salt 3008.3.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn lines(name: &str) -> Vec<Json> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A value as the cases spell it.
+/// Encodes a value in the JSON format of the cases.
 fn spell(value: &Value) -> Json {
     let items = |items: &[Value]| items.iter().map(spell).collect::<Vec<_>>();
     match value {
@@ -53,7 +53,7 @@ fn spell_map(map: &Map) -> Json {
     json!({"$map": map.iter().map(|(key, value)| json!([spell(&key.0), spell(value)])).collect::<Vec<_>>()})
 }
 
-/// The value that is spelled so.
+/// Decodes a value from the JSON format of the cases.
 fn read(json: &Json) -> Value {
     let list = |json: &Json| json.as_array().unwrap().iter().map(read).collect::<Vec<_>>();
     match json {
@@ -86,13 +86,13 @@ fn read_map(json: &Json) -> Map {
     }
 }
 
-/// The same, keys in the same order.
+/// Equality including the order of keys.
 fn alike(found: &Json, expected: &Json) -> bool {
     let (found, expected) = (found.to_string(), expected.to_string());
     found == expected
 }
 
-/// What differs, a line each; an empty list is a pass.
+/// The differences, one per line; empty for a pass.
 fn assert_none(wrong: &[String], of: usize) {
     assert!(of > 0);
     assert!(wrong.is_empty(), "{} of {of}:\n{}", wrong.len(), wrong.join("\n"));
@@ -121,12 +121,12 @@ fn check_texts(name: &str, load: impl Fn(&str) -> Result<Value, String>) {
 }
 
 #[test]
-fn yaml_means_what_it_means_to_salt() {
+fn yaml_is_parsed_as_by_salt() {
     check_texts("yaml.jsonl", |text| yaml::load(text).map_err(|error| error.to_string()));
 }
 
 #[test]
-fn json_means_what_it_means_to_python() {
+fn json_is_parsed_as_by_python() {
     check_texts("json.jsonl", |text| json::load(text).map_err(|error| error.to_string()));
     for row in lines("json.jsonl") {
         let (Err(error), Some(expected)) = (json::load(row["text"].as_str().unwrap()), row["fails"].as_str())
@@ -189,7 +189,7 @@ fn events_compile_as_in_salt() {
     assert_none(&wrong, rows.len());
 }
 
-/// A case whose placeholders are plain paths, as they were when Salt read the files.
+/// Replaces the placeholders of a case by the paths of the recording.
 fn cases() -> Vec<Json> {
     let mut paths: Vec<_> =
         fs::read_dir(data("reactor-cases")).unwrap().map(|file| file.unwrap().path()).collect();
@@ -202,7 +202,7 @@ fn cases() -> Vec<Json> {
     paths.iter().map(case).collect()
 }
 
-/// The last renderer of a file's pipe, if it is one of those that are read here.
+/// The last renderer of a file's pipe, if it is native.
 fn last_renderer(case: &Json, text: &str) -> Option<String> {
     let line = text.lines().next().unwrap_or_default();
     let config = yaml::load(case["input"]["master_config"].as_str().unwrap_or_default()).unwrap();
@@ -236,7 +236,7 @@ fn high_of(last: &str, text: &str, path: &str) -> Result<Map, FileError> {
     }
 }
 
-/// Salt's log has a record of this level that begins alike.
+/// Whether Salt's log has a record of this level with this start.
 fn is_logged(record: &Record, logs: &Json) -> bool {
     let begin = |message: &str| message.split([':', '"', '\'']).next().unwrap_or_default().to_owned();
     logs.as_array().unwrap().iter().any(|log| {
@@ -246,7 +246,7 @@ fn is_logged(record: &Record, logs: &Json) -> bool {
     })
 }
 
-/// Does a reference mean this file?
+/// Whether a reference matches this file.
 fn refers(reference: &str, path: &str) -> bool {
     match reference.strip_prefix("salt://") {
         Some(rest) => path.ends_with(&format!("/{}", rest.split('?').next().unwrap())),
@@ -314,8 +314,9 @@ fn high_data_of_the_cases_gives_their_low_chunks() {
                     .collect();
                 let record = refused.record(sent["tag"].as_str().unwrap(), &references);
                 let whole = matches!(refused, Refused::Errors(_));
-                let said = |log: &Json| !whole || log["message"] == record.message;
-                if !is_logged(&record, &event["logs"]) || !event["logs"].as_array().unwrap().iter().any(said)
+                let matches_message = |log: &Json| !whole || log["message"] == record.message;
+                if !is_logged(&record, &event["logs"])
+                    || !event["logs"].as_array().unwrap().iter().any(matches_message)
                 {
                     wrong.push(format!("{}: not logged: {}", case["id"], record.message));
                 }
@@ -363,9 +364,9 @@ fn yaml_errors_name_their_place() {
     assert_eq!(error.to_string(), "line 3, column 1: while constructing a mapping: found conflicting ID 'a'");
 }
 
-/// The file of Salt's benchmark, rendered; what one event of it costs from text to low chunks.
+/// Measures one event of Salt's benchmark file, from rendered text to low chunks.
 #[test]
-#[ignore = "prints a measurement; run it in release"]
+#[ignore = "fingerprints a measurement; run it in release"]
 fn speed_of_yaml_and_compile() {
     let text = "\nrefresh_pool_web1:\n  local.state.apply:\n    - tgt: 'haproxy*'\n    - args:\n      - mods: \
                 haproxy.refresh_pool\n      - pillar:\n          new_minion: web1\n\n";

@@ -1,4 +1,4 @@
-//! Templates that Salt rendered, rendered here: the reactor's cases, and expressions of every kind.
+//! Templates rendered by Salt, compared with our rendering: the reactor's cases, and expressions of every kind.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,7 +18,7 @@ fn data_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
-/// A value as the cases spell it: what JSON cannot say is in a mapping of one key that begins with `$`.
+/// Decodes a value of the cases: types without a JSON equivalent are a mapping of one key that starts with `$`.
 fn value(json: &Json) -> Value {
     match json {
         Json::Null => Value::Null,
@@ -81,7 +81,7 @@ impl Loader for Files {
     }
 }
 
-/// The functions that a case called in Salt, with what they gave.
+/// The functions that a case called in Salt, with their results.
 struct Recorded(Vec<Json>);
 
 impl SaltFunctions for Recorded {
@@ -113,7 +113,7 @@ fn engine(options: &Value) -> Engine {
     engine_with(options, RenderLimits::default())
 }
 
-/// A thirtieth of what a rendering may cost: enough to show that something is counted, in a debug build too.
+/// A thirtieth of the limit, enough to show that the cost is counted, also in a debug build.
 const FEW: RenderLimits = RenderLimits { steps: 60_000, bytes: 2 << 20 };
 
 fn engine_with(options: &Value, limits: RenderLimits) -> Engine {
@@ -126,7 +126,7 @@ fn engine_with(options: &Value, limits: RenderLimits) -> Engine {
     })
 }
 
-/// Addresses of objects are nobody's to compare.
+/// Removes addresses of objects, which differ.
 fn without_addresses(text: &str) -> String {
     let mut parts = text.split(" at 0x");
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -138,7 +138,7 @@ fn without_addresses(text: &str) -> String {
     out
 }
 
-/// What is wrong with a rendering, given what Salt's gave.
+/// The difference of a rendering from Salt's, if any.
 fn difference(got: &Result<String, RenderError>, expected: Option<&str>) -> Option<String> {
     match (got, expected) {
         (Ok(text), Some(expected)) if without_addresses(text) == without_addresses(expected) => None,
@@ -183,7 +183,7 @@ fn the_cases_of_the_reactor_render_as_in_salt() {
                     .replace("${ROOT}/", "")
                     .replace("${CACHE}/files/base/", "srv/salt/")
                     .replace("${CACHE}/files/dev/", "srv/salt-dev/");
-                // A file that is no text is refused before it gets here.
+                // Files that are not text are rejected earlier.
                 let Some(text) = files.get(&name).and_then(Json::as_str) else { continue };
                 let got = engine.render(&Source { path, text }, &context).map(|rendered| rendered.text);
                 rendered += 1;
@@ -200,7 +200,7 @@ fn the_cases_of_the_reactor_render_as_in_salt() {
 
 /// `tests/lab/jinja_oracle.py` writes this file by running Salt.
 #[test]
-fn expressions_give_what_salt_gives() {
+fn expressions_have_the_results_of_salt() {
     let lines = fs::read_to_string(data_dir().join("jinja-3008.3.jsonl")).unwrap();
     let mut lines = lines.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
     let first = lines.next().unwrap();
@@ -238,7 +238,7 @@ fn rendered_within(limits: RenderLimits, text: &str) -> Result<String, RenderErr
 }
 
 #[test]
-fn no_template_runs_for_ever_or_takes_all_memory() {
+fn templates_are_limited_in_time_and_memory() {
     for text in [
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
@@ -344,7 +344,7 @@ fn a_function_was_taken_for_unknown_because_salt_could_not_be_asked() {
 
 #[test]
 fn a_value_that_holds_another_one_twice_was_walked_for_ever() {
-    // Forty levels of two: nobody lives to see the end of it.
+    // Forty levels of two: 2^40 steps.
     let nested = |open: &str, close: &str| {
         format!(
             "{{% set ns = namespace(v=(1, 2)) %}}{{% for i in range(40) %}}{{% set ns.v = {open}ns.v, ns.v{close} %}}{{% endfor %}}\
@@ -393,7 +393,7 @@ fn a_template_filled_the_memory_with_spaces_and_the_time_with_long_texts() {
 }
 
 #[test]
-fn depth_is_no_way_to_break_it() {
+fn deep_nesting_is_an_error_not_a_crash() {
     let deep = |open: &str, middle: &str, close: &str, n: usize| open.repeat(n) + middle + &close.repeat(n);
     for text in [
         format!("{{{{ {} }}}}", deep("(", "1", ")", 50_000)),
@@ -410,7 +410,7 @@ fn depth_is_no_way_to_break_it() {
         let error = rendered(&text).expect_err("it is too deep");
         assert_eq!(error.kind, RenderErrorKind::Limit, "{error}");
     }
-    // Deep values that nobody looks into are fine, and are let go.
+    // Deep values that are not accessed are accepted and freed.
     let text = "{% set ns = namespace(x=[]) %}{% for i in range(1500) %}{% set ns.x = {'k': (ns.x, 1)|list|first} %}{% endfor %}x";
     assert_eq!(rendered(text).unwrap(), "x");
     let nested: Vec<u8> = std::iter::repeat_n(0x91, 5_000).chain([0xc0]).collect();
@@ -441,7 +441,7 @@ fn errors_name_file_and_line() {
 }
 
 #[test]
-fn what_is_not_native_is_told_beforehand_and_when_it_happens() {
+fn use_of_salts_python_is_detected_before_and_during_rendering() {
     let text = "{% if data.x %}{{ 1|custom }}{% endif %}\n{{ salt['pillar.get']('x') }} {{ salt.mine.get('y') }} {% if 1 is odder %}{% endif %}";
     let engine = engine(&Value::Null);
     let found = engine.check(&Source { path: "r.sls", text });
@@ -482,7 +482,7 @@ fn the_files_of_an_event_share_its_data() {
     assert!(data.to_value().python_eq(&value(&serde_json::from_str(expected).unwrap())));
 }
 
-/// Not a judgement, but a number: `cargo test --release --test it sls_jinja::speed -- --ignored --nocapture`.
+/// A measurement without a limit: `cargo test --release --test it sls_jinja::speed -- --ignored --nocapture`.
 #[test]
 #[ignore = "measures"]
 fn speed() {

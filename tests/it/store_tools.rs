@@ -1,4 +1,4 @@
-//! `saltcellar store ...`, as an operator runs it: exit codes, what is printed, what is refused.
+//! `saltcellar store ...`: exit codes, output and errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn json(output: &Output) -> Json {
         .unwrap_or_else(|e| panic!("{e}: {}{}", stdout(output), stderr(output)))
 }
 
-/// Segments of 1 MiB, filled twice; entries that do not pack.
+/// Two full segments of 1 MiB, with incompressible entries.
 fn filled() -> (Cellar, u64) {
     let config = tempfile::NamedTempFile::new().unwrap();
     fs::write(config.path(), "store:\n  segment_bytes_max: 1MiB\n").unwrap();
@@ -53,24 +53,19 @@ fn a_log(state: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_store_is_verified_and_backed_up_while_it_is_used_and_restored() {
+fn an_open_store_is_verified_and_backed_up_and_the_backup_is_restored() {
     let (mut cellar, entries) = filled();
     let state = cellar.state_dir();
     let (to, new) = (cellar.dir.path().join("backup"), cellar.dir.path().join("new"));
     let flag = ["--state-dir", state.to_str().unwrap(), "--output", "json"];
 
     let verified = store(&["verify"], &[]);
-    assert_eq!(
-        verified.status.code(),
-        Some(64),
-        "there is no store in the default place: {}",
-        stderr(&verified)
-    );
+    assert_eq!(verified.status.code(), Some(64), "no store in the default directory: {}", stderr(&verified));
     let verified = program().args(["store", "verify"]).args(flag).output().unwrap();
     assert_eq!(verified.status.code(), Some(0), "{}", stderr(&verified));
     let report = json(&verified);
     assert_eq!(report["entries"], entries);
-    assert!(report["indexes"]["skipped"].as_str().unwrap().contains("stop it first"), "{report}");
+    assert!(report["indexes"]["skipped"].as_str().unwrap().contains("stop it to compare"), "{report}");
 
     let rebuilt = program().args(["store", "rebuild"]).args(flag).output().unwrap();
     assert_eq!(rebuilt.status.code(), Some(75));
@@ -105,7 +100,7 @@ fn a_store_is_verified_and_backed_up_while_it_is_used_and_restored() {
 }
 
 #[test]
-fn a_backup_asks_the_daemon_where_its_store_is() {
+fn a_backup_gets_the_state_directory_from_the_daemon() {
     let cellar = Cellar::start();
     let load = map(vec![("jid", "20261121030955505683".into()), ("id", "web1".into()), ("return", 1.into())]);
     cellar.ask("returner", vec![("load", load)]);
@@ -119,14 +114,14 @@ fn a_backup_asks_the_daemon_where_its_store_is() {
     let output = backup(&cellar.socket());
     assert_eq!(json(&output)["state_dir"], cellar.state_dir().to_str().unwrap(), "{}", stderr(&output));
     assert!(to.join("MANIFEST").exists());
-    let output = backup(&cellar.dir.path().join("nobody"));
+    let output = backup(&cellar.dir.path().join("no-daemon"));
     assert!(!output.status.success());
-    // Nobody answers: the default one is meant, of this user or of root.
-    assert!(stderr(&output).contains("/saltcellar is no store"), "{}", stderr(&output));
+    // Without a daemon the default state directory is used, of this user or of root.
+    assert!(stderr(&output).contains("/saltcellar is not a store"), "{}", stderr(&output));
 }
 
 #[test]
-fn damage_is_told_by_file_and_offset_and_the_rest_is_salvaged() {
+fn damage_is_reported_by_file_and_offset_and_the_rest_is_salvaged() {
     let (mut cellar, entries) = filled();
     cellar.kill();
     let (state, new) = (cellar.state_dir(), cellar.dir.path().join("new"));
@@ -139,11 +134,7 @@ fn damage_is_told_by_file_and_offset_and_the_rest_is_salvaged() {
     let verified =
         program().args(["store", "verify", "--output", "json", "--state-dir"]).arg(&state).output().unwrap();
     assert_eq!(verified.status.code(), Some(1));
-    assert!(
-        stderr(&verified).starts_with("saltcellar: failed to verify the store: "),
-        "{}",
-        stderr(&verified)
-    );
+    assert!(stderr(&verified).starts_with("saltcellar: 1 problem found, "), "{}", stderr(&verified));
     let problem = &json(&verified)["problems"][0];
     assert_eq!(problem["path"], log.to_str().unwrap());
     let offset = problem["offset"].as_u64().unwrap();
@@ -172,7 +163,7 @@ fn every_tool_has_help_with_examples() {
 }
 
 #[test]
-fn what_a_daemon_with_a_reactor_and_a_bus_keeps_is_not_foreign_to_verify() {
+fn verify_accepts_all_files_of_a_daemon_with_reactor_and_bus() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().to_str().unwrap();
     fs::write(dir.path().join("master"), format!("cachedir: {at}/cache\nid: m\n")).unwrap();
@@ -184,7 +175,10 @@ fn what_a_daemon_with_a_reactor_and_a_bus_keeps_is_not_foreign_to_verify() {
     let mut cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
     let state = cellar.state_dir();
     assert!(cellar.terminate(), "{}", cellar.log());
-    assert!(state.join("REACTOR").exists() && state.join("spill").exists(), "there is something to look at");
+    assert!(
+        state.join("REACTOR").exists() && state.join("spill").exists(),
+        "the daemon created REACTOR and spill"
+    );
     let output = store(&["verify", "--output", "json", "--state-dir"], &[&state]);
     assert_eq!(json(&output)["notes"], Json::Array(Vec::new()));
     fs::write(state.join("notes.txt"), "mine").unwrap();
@@ -193,7 +187,7 @@ fn what_a_daemon_with_a_reactor_and_a_bus_keeps_is_not_foreign_to_verify() {
 }
 
 #[test]
-fn what_salt_has_not_reported_yet_is_not_forever() {
+fn an_unreported_keep_jobs_seconds_is_not_shown_as_forever() {
     let cellar = Cellar::start();
     let keeps = || {
         let output = program().args(["store", "stats", "--socket"]).arg(cellar.socket()).output().unwrap();
@@ -201,10 +195,10 @@ fn what_salt_has_not_reported_yet_is_not_forever() {
         let jobs = stats["classes"].as_array().unwrap().iter().find(|class| class["class"] == "jobs".into());
         (stdout(&output), jobs.unwrap()["keep_age_known"].as_bool().unwrap())
     };
-    let (told, known) = keeps();
-    assert!(told.contains("not reported yet (salt)") && !told.contains("forever (salt)"), "{told}");
+    let (printed, known) = keeps();
+    assert!(printed.contains("not reported yet (salt)") && !printed.contains("forever (salt)"), "{printed}");
     assert!(!known);
     cellar.ask("clean_old_jobs", vec![("keep_jobs_seconds", 0.into())]);
-    let (told, known) = keeps();
-    assert!(told.contains("forever (salt)") && known, "{told}");
+    let (printed, known) = keeps();
+    assert!(printed.contains("forever (salt)") && known, "{printed}");
 }

@@ -1,15 +1,14 @@
 /*
- * Loaded into a daemon before the C library: writes a line to the file that SYNC_ORDER names for each change of a file and
- * for each sync that succeeded.
+ * Preloaded into a daemon: appends a line to the file named by SYNC_ORDER for each change of a file and each successful sync.
  *
- *     write <path>   bytes or the length of a file change
- *     name <path>    a name in that directory is new
+ *     write <path>   bytes or length of a file changed
+ *     name <path>    a name was created in the directory
  *     sync <path>    the file, or the names in the directory, are durable
  *
- * A change is noted before it is made and a sync after it, so what the lines call synced is.
+ * A change is recorded before it is made, a sync after it, so everything recorded as synced is durable.
  *
- * With CRASH_AT=n the process kills itself in place of the n-th call that changes or syncs files. At its end it writes how many
- * there were to the file that CRASH_STEPS names.
+ * With CRASH_AT=n the process kills itself instead of its n-th call that changes or syncs files. At exit it writes the number
+ * of such calls to the file named by CRASH_STEPS.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -49,7 +48,7 @@ static void step(void)
         kill(getpid(), SIGKILL);
 }
 
-__attribute__((destructor)) static void tell_steps(void)
+__attribute__((destructor)) static void report_steps(void)
 {
     const char *file = getenv("CRASH_STEPS");
     char line[40];

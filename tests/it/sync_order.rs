@@ -1,7 +1,6 @@
-//! What the system was asked for before an answer left: seen by a library between the daemon and the C library.
+//! System calls before an answer, recorded by a library between the daemon and the C library.
 //!
-//! All other tests of power cuts replace the file system. This one shows that the real one is asked to make durable what
-//! is acknowledged.
+//! All other tests of power cuts replace the file system. This one shows that acknowledged entries are synced to the real one.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use saltcellar::api::client::Client;
 
 use crate::harness::{Running, map, serve_command, wait_for};
 
-/// Compiles the library; none where there is no C compiler.
+/// Compiles the library; `None` without a C compiler.
 pub(crate) fn library(dir: &Path) -> Option<PathBuf> {
     let (source, library) = (dir.join("sync_order.c"), dir.join("sync_order.so"));
     std::fs::write(&source, include_str!("sync_order.c")).unwrap();
@@ -23,25 +22,25 @@ pub(crate) fn library(dir: &Path) -> Option<PathBuf> {
     Some(library)
 }
 
-/// What was done to the store's log, in order: `(act, path)`.
-fn acts(notes: &Path, log: &Path) -> Vec<(String, PathBuf)> {
-    let text = std::fs::read_to_string(notes).unwrap();
-    let acts = text.lines().map(|line| line.split_once(' ').unwrap());
-    let acts = acts.map(|(act, path)| (act.to_owned(), PathBuf::from(path)));
-    acts.filter(|(_, path)| path.starts_with(log)).collect()
+/// The operations on the store's log, in order: `(act, path)`.
+fn operations(trace: &Path, log: &Path) -> Vec<(String, PathBuf)> {
+    let text = std::fs::read_to_string(trace).unwrap();
+    let operations = text.lines().map(|line| line.split_once(' ').unwrap());
+    let operations = operations.map(|(act, path)| (act.to_owned(), PathBuf::from(path)));
+    operations.filter(|(_, path)| path.starts_with(log)).collect()
 }
 
 #[test]
-fn an_answer_left_before_the_system_was_asked_to_sync_what_it_acknowledges() {
+fn an_entry_is_acknowledged_after_its_sync() {
     let dir = tempfile::tempdir().unwrap();
     let Some(library) = library(dir.path()) else {
         return crate::testing::missing("a C compiler as `cc`");
     };
-    let (notes, log) = (dir.path().join("notes"), dir.path().join("state/log"));
-    std::fs::write(&notes, "").unwrap();
+    let (trace, log) = (dir.path().join("trace"), dir.path().join("state/log"));
+    std::fs::write(&trace, "").unwrap();
     let child = serve_command(dir.path())
         .env("LD_PRELOAD", library)
-        .env("SYNC_ORDER", &notes)
+        .env("SYNC_ORDER", &trace)
         .stderr(std::process::Stdio::null())
         .spawn();
     let _child = Running(child.unwrap());
@@ -64,9 +63,9 @@ fn an_answer_left_before_the_system_was_asked_to_sync_what_it_acknowledges() {
             }
         };
         client.call(name, map(args)).unwrap();
-        let acts = acts(&notes, &log);
+        let operations = operations(&trace, &log);
         let (mut unsynced, mut written) = (BTreeSet::new(), 0);
-        for (at, (act, path)) in acts.iter().enumerate() {
+        for (at, (act, path)) in operations.iter().enumerate() {
             match &**act {
                 "sync" => unsynced.remove(path),
                 _ => unsynced.insert(path.clone()),
@@ -74,9 +73,9 @@ fn an_answer_left_before_the_system_was_asked_to_sync_what_it_acknowledges() {
             written += usize::from(at >= known && act == "write" && path.ends_with("log"));
             new_names += usize::from(at >= known && act == "name");
         }
-        assert!(written > 0, "{name} {n} wrote nothing, or the library did not see it");
-        assert!(unsynced.is_empty(), "{name} {n} was answered, and a power cut could take back {unsynced:?}");
-        known = acts.len();
+        assert!(written > 0, "no writes of {name} {n} were recorded");
+        assert!(unsynced.is_empty(), "{name} {n} was acknowledged before the sync of {unsynced:?}");
+        known = operations.len();
     }
-    assert!(new_names > 0, "no directory got a new name, or the library did not see it");
+    assert!(new_names > 0, "no new names were recorded");
 }

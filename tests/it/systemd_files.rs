@@ -1,4 +1,4 @@
-//! The unit passes systemd's own check, and names what the program expects.
+//! Checks of the systemd unit by systemd itself and against the program.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ const TMPFILES: &str = include_str!("../../systemd/saltcellar.tmpfiles");
 fn the_unit_passes_systemd_analyze_verify() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("saltcellar.service");
-    // The check wants the program to be installed; here it is the one just built.
+    // systemd requires an installed program; this uses the one just built.
     let installed = "/usr/bin/saltcellar";
     assert!(UNIT.contains(installed));
     std::fs::write(&path, UNIT.replace(installed, env!("CARGO_BIN_EXE_saltcellar"))).unwrap();
@@ -23,10 +23,10 @@ fn the_unit_passes_systemd_analyze_verify() {
             return missing("systemd-analyze (package systemd)");
         }
     };
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     // Units of the machine itself may be warned about, too; ours is named in each line about it.
-    let ours: Vec<_> = said.lines().filter(|line| line.contains("saltcellar")).collect();
-    assert!(output.status.success() && ours.is_empty(), "{said}");
+    let ours: Vec<_> = printed.lines().filter(|line| line.contains("saltcellar")).collect();
+    assert!(output.status.success() && ours.is_empty(), "{printed}");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn the_units_exposure_stays_low_by_systemds_own_measure() {
 fn the_files_agree_with_the_program() {
     assert!(UNIT.contains("Type=notify\n") && UNIT.contains("WatchdogSec="));
     assert!(UNIT.contains("StateDirectory=saltcellar\n") && UNIT.contains("RuntimeDirectory=saltcellar\n"));
-    // One that is killed must not take the daemon along, and a stop must not end them first.
+    // A killed child must not end the daemon, and a stop must not end children first.
     assert!(UNIT.contains("\nOOMPolicy=continue\n") && UNIT.contains("\nKillMode=mixed\n"));
     for capability in ["CAP_KILL", "CAP_SETGID", "CAP_SETUID"] {
         assert!(UNIT.contains(capability), "Salt's Python runs as the master's user: {capability}");

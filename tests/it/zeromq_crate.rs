@@ -1,4 +1,4 @@
-//! The ZeroMQ doors with the sockets of the crate `zeromq` as peers: another hand's ZMTP than libzmq's and ours.
+//! The ZeroMQ sockets with peers of the crate `zeromq`, an independent implementation of ZMTP.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bus_cost: what it costs the master to archive its events, by Salt's own means and by saltcellar's bus door.
+"""bus_cost: what it costs the master to archive its events, by Salt's own means and by saltcellar's bus source.
 
   salt_lab.py in-venv -- python tests/lab/bus_cost.py [--events N] [--json]
 
@@ -23,7 +23,7 @@ import rawbus  # noqa: E402
 import salt_lab  # noqa: E402
 
 TICKS = os.sysconf("SC_CLK_TCK")
-PATIENCE = 180  # seconds
+TIMEOUT = 180  # seconds
 
 
 def cpu_s(pid):
@@ -70,13 +70,13 @@ def status(binary, sock):
 
 
 def wait(what, probe):
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while True:
         found = probe()
         if found:
             return found
         if time.monotonic() > until:
-            raise salt_lab.LabError(f"{what} took longer than {PATIENCE} s")
+            raise salt_lab.LabError(f"{what} took longer than {TIMEOUT} s")
         time.sleep(0.5)
 
 
@@ -90,7 +90,7 @@ def measure(binary, events, home, release):
         sock_dir, sock = os.path.join(lab["dir"], "master", "run"), os.path.join(home, "s")
         daemon = procs.spawn([binary, "serve", "--state-dir", os.path.join(home, "state"), "--socket", sock, "--bus", sock_dir],
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait("the bus door", lambda: any(bus["connected"] for bus in status(binary, sock).get("bus", [])))
+        wait("the bus source", lambda: any(bus["connected"] for bus in status(binary, sock).get("bus", [])))
         master = lab["procs"]["master"]
         logger = wait("Salt's EventReturn process", lambda: event_return_pid(master))
         framing = rawbus.probe(sock_dir)["pull"]
@@ -141,7 +141,7 @@ def main():
         return
     print(f"salt {found['release']}, {found['events']:,} events")
     print(f"{'':24}{'CPU S/M':>10}{'EVENTS/S':>12}")
-    for key, name in (("event_return", "EventReturn, rawfile_json"), ("saltcellar", "saltcellar, bus door")):
+    for key, name in (("event_return", "EventReturn, rawfile_json"), ("saltcellar", "saltcellar, bus source")):
         row = found[key]
         print(f"{name:26}{row['cpu_s_per_million']:>8.1f}{row['events_per_s']:>12,}")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run reactor parity cases through an installed, unmodified Salt and record what it does.
+"""Run reactor conformance cases through an installed, unmodified Salt and record what it does.
 
 usage:
     python tests/lab/reactor_oracle.py update DIR [DIR...]   # (re)write "expect" in every DIR/*.json

@@ -20,7 +20,7 @@ import salt.version
 
 
 def plain(value):
-    """What JSON cannot say is wrapped, as in the parity cases."""
+    """What JSON cannot say is wrapped, as in the conformance cases."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):

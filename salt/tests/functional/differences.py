@@ -1,5 +1,5 @@
 """
-Every intended difference between ``local_cache`` and ``saltcellar``, with its reason. ``test_parity.py`` fails on any other
+Every intended difference between ``local_cache`` and ``saltcellar``, with its reason. ``test_local_cache_answers.py`` fails on any other
 one, and on one of these that does not show up any more.
 
 A difference is a function that takes the question, both answers and what the world knows, and gives both back without

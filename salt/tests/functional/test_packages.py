@@ -78,7 +78,7 @@ def test_a_package_with_a_file_too_many_is_not_handed_out(built, tmp_path):
         for name in whole.namelist():
             more.writestr(name, whole.read(name))
         more.writestr("saltext/__init__.py", "")
-    with pytest.raises(package.Amiss, match="saltext/__init__.py"):
+    with pytest.raises(package.PackageError, match="saltext/__init__.py"):
         package.check(tmp_path / "more.whl", sdist)
 
 

@@ -39,7 +39,7 @@ FILES = {
 
 
 #: Longest wait for anything, in seconds: two slow cores are slow, not wrong.
-PATIENCE = 60
+TIMEOUT = 60
 #: How long the extension waits for the daemon in these labs. One that answers late is not one that is away.
 TIMEOUT = 20
 
@@ -62,7 +62,7 @@ fingers:
 }
 
 
-def eventually(what, probe, seconds=PATIENCE):
+def eventually(what, probe, seconds=TIMEOUT):
     """The first true value of `probe()`; a failure that says what was waited for, and the last value."""
     until = time.monotonic() + seconds
     while True:
@@ -111,10 +111,10 @@ class Daemon:
         """A clean stop; the exit code."""
         self.process.terminate()
         try:
-            return self.process.wait(PATIENCE)
+            return self.process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
             self.kill()
-            pytest.fail(f"the daemon did not stop within {PATIENCE} s of SIGTERM")
+            pytest.fail(f"the daemon did not stop within {TIMEOUT} s of SIGTERM")
 
     @property
     def running(self):
@@ -122,7 +122,7 @@ class Daemon:
 
     # what it answers
     def cli(self, *args, check=True):
-        p = procs.run([*self.prefix, self.bin, *args, "--socket", self.socket], stdin=subprocess.DEVNULL, timeout=PATIENCE,
+        p = procs.run([*self.prefix, self.bin, *args, "--socket", self.socket], stdin=subprocess.DEVNULL, timeout=TIMEOUT,
                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert not check or p.returncode == 0, f"{p.args} ended with {p.returncode}: {p.stderr}"
         return p
@@ -159,7 +159,7 @@ class Wire:
 
     def __init__(self, path):
         self.s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.s.settimeout(PATIENCE)
+        self.s.settimeout(TIMEOUT)
         self.s.connect(path)
         self.s.sendall(b"SCWIRE" + struct.pack(">H", 1))
         self.n = 0
@@ -280,7 +280,7 @@ class Reactor(Daemon):
         with open(self.log, errors="replace") as log:
             return log.read().count(words)
 
-    def wait_until_said(self, words, before=0, seconds=PATIENCE):
+    def wait_until_said(self, words, before=0, seconds=TIMEOUT):
         """Waits until the log has these words more often than `before`."""
         eventually(f"the daemon to log: {words}", lambda: self.times_said(words) > before, seconds)
 

@@ -35,7 +35,7 @@ def test_a_forged_event_was_the_answer_of_a_minion_that_had_not_answered(lab, da
     assert (job["returned"], job["missing_count"]) == (0, 2)
     assert job["not_confirmed"] == ["lab-2"]
     assert job["missing"] == ["lab-1", "lab-2"] and not job["returns"]
-    assert "not confirmed by Salt's master" in daemon.cli("jobs", "show", jid).stdout
+    assert "not confirmed by the master" in daemon.cli("jobs", "show", jid).stdout
     row = next(row for row in daemon.jobs() if row["jid"] == jid)
     assert (row["returned"], row["expected"]) == (0, 2)
     assert lab.run("jobs.lookup_jid", jid) == {}

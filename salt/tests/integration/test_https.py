@@ -9,14 +9,14 @@ from conftest import REPO, TIMEOUT, Daemon, Lab, eventually
 from saltext.saltcellar.utils import client
 
 # A job of 3007 may wait half a minute for the master's word on its return before it calls its returners.
-PATIENCE = 90
+TIMEOUT = 90
 DATA = os.path.join(REPO, "tests", "data", "https")
 BOTH = ["far-1", "far-2"]
 
 
 @pytest.fixture(scope="module")
 def far():
-    """A daemon with an HTTPS door, and a lab whose minions know no other way to it."""
+    """A daemon with an HTTPS source, and a lab whose minions know no other way to it."""
     root = salt_lab.new_dir("sc-far-")
     (port,) = salt_lab.free_ports(1)
     daemon = Daemon(root, bus=f"{root}/lab/master/run")
@@ -27,7 +27,7 @@ def far():
     running = None
     try:
         daemon.start()
-        eventually("the door", lambda: daemon.status()["https"]["state"] == "open")
+        eventually("the source", lambda: daemon.status()["https"]["state"] == "open")
         running = salt_lab.start(
             directory=f"{root}/lab", minions=2, prefix="far-",
             master_conf={"ext_job_cache": "saltcellar", "saltcellar.socket": daemon.socket, "saltcellar.timeout": TIMEOUT},
@@ -74,7 +74,7 @@ def test_what_a_minion_is_told_to_return_arrives_signed(far):
     jid = far.lab.detached("*", "test.echo", "by themselves")
     eventually("both returns", lambda: far.returned(jid) == BOTH)
     # From the bus they are here anyway; this is about the other way.
-    eventually("both batches", lambda: counter(far, "https_batches") >= batches + 2, PATIENCE)
+    eventually("both batches", lambda: counter(far, "https_batches") >= batches + 2, TIMEOUT)
     assert far.lab.run("jobs.lookup_jid", jid) == {m: "by themselves" for m in BOTH}
     refused = [n for n in far.status()["counters"] if n.startswith("https_") and n not in ("https_peers", "https_batches")]
     assert {n: counter(far, n) for n in refused if counter(far, n)} == {}
@@ -83,7 +83,7 @@ def test_what_a_minion_is_told_to_return_arrives_signed(far):
 def test_one_job_returned_on_request(far):
     batches = counter(far, "https_batches")
     assert far.lab.salt("far-1", "test.ping", "--return", "saltcellar") == {"far-1": True}
-    eventually("the batch", lambda: counter(far, "https_batches") > batches, PATIENCE)
+    eventually("the batch", lambda: counter(far, "https_batches") > batches, TIMEOUT)
     assert call(far, "far-2", "called") == 1
 
 
@@ -112,7 +112,7 @@ def test_what_a_minion_may_read_is_configured(far, read, whose, listed):
     far.stop()
     salt_lab.write(f"{far.root}/saltcellar.yaml", salt_lab.to_yaml({"https": dict(far.config, read=read)}))
     far.start()
-    eventually("the door", lambda: far.status()["https"]["state"] == "open")
+    eventually("the source", lambda: far.status()["https"]["state"] == "open")
     told_off = read == "none"
     returns, denied = ask(far, "get_jid", {}, jid)
     assert (sorted(returns), denied) == (whose, told_off)
@@ -143,7 +143,7 @@ def test_with_the_daemon_away_it_waits_on_the_minion(far):
     assert call(far, "far-2", "while away") == 0
     assert spooled(far.lab, "far-2", "while away") > 0
     far.start()
-    eventually("the door", lambda: far.status()["https"]["state"] == "open")
+    eventually("the source", lambda: far.status()["https"]["state"] == "open")
     # What waits goes along with the next call.
     assert call(far, "far-2", "back again") == 1
     assert spooled(far.lab, "far-2", "while away") == 0

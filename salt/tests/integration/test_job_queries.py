@@ -36,12 +36,12 @@ def test_states_watched_shown_and_compared(lab, daemon):
     for _ in range(2):
         jids.append(lab.detached("*", "state.apply", "works"))
         watched = daemon.cli("jobs", "watch", jids[-1]).stdout
-        assert "2/2 answered, 0 failed" in watched
+        assert "2/2 returned, 0 failed" in watched
         assert "lab-1: ok, retcode 0" in watched
     states = daemon.json("jobs", "states", jids[0])["states"]
     assert [(s["minion"], s["fun"], s["changed"]) for s in states] == [
         (m, "test.succeed_with_changes", True) for m in ("lab-1", "lab-2")]
-    assert "no minion's answer differs" in daemon.cli("jobs", "diff", jids[1]).stdout
+    assert "no differences" in daemon.cli("jobs", "diff", jids[1]).stdout
     for out in ("nested", "highstate"):
         shown = daemon.cli("jobs", "show", jids[0], "--output", out).stdout
         assert shown.strip() == lab.command("salt-run", "jobs.lookup_jid", jids[0], f"--out={out}").stdout.strip()

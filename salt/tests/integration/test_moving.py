@@ -96,10 +96,10 @@ def test_salt_sees_no_difference_in_a_job_cache_that_went_in_and_out(cellar, tmp
     expected = shown(before)
     assert len(expected["get_jids"]) == 5 and expected["get_load"][4]["Minions"] == ["far1", "far2", "far3", "near1"]
     done = cellar("import", "local_cache", tmp_path / "before" / "jobs")
-    assert (done["left_out"], done["known"], done["kinds"]["returns"]["stored"]) == (0, 0, 4)
+    assert (done["skipped"], done["known"], done["kinds"]["returns"]["stored"]) == (0, 0, 4)
     assert cellar("import", "local_cache", tmp_path / "before")["stored"] == 0
 
-    assert cellar("export", "local_cache", tmp_path / "after" / "jobs")["left_out"] == 0
+    assert cellar("export", "local_cache", tmp_path / "after" / "jobs")["skipped"] == 0
     after = returner(tmp_path / "after")
     assert shown(after) == expected
 

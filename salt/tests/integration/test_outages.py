@@ -2,7 +2,7 @@
 import threading
 import time
 
-from conftest import PATIENCE, eventually
+from conftest import TIMEOUT, eventually
 
 BOTH = ["lab-1", "lab-2"]
 
@@ -34,7 +34,7 @@ def test_killed_in_the_middle_of_jobs_it_has_all_that_it_acknowledged(lab, daemo
     eventually("some acknowledged writes", lambda: len(writer.acknowledged) >= 50)
     jids += [lab.publish("*", "test.echo", f"amid {i}") for i in range(5)]
     daemon.kill()
-    writer.join(PATIENCE)
+    writer.join(TIMEOUT)
     assert not writer.is_alive()
     # while it is away: the extension makes the jids and spools the returns
     jids += [lab.publish("*", "test.echo", f"after {i}") for i in range(3)]

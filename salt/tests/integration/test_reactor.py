@@ -40,7 +40,7 @@ slow:
     "own.sls": """
 open:
   runner.shop.open_door:
-    - door: {{ tag }}
+    - source: {{ tag }}
     - wide: true
 """,
 }
@@ -200,7 +200,7 @@ def test_a_start_leaves_no_job_and_a_runner_of_the_masters_own_is_asked_for_when
     assert "sys.runner_argspec" not in str(lab.run("jobs.list_jobs"))
     os.makedirs(f"{lab.lab['dir']}/master/extmods/runners", exist_ok=True)
     salt_lab.write(f"{lab.lab['dir']}/master/extmods/runners/shop.py",
-                   "def open_door(door, wide=False):\n    return f'{door} is open, {wide}'\n")
+                   "def open_door(source, wide=False):\n    return f'{source} is open, {wide}'\n")
 
     def opened(d, tag):
         lab.fire(tag, {})

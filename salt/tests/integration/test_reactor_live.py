@@ -284,7 +284,7 @@ def test_salt_run_manages_the_reactor_and_salt_s_own_is_off(live, reactor):
     live.fire("added/nobody-leads", {"word": "x"})
     assert live.runner("reactor.is_leader") is False
     # a touch of the configuration does not make it lead again
-    reads = "the reactor's configuration was read again"
+    reads = "reactor configuration reloaded"
     before = reactor.times_said(reads)
     os.utime(f"{live.lab['dir']}/conf/master")
     reactor.wait_until_said(reads, before)
@@ -505,7 +505,7 @@ def test_a_master_that_goes_away_is_waited_for(live, reactor):
     eventually("the event", lambda: reactor.events("--tag", tag))
     # The rule holds it for eight seconds; by then there is no master.
     live.kill("master")
-    eventually("that the master is away", lambda: reactor.json("reactor", "list")["master_away"])
+    eventually("that the master is away", lambda: reactor.json("reactor", "list")["master_unreachable"])
     assert not reactor.history(tag)
     # Neither does a restart lose it.
     reactor.kill()
@@ -514,7 +514,7 @@ def test_a_master_that_goes_away_is_waited_for(live, reactor):
     row = reactor.reaction(tag, seconds=60)
     assert row["reaction"]["state"] == "done"
     eventually("the runner's event", lambda: times(reactor, f"passed/{tag}"), 40)
-    assert reactor.json("reactor", "list")["master_away"] is False
+    assert reactor.json("reactor", "list")["master_unreachable"] is False
 
 
 # ------------------------------------------------------------------- minions

@@ -206,7 +206,7 @@ def test_a_file_that_is_edited_while_it_is_rendered_is_the_old_one_or_the_new_on
 
 
 def test_rules_that_are_added_while_the_configuration_is_read_again_stay(live, reactor):
-    reads = "the reactor's configuration was read again"
+    reads = "reactor configuration reloaded"
     conf = f"{live.lab['dir']}/conf/master"
 
     before, added = reactor.times_said(reads), []
@@ -279,4 +279,4 @@ def test_a_master_that_comes_back_on_another_port_and_interface_is_followed(live
     eventually("an event", heard)
     call = calls(reactor, tag)[0]
     assert (call["outcome"], call["minions"]) == ("published", ["lab-1"]), call
-    assert reactor.times_said("reactions go to the master at its new place")
+    assert reactor.times_said("master address changed, sending reactions to the new one")

@@ -155,7 +155,7 @@ def test_a_master_of_another_user_is_reacted_for_by_root_and_by_that_user(user_s
             eventually("the runner's event", lambda: d.events("--tag", f"ran/{word}"))
             call = d.reaction(f"wheel/{word}")["reaction"]["calls"][0]
             assert call["success"] and "lab-1" in call["result"]["minions"], call
-            # others get in by their own doors, and not as far
+            # others get in by their own sources, and not as far
             allowed = lab.command("salt", "--out=json", "-a", "sharedsecret", "--username", "daemon", "--password",
                                   "open sesame", "lab-1", "test.ping")
             assert salt_lab.documents(allowed.stdout) == [{"lab-1": True}], (allowed.stdout, allowed.stderr)

@@ -1,4 +1,4 @@
-"""The ZeroMQ doors with libzmq on the other side: a daemon alone, no master."""
+"""The ZeroMQ sockets with libzmq on the other side: a daemon alone, no master."""
 import contextlib
 import os
 import shutil
@@ -21,8 +21,8 @@ def unpack(message):
     return tag.decode(), msgpack.unpackb(data, raw=False)
 
 
-class Doors(Daemon):
-    """A daemon with both doors, in a directory that only its group may enter."""
+class Sources(Daemon):
+    """A daemon with both sources, in a directory that only its group may enter."""
 
     def __init__(self, root):
         super().__init__(root, bus=f"{root}/no-bus")
@@ -37,17 +37,17 @@ class Doors(Daemon):
     def counter(self, name):
         return self.status()["counters"][name]
 
-    def door(self, name):
-        return next(d for d in self.status()["zeromq"] if d["door"] == name)
+    def source(self, name):
+        return next(d for d in self.status()["zeromq"] if d["source"] == name)
 
     def stored(self, count):
         eventually(f"{count} events in the archive", lambda: self.counter("entries_stored") >= count)
 
 
 @pytest.fixture
-def doors():
+def sources():
     root = salt_lab.new_dir("sc-zmq-")
-    d = Doors(root)
+    d = Sources(root)
     d.start()
     yield d
     if d.running:
@@ -75,12 +75,12 @@ def zmq_socket():
     context.term()
 
 
-def subscribed(doors, zmq_socket, *prefixes, **options):
+def subscribed(sources, zmq_socket, *prefixes, **options):
     """A SUB whose subscriptions have arrived: it hears what is pushed until it does."""
-    sub = zmq_socket(zmq.SUB, doors.pub, **options)
+    sub = zmq_socket(zmq.SUB, sources.pub, **options)
     for prefix in prefixes:
         sub.subscribe(prefix)
-    push = zmq_socket(zmq.PUSH, doors.pull, linger=5000)
+    push = zmq_socket(zmq.PUSH, sources.pull, linger=5000)
     heard = prefixes[0] if isinstance(prefixes[0], str) else prefixes[0].decode()
 
     def hears():
@@ -95,14 +95,14 @@ def subscribed(doors, zmq_socket, *prefixes, **options):
     return sub
 
 
-def test_the_sockets_are_closed_to_others(doors):
+def test_the_sockets_are_closed_to_others(sources):
     for name in ("in.sock", "out.sock"):
-        assert os.stat(f"{doors.root}/z/{name}").st_mode & 0o777 == 0o660
-    assert os.stat(f"{doors.root}/z").st_mode & 0o777 == 0o750
+        assert os.stat(f"{sources.root}/z/{name}").st_mode & 0o777 == 0o660
+    assert os.stat(f"{sources.root}/z").st_mode & 0o777 == 0o750
 
 
-def test_a_push_socket_is_archived(doors, zmq_socket):
-    push = zmq_socket(zmq.PUSH, doors.pull, linger=5000)
+def test_a_push_socket_is_archived(sources, zmq_socket):
+    push = zmq_socket(zmq.PUSH, sources.pull, linger=5000)
     sent = []
     for n in range(3000):
         event = (f"load/{n % 7}", {"n": n, "text": "žluť", "bin": b"\xff\x00", "none": None, "list": [1.5, {}]})
@@ -116,28 +116,28 @@ def test_a_push_socket_is_archived(doors, zmq_socket):
     for wrong in (b"", b"no tag", b"a\n\nno map", b"a\n\n\x90"):
         push.send(wrong)
     push.send_multipart([b"a", b"\x80", b"c"])
-    doors.stored(3001)
-    events = doors.events("--tag", "load/[0-9]")
+    sources.stored(3001)
+    events = sources.events("--tag", "load/[0-9]")
     assert [(e["tag"], e["data"]["n"]) for e in events] == [(t, d["n"]) for t, d in sent]
     assert events[0]["source"] == "zeromq"
     assert events[0]["data"]["bin"] == {"$bin": "/wA="}
-    assert len(doors.events("--tag", "load/large")[0]["data"]["fill"]) == 3_000_000
-    eventually("the count", lambda: doors.counter("zmq_messages_malformed") == 5)
-    assert doors.counter("zmq_peers_dropped") == 0
+    assert len(sources.events("--tag", "load/large")[0]["data"]["fill"]) == 3_000_000
+    eventually("the count", lambda: sources.counter("zmq_messages_malformed") == 5)
+    assert sources.counter("zmq_peers_dropped") == 0
 
 
-def test_a_socket_of_the_wrong_type_is_turned_away_and_the_others_go_on(doors, zmq_socket):
-    zmq_socket(zmq.SUB, doors.pull).subscribe("")
-    zmq_socket(zmq.REQ, doors.pub)
-    eventually("both to be dropped", lambda: doors.counter("zmq_peers_dropped") >= 2)
-    zmq_socket(zmq.PUSH, doors.pull, linger=5000).send(pack("fine", {}))
-    doors.stored(1)
+def test_a_socket_of_the_wrong_type_is_turned_away_and_the_others_go_on(sources, zmq_socket):
+    zmq_socket(zmq.SUB, sources.pull).subscribe("")
+    zmq_socket(zmq.REQ, sources.pub)
+    eventually("both to be dropped", lambda: sources.counter("zmq_peers_dropped") >= 2)
+    zmq_socket(zmq.PUSH, sources.pull, linger=5000).send(pack("fine", {}))
+    sources.stored(1)
 
 
-def test_subscriptions_are_prefixes(doors, zmq_socket):
-    everything = subscribed(doors, zmq_socket, "")
-    jobs = subscribed(doors, zmq_socket, "salt/job/", b"salt/auth\n\n")
-    push = zmq_socket(zmq.PUSH, doors.pull, linger=5000)
+def test_subscriptions_are_prefixes(sources, zmq_socket):
+    everything = subscribed(sources, zmq_socket, "")
+    jobs = subscribed(sources, zmq_socket, "salt/job/", b"salt/auth\n\n")
+    push = zmq_socket(zmq.PUSH, sources.pull, linger=5000)
     tags = ["salt/job/1/new", "salt/auth", "salt/authority", "salt/job/2/ret/web1", "other"]
     # what subscribing took is behind us for the one, too, that hears everything
     push.send(pack("begin", {}))
@@ -153,18 +153,18 @@ def test_subscriptions_are_prefixes(doors, zmq_socket):
     assert not jobs.poll(0)
 
 
-def test_a_slow_subscriber_loses_events_and_delays_nobody(doors, zmq_socket):
-    slow = subscribed(doors, zmq_socket, "", rcvhwm=10)
-    brisk = subscribed(doors, zmq_socket, "tick")
-    push = zmq_socket(zmq.PUSH, doors.pull, linger=5000)
-    before = doors.status()["counters"]["entries_stored"]
+def test_a_slow_subscriber_loses_events_and_delays_nobody(sources, zmq_socket):
+    slow = subscribed(sources, zmq_socket, "", rcvhwm=10)
+    brisk = subscribed(sources, zmq_socket, "tick")
+    push = zmq_socket(zmq.PUSH, sources.pull, linger=5000)
+    before = sources.status()["counters"]["entries_stored"]
     for n in range(1500):
         push.send(pack("fill", {"n": n, "fill": "x" * 20_000}))
         push.send(pack("tick", {"n": n}))
         assert unpack(brisk.recv()) == ("tick", {"n": n})
-    doors.stored(before + 3000)
-    eventually("events dropped", lambda: doors.door("pub")["dropped"])
-    eventually("the same count for all doors", lambda: doors.counter("zmq_events_dropped") == doors.door("pub")["dropped"])
+    sources.stored(before + 3000)
+    eventually("events dropped", lambda: sources.source("pub")["dropped"])
+    eventually("the same count for all sources", lambda: sources.counter("zmq_events_dropped") == sources.source("pub")["dropped"])
     # what it does get is in order, and each once
     got = [unpack(slow.recv())]
     with contextlib.suppress(zmq.Again):
@@ -176,39 +176,39 @@ def test_a_slow_subscriber_loses_events_and_delays_nobody(doors, zmq_socket):
         assert numbers and numbers == sorted(set(numbers))
 
 
-def test_hostile_peers_stop_nobody(doors, zmq_socket):
+def test_hostile_peers_stop_nobody(sources, zmq_socket):
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
     assert len(greeting) == 64
     ready = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH"
     held = []
-    for door in ("in.sock", "out.sock"):
+    for source in ("in.sock", "out.sock"):
         for words in (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(500), greeting, greeting + ready,
                       greeting + b"\x06" + b"\xff" * 8,                                     # a command without end
                       greeting + ready + b"\x02" + (1 << 42).to_bytes(8, "big"),            # 4 TiB
                       greeting + ready + b"\x02" + (50 << 20).to_bytes(8, "big") + b"x"):   # begun, never ended
             s = socket.socket(socket.AF_UNIX)
-            s.connect(f"{doors.root}/z/{door}")
+            s.connect(f"{sources.root}/z/{source}")
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 s.sendall(words)
             held.append(s)
-    sub = subscribed(doors, zmq_socket, "good")
-    zmq_socket(zmq.PUSH, doors.pull, linger=5000).send(pack("good", {"n": 1}))
+    sub = subscribed(sources, zmq_socket, "good")
+    zmq_socket(zmq.PUSH, sources.pull, linger=5000).send(pack("good", {"n": 1}))
     assert unpack(sub.recv()) == ("good", {"n": 1})
     for s in held:
         s.close()
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_sockets_connect_again_when_the_daemon_is_back(doors, zmq_socket, how):
-    sub = subscribed(doors, zmq_socket, "t")
-    push = zmq_socket(zmq.PUSH, doors.pull, linger=5000, reconnect_ivl=20)
+def test_sockets_connect_again_when_the_daemon_is_back(sources, zmq_socket, how):
+    sub = subscribed(sources, zmq_socket, "t")
+    push = zmq_socket(zmq.PUSH, sources.pull, linger=5000, reconnect_ivl=20)
     push.send(pack("t", {"n": 0}))
     assert unpack(sub.recv()) == ("t", {"n": 0})
-    doors.kill() if how == "kill" else doors.stop()
-    doors.start()
+    sources.kill() if how == "kill" else sources.stop()
+    sources.start()
     # libzmq holds what is sent while nobody is there
     push.send(pack("t", {"n": 1}))
-    eventually("it in the archive", lambda: [e for e in doors.events("--tag", "t") if e["data"] == {"n": 1}])
+    eventually("it in the archive", lambda: [e for e in sources.events("--tag", "t") if e["data"] == {"n": 1}])
 
     def hears():
         push.send(pack("t", {"n": 2}))
@@ -217,21 +217,21 @@ def test_sockets_connect_again_when_the_daemon_is_back(doors, zmq_socket, how):
     assert unpack(sub.recv())[0] == "t"
 
 
-def test_an_orderly_stop_keeps_what_libzmq_has_written(doors, zmq_socket):
-    push = zmq_socket(zmq.PUSH, doors.pull, linger=5000)
+def test_an_orderly_stop_keeps_what_libzmq_has_written(sources, zmq_socket):
+    push = zmq_socket(zmq.PUSH, sources.pull, linger=5000)
     for n in range(2000):
         push.send(pack("kept", {"n": n}))
-    eventually("libzmq to have written it", lambda: doors.door("pull")["events"] >= 2000)
-    assert doors.stop() == 0
-    doors.start()
-    assert [e["data"]["n"] for e in doors.events("--tag", "kept")] == list(range(2000))
+    eventually("libzmq to have written it", lambda: sources.source("pull")["events"] >= 2000)
+    assert sources.stop() == 0
+    sources.start()
+    assert [e["data"]["n"] for e in sources.events("--tag", "kept")] == list(range(2000))
 
 
-def test_status_shows_the_doors(doors, zmq_socket):
-    zmq_socket(zmq.PUSH, doors.pull, linger=5000).send(pack("one", {}))
-    doors.stored(1)
-    # It is on disk, perhaps, before the door has counted it.
-    eventually("the door's count", lambda: doors.door("pull")["events"] == 1)
-    lines = doors.cli("status").stdout.splitlines()
+def test_status_shows_the_doors(sources, zmq_socket):
+    zmq_socket(zmq.PUSH, sources.pull, linger=5000).send(pack("one", {}))
+    sources.stored(1)
+    # It is on disk, perhaps, before the source has counted it.
+    eventually("the source's count", lambda: sources.source("pull")["events"] == 1)
+    lines = sources.cli("status").stdout.splitlines()
     row = next(line.split() for line in lines if line.startswith("pull "))
-    assert row[1:] == [f"{doors.root}/z/in.sock", "1", "1", "0"]
+    assert row[1:] == [f"{sources.root}/z/in.sock", "1", "1", "0"]

@@ -277,12 +277,12 @@ def test_a_call_that_a_signal_ended_leaves_no_answer_behind_for_the_next(daemon,
 
 
 def test_the_same_complaint_is_logged_again_after_a_while(caplog, monkeypatch):
-    client_.complain("x", "first")
-    client_.complain("x", "second")
-    monkeypatch.setattr(client_, "COMPLAINT_INTERVAL_S", 0)
+    client_.log_throttled("x", "first")
+    client_.log_throttled("x", "second")
+    monkeypatch.setattr(client_, "LOG_INTERVAL_S", 0)
     client_.forget()
-    client_.complain("x", "third")
-    client_.complain("x", "fourth")
+    client_.log_throttled("x", "third")
+    client_.log_throttled("x", "fourth")
     assert [r.message for r in caplog.records if r.levelname == "ERROR"] == ["first", "third", "fourth"]
 
 
@@ -361,12 +361,12 @@ def test_a_batch_that_is_lost_counts_for_all_its_events(daemon, opts):
 
 
 def test_a_daemon_of_another_version_is_told_from_one_that_is_away(daemon, client, spooled, caplog):
-    words = "this daemon speaks version 2 of the socket protocol, the client version 1"
+    words = "this daemon supports version 2 of the socket protocol, the client uses version 1"
     daemon.last_words = {"code": "version", "message": words, "server_version": 2}
     client.write("returner", {"load": RETURN})
     assert len(spooled()) == 1
     assert words in caplog.text and "update the older" in caplog.text
-    assert "is away" not in caplog.text
+    assert "daemon unreachable" not in caplog.text
     daemon.last_words = None
     client.write("save_load", {"jid": "1", "load": {}})
     assert [call for call, _ in daemon.calls] == ["save_load", "returner"], "after the update nothing is missing"

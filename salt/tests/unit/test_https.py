@@ -1,4 +1,4 @@
-"""The way over HTTPS: what is signed, what is verified, and that nothing is lost where the door is shut."""
+"""The way over HTTPS: what is signed, what is verified, and that nothing is lost where the source is shut."""
 
 import hashlib
 import http.server
@@ -107,7 +107,7 @@ def frame(value):
 
 
 @pytest.fixture
-def door():
+def source():
     opened = []
 
     def open_(certificate="server"):
@@ -145,8 +145,8 @@ def spooled(client):
     return [wire.unpack(record.payload)[1]["load"]["return"] for record in client.spool.records()]
 
 
-def test_returns_go_signed_over_one_connection(door, minion):
-    far = door()
+def test_returns_go_signed_over_one_connection(source, minion):
+    far = source()
     client = minion(far.url)
     for n in range(3):
         client.write("returner", ret(n))
@@ -156,8 +156,8 @@ def test_returns_go_signed_over_one_connection(door, minion):
     assert spooled(client) == []
 
 
-def test_an_answer_that_got_lost_is_asked_for_again_as_a_replay(door, minion):
-    far = door()
+def test_an_answer_that_got_lost_is_asked_for_again_as_a_replay(source, minion):
+    far = source()
     client = minion(far.url)
     client.write("returner", ret(1))
     far.hang_up = 1
@@ -167,8 +167,8 @@ def test_an_answer_that_got_lost_is_asked_for_again_as_a_replay(door, minion):
 
 
 @pytest.mark.parametrize("code", ["not_accepted", "signature", "clock", "replayed", "unavailable", "internal"])
-def test_what_a_shut_door_does_not_take_waits_and_arrives_later(door, minion, caplog, code):
-    far = door()
+def test_what_a_shut_door_does_not_take_waits_and_arrives_later(source, minion, caplog, code):
+    far = source()
     client = minion(far.url)
     far.refusal, far.status = {"code": code, "message": "as things are"}, 403
     with caplog.at_level(logging.ERROR):
@@ -179,7 +179,7 @@ def test_what_a_shut_door_does_not_take_waits_and_arrives_later(door, minion, ca
     connections = far.connections
     client.write("returner", ret(2))
     assert (spooled(client), far.connections) == ([1, 2], connections)
-    # However often that happens, no entry is set aside for it.
+    # However often that happens, no entry is dead-lettered for it.
     for _ in range(client_.spool_.TRIES_MAX + 5):
         client_.forget()
         client.hand_over()
@@ -192,8 +192,8 @@ def test_what_a_shut_door_does_not_take_waits_and_arrives_later(door, minion, ca
     assert spooled(client) == [] and client.spool.counters() == {}
 
 
-def test_what_is_refused_for_good_is_counted(door, minion):
-    far = door()
+def test_what_is_refused_for_good_is_counted(source, minion):
+    far = source()
     client = minion(far.url)
     far.refusal, far.status = {"code": "too_large", "message": "no"}, 413
     client.write("returner", ret(1))
@@ -210,8 +210,8 @@ def test_what_is_refused_for_good_is_counted(door, minion):
         ("server", {"pki_dir": "/nowhere"}, "cannot sign with /nowhere/minion.pem"),
     ],
 )
-def test_a_daemon_that_cannot_be_trusted_or_told_gets_nothing(door, minion, caplog, certificate, settings, words):
-    far = door(certificate)
+def test_a_daemon_that_cannot_be_trusted_or_told_gets_nothing(source, minion, caplog, certificate, settings, words):
+    far = source(certificate)
     client = minion(far.url, **settings)
     with caplog.at_level(logging.ERROR):
         client.write("returner", ret(1))
@@ -219,8 +219,8 @@ def test_a_daemon_that_cannot_be_trusted_or_told_gets_nothing(door, minion, capl
     assert (far.calls, spooled(client)) == ([], [1])
 
 
-def test_the_name_must_be_the_certificates(door, minion, caplog):
-    far = door()
+def test_the_name_must_be_the_certificates(source, minion, caplog):
+    far = source()
     client = minion(far.url.replace("localhost", "127.0.0.2"))
     far.socket.close()
     bound = socket.create_server(("127.0.0.2", 0))
@@ -261,12 +261,12 @@ def test_a_port_without_tls_is_said(minion, caplog):
         client.write("returner", ret(1))
     plain.shutdown()
     plain.server_close()
-    assert "no TLS with the daemon" in caplog.text
+    assert "TLS handshake failed" in caplog.text
     assert spooled(client) == [1]
 
 
-def test_a_child_opens_a_connection_of_its_own(door, minion, in_child):
-    far = door()
+def test_a_child_opens_a_connection_of_its_own(source, minion, in_child):
+    far = source()
     client = minion(far.url)
     client.write("returner", ret(1))
     in_child(client.write, "returner", ret(2))
@@ -275,8 +275,8 @@ def test_a_child_opens_a_connection_of_its_own(door, minion, in_child):
     assert far.connections == 2
 
 
-def test_a_key_that_was_exchanged_is_read_again(door, minion):
-    far = door()
+def test_a_key_that_was_exchanged_is_read_again(source, minion):
+    far = source()
     client = minion(far.url)
     client.write("returner", ret(1))
     shutil.copy(DATA / "minion-b.pem", minion.pki / "minion.pem")

@@ -78,5 +78,5 @@ def test_the_single_file_says_whether_it_is_current(tmp_path):
     "line", ["from saltext.saltcellar import version", "import saltext.saltcellar.utils.wire", "from . import wire"]
 )
 def test_an_import_that_would_not_work_out_of_one_file_is_refused_by_line(line):
-    with pytest.raises(single_file.Unfit, match="it.py:2: write `from saltext.saltcellar.utils import NAME`"):
+    with pytest.raises(single_file.BundleError, match="it.py:2: write `from saltext.saltcellar.utils import NAME`"):
         single_file.needed(f"import os\n{line}\n", "it.py")

@@ -48,7 +48,7 @@ def test_a_configuration_that_the_user_cannot_read_was_taken_for_an_empty_one(tm
         "import sys\n"
         "from saltext.saltcellar.utils import render_helper\n"
         "path = sys.argv[1]\n"
-        "render_helper.use_given({'user': 'salt', 'own': [1]}, path)\n"
+        "render_helper.use_options({'user': 'salt', 'own': [1]}, path)\n"
         "import salt.config\n"
         "opts = salt.config.master_config(path)\n"
         "other = salt.config.master_config(path + '.other')\n"
@@ -65,9 +65,9 @@ def test_memory_is_limited_for_the_process_and_its_children():
     program = (
         "import resource\n"
         "from saltext.saltcellar.utils import render_helper\n"
-        "render_helper.bound_memory(1 << 28)\n"
+        "render_helper.limit_memory(1 << 28)\n"
         "print(resource.getrlimit(resource.RLIMIT_DATA))\n"
-        "render_helper.bound_memory(1 << 40)\n"
+        "render_helper.limit_memory(1 << 40)\n"
         "print(resource.getrlimit(resource.RLIMIT_DATA))\n"
         "try:\n    bytearray(1 << 29)\n"
         "except MemoryError as exc:\n    print(render_helper.raised(exc)['message'])\n"
@@ -75,4 +75,4 @@ def test_memory_is_limited_for_the_process_and_its_children():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     bound = 1 << 28
     assert done.stdout.splitlines() == [
-        f"({bound}, {bound})", f"({bound}, {bound})", f"this needs more than {bound} bytes (reactor.helper_memory)"]
+        f"({bound}, {bound})", f"({bound}, {bound})", f"out of memory: the limit is {bound} bytes (reactor.helper_memory)"]

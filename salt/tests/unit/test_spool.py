@@ -268,7 +268,7 @@ def test_maintenance_writes_the_counts_that_wait(daemon, client, spool, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(spool_.Spool, "_open", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
         spool.count("spool_failed", 3)
-    client.tidy({"keep_jobs_seconds": 60})
+    client.maintain({"keep_jobs_seconds": 60})
     assert spool.counters() == {"spool_failed": 3}
 
 
@@ -421,7 +421,7 @@ def test_of_a_spooled_list_only_the_event_that_is_too_large_is_set_aside(daemon,
     assert all(args["replay"] and args["at"] == at + args["events"][0]["data"]["n"] for args in taken), "known again"
     assert spool.counters() == {"too_large": 1}
     assert not spool.pending() and numbers(daemon.calls)[-1] == 1
-    with open(f"{spool.path}.aside", "rb") as file:
+    with open(f"{spool.path}.dead-letter", "rb") as file:
         (record,) = spool_._records(file, 0, os.stat(file.name).st_size)
     assert [event["data"]["n"] for event in record.call()[1]["events"]] == [6]
 
@@ -445,9 +445,9 @@ def test_a_record_that_fells_the_daemon_each_time_is_set_aside_and_the_rest_goes
     daemon.answers["returner"] = refuse("internal", lambda args: args["load"]["n"] == 2)
     hand_over_again_and_again(client)
     assert not spool.pending()
-    assert spool.counters() == {"set_aside": 1}
+    assert spool.counters() == {"dead_lettered": 1}
     assert {0, 1, 3, 4} == set(numbers(daemon.calls))
-    with open(f"{spool.path}.aside", "rb") as file:
+    with open(f"{spool.path}.dead-letter", "rb") as file:
         (record,) = spool_._records(file, 0, os.stat(file.name).st_size)
     assert client_.wire.unpack(record.payload)[1]["load"] == {"n": 2}
 
@@ -462,7 +462,7 @@ def test_a_daemon_that_hangs_up_on_one_record_gets_the_others(daemon, client, sp
     daemon.answers["returner"] = answer
     hand_over_again_and_again(client)
     assert not spool.pending()
-    assert spool.counters() == {"set_aside": 1}
+    assert spool.counters() == {"dead_lettered": 1}
     assert {0, 2} <= set(numbers(daemon.calls))
 
 
@@ -477,7 +477,7 @@ def test_a_good_record_is_not_blamed_for_the_one_behind_it(daemon, client, spool
     daemon.answers["returner"] = answer
     hand_over_again_and_again(client)
     assert not spool.pending()
-    with open(f"{spool.path}.aside", "rb") as file:
+    with open(f"{spool.path}.dead-letter", "rb") as file:
         (record,) = spool_._records(file, 0, os.stat(file.name).st_size)
     assert client_.wire.unpack(record.payload)[1]["load"] == {"n": 1}
 
@@ -559,7 +559,7 @@ def test_several_processes_handing_over_send_each_record_once_and_in_order(daemo
 
 def test_only_one_process_hands_over_at_a_time(daemon, client, spool):
     put(spool, 1)
-    with spool.turn() as mine:
+    with spool.handover_lock() as mine:
         assert mine
         client.hand_over()
         assert daemon.calls == []
@@ -570,7 +570,7 @@ def test_only_one_process_hands_over_at_a_time(daemon, client, spool):
 def test_maintenance_empties_the_spool_for_longer_than_other_calls(daemon, client, spool, opts):
     put(spool, *range(80))
     daemon.answers["returner"] = lambda args: time.sleep(0.005)
-    client.tidy(opts)
+    client.maintain(opts)
     assert numbers(daemon.calls) == list(range(80))
 
 
@@ -599,7 +599,7 @@ def test_a_daemon_that_hangs_during_a_handover_is_noticed_and_nothing_is_lost(da
 
 
 def test_an_empty_spool_costs_a_handover_one_look(client, monkeypatch):
-    monkeypatch.setattr(spool_.Spool, "turn", lambda self: pytest.fail("looked further"))
+    monkeypatch.setattr(spool_.Spool, "handover_lock", lambda self: pytest.fail("looked further"))
     client.hand_over()
 
 

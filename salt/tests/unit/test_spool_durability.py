@@ -155,8 +155,8 @@ def test_a_call_set_aside_could_be_lost_in_a_power_failure(spool, disk):
     spool.append(*CALL)
     records, _ = spool.first(1, 1 << 20)
     del disk.acts[:]
-    spool.set_aside(records[0])
-    assert ("spool.aside", "write") in disk.acts
+    spool.dead_letter(records[0])
+    assert ("spool.dead-letter", "write") in disk.acts
     assert disk.unsynced() == set(), "the record, and the name of its file"
 
 

@@ -1,4 +1,4 @@
-//! Calls of the job cache that answer in the shapes Salt relies on (`salt/returners/local_cache.py`,
+//! Calls of the job cache, with the answers that Salt relies on (`salt/returners/local_cache.py`,
 //! `salt/utils/jid.py`).
 
 use std::collections::BTreeMap;
@@ -7,13 +7,13 @@ use super::{Ctx, failed};
 use crate::limits::WIRE_ANSWER_BYTES_MAX;
 use crate::model::start_time;
 use crate::query::{
-    Answer, Bounds, Job, JobFilter, Listed, each_job_before, jobs_before, last_jobs, row_load,
+    Answer, Job, JobFilter, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs, row_load,
 };
-use crate::store::{JobRow, StoreError};
+use crate::store::{JobSummary, StoreError};
 use crate::wire::call::{ANSWER_HEAD_BYTES_MAX, Args, CallError};
 use crate::wire::msgpack::{self, Reader, Writer};
 
-/// The map with `Minions` added; empty if the job is unknown. `salt` compares with exactly that.
+/// The load with `Minions` added; an empty map for an unknown job, as `salt` expects.
 pub(super) fn get_load(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let job = Job::read_load(&ctx.store, &args.required_id("jid")?).map_err(failed)?;
     let job = job.filter(|job| job.load_rank > 0);
@@ -43,7 +43,7 @@ pub(super) fn load_with_minions(w: &mut Writer, job: &Job) {
     }
 }
 
-/// A job with the answers that a caller is to see: with `confirmed`, those that a returner call brought.
+/// Reads a job; with `confirmed` only the answers confirmed by a returner call.
 fn job_of(ctx: &Ctx, args: &Args<'_>, jid: &str) -> Result<Job, CallError> {
     let mut job = Job::read(&ctx.store, jid).map_err(failed)?.unwrap_or_default();
     if args.flag("confirmed")? {
@@ -52,10 +52,10 @@ fn job_of(ctx: &Ctx, args: &Args<'_>, jid: &str) -> Result<Job, CallError> {
     Ok(job)
 }
 
-/// Added to a return that was on a bus alone.
+/// Key added to a return that was seen on a bus only.
 const BUS_ONLY: &str = "bus_only";
 
-/// The whole return, marked if it was on a bus alone.
+/// Writes the whole return, marked if it was seen on a bus only.
 fn whole_return(w: &mut Writer, answer: &Answer) {
     let body = &answer.entry.body;
     if !answer.is_bus_only() || Reader::new(body).map().is_err() {
@@ -70,7 +70,7 @@ fn whole_return(w: &mut Writer, answer: &Answer) {
     w.str(BUS_ONLY).bool(true);
 }
 
-/// `{minion: {"return", "retcode"?, "success"?, "out"?}}`, the keys that the return has; with `full` the whole return.
+/// `{minion: {"return", "retcode"?, "success"?, "out"?}}`, with the keys that the return has; with `full` the whole return.
 pub(super) fn get_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let job = job_of(ctx, args, &args.required_id("jid")?)?;
     let full = args.flag("full")?;
@@ -82,7 +82,7 @@ pub(super) fn get_jid(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
             whole_return(w.str(minion), answer);
             continue;
         }
-        // One walk over the return, which may be long.
+        // A single pass over the return, which can be long.
         let mut kept: [(&str, Option<&[u8]>); 4] =
             ["return", "retcode", "success", "out"].map(|key| (key, None));
         for (key, value) in msgpack::pairs(&answer.entry.body) {
@@ -110,27 +110,33 @@ pub(super) fn get_jids(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let filter = JobFilter { find_job: true, ..JobFilter::default() };
     let mut answer = Backwards::default();
     let mut scratch = Vec::new();
-    each_job_before(&ctx.store, &filter, None, Bounds::of_rows(usize::MAX), |Listed { row, .. }| {
-        let mut w = Writer::behind(std::mem::take(&mut scratch));
-        w.str(&row.jid);
-        instance(ctx, &mut w, &row, false)?;
-        scratch = w.into_bytes();
-        // Once it is known how long a job is, there is room for all of them.
-        if answer.pairs == JOBS_MEASURED {
-            answer.make_room_for(ctx.store.jobs_at_most());
-        }
-        answer.put(&scratch);
-        scratch.clear();
-        Ok(())
-    })
+    each_job_before(
+        &ctx.store,
+        &filter,
+        None,
+        PageLimits::of_rows(usize::MAX),
+        |ListedJob { row, .. }| {
+            let mut w = Writer::behind(std::mem::take(&mut scratch));
+            w.str(&row.jid);
+            instance(ctx, &mut w, &row, false)?;
+            scratch = w.into_bytes();
+            // The first jobs determine how much memory all of them need.
+            if answer.pairs == JOBS_MEASURED {
+                answer.reserve_for(ctx.store.jobs_at_most());
+            }
+            answer.put(&scratch);
+            scratch.clear();
+            Ok(())
+        },
+    )
     .map_err(failed)?;
     Ok(answer.into_bytes())
 }
 
-/// Jobs after which it is known how long one is, about.
+/// Number of jobs from which the average size is estimated.
 const JOBS_MEASURED: usize = 1000;
 
-/// A map that is made from its end: jobs come the latest first, and go out the earliest first. It lies in memory once, though it may
+/// A map built from its end: jobs are listed the latest first and answered the earliest first. It exists in memory once, because it can
 /// have 136 MB.
 #[derive(Default)]
 struct Backwards {
@@ -140,14 +146,14 @@ struct Backwards {
 }
 
 impl Backwards {
-    /// Puts a pair before the others.
+    /// Prepends a pair.
     fn put(&mut self, pair: &[u8]) {
         self.bytes.extend(pair.iter().rev());
         self.pairs += 1;
     }
 
-    /// Sets memory aside for so many pairs like those that are here; of what is not used, none is touched.
-    fn make_room_for(&mut self, pairs: u64) {
+    /// Reserves memory for `pairs` pairs of the average size so far; unused memory is never touched.
+    fn reserve_for(&mut self, pairs: u64) {
         let each = self.bytes.len() as u64 / self.pairs.max(1) as u64 + 1;
         let bytes = pairs.saturating_mul(each + each / 16).min(WIRE_ANSWER_BYTES_MAX as u64);
         let more = usize::try_from(bytes).unwrap_or(0).saturating_sub(self.bytes.len());
@@ -167,7 +173,7 @@ impl Backwards {
 pub(super) fn get_jids_filter(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let count = usize::try_from(args.int("count")?.unwrap_or(0)).unwrap_or(0);
     let filter = JobFilter { find_job: !args.flag("filter_find_job")?, ..JobFilter::default() };
-    let jobs = jobs_before(&ctx.store, &filter, None, Bounds::of_rows(count)).map_err(failed)?.jobs;
+    let jobs = jobs_before(&ctx.store, &filter, None, PageLimits::of_rows(count)).map_err(failed)?.jobs;
     let mut w = Writer::new();
     w.array(jobs.len());
     for listed in jobs.iter().rev() {
@@ -176,8 +182,8 @@ pub(super) fn get_jids_filter(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, Cal
     Ok(w.into_bytes())
 }
 
-/// `format_jid_instance` of Salt, with its words for what a load does not say.
-fn instance(ctx: &Ctx, w: &mut Writer, row: &JobRow, with_jid: bool) -> Result<(), StoreError> {
+/// Salt's `format_jid_instance`, with its default message for missing values of a load.
+fn instance(ctx: &Ctx, w: &mut Writer, row: &JobSummary, with_jid: bool) -> Result<(), StoreError> {
     let row = row_load(&ctx.store, row)?;
     let optional = [!row.metadata.is_empty(), with_jid, !row.endtime.is_empty()];
     w.map(6 + optional.iter().filter(|there| **there).count());
@@ -212,7 +218,7 @@ fn instance(ctx: &Ctx, w: &mut Writer, row: &JobRow, with_jid: bool) -> Result<(
     Ok(())
 }
 
-/// `{minion: jid}`; with `full` the whole return in place of the jid.
+/// `{minion: jid}`; with `full` the whole return instead of the jid.
 pub(super) fn get_fun(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let fun = args.required_text("fun")?;
     let latest = last_jobs(&ctx.store, fun, args.flag("confirmed")?).map_err(failed)?;
@@ -227,7 +233,7 @@ pub(super) fn get_fun(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
     Ok(w.into_bytes())
 }
 
-/// The return of each of these minions for the job beside it.
+/// The return of each minion for the job given with it.
 fn full_returns(ctx: &Ctx, args: &Args<'_>, whose: BTreeMap<String, String>) -> Result<Vec<u8>, CallError> {
     let mut by_job = BTreeMap::<String, Vec<String>>::new();
     for (minion, jid) in whose {
@@ -260,7 +266,7 @@ pub(super) fn get_minions(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
     Ok(w.into_bytes())
 }
 
-/// The text, or false: `salt/runners/jobs.py` tests it for truth.
+/// The text, or false, because `salt/runners/jobs.py` tests its truth value.
 pub(super) fn get_endtime(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let row = ctx.store.job_row(&args.required_id("jid")?).map_err(failed)?;
     let mut w = Writer::new();
@@ -280,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_map_made_from_its_end_is_the_map() {
+    fn a_map_built_from_its_end_equals_one_built_forwards() {
         for count in [0_u64, 1, 15, 16, 70_000] {
             let mut backwards = Backwards::default();
             let mut forwards = Writer::new();
@@ -293,11 +299,11 @@ mod tests {
                 pair.str(&n.to_string()).uint(n);
                 backwards.put(&pair.into_bytes());
                 if backwards.pairs == 10 {
-                    backwards.make_room_for(count);
+                    backwards.reserve_for(count);
                 }
             }
             let bytes = backwards.into_bytes();
-            assert!(bytes.capacity() - bytes.len() >= ANSWER_HEAD_BYTES_MAX, "room for the frame's head");
+            assert!(bytes.capacity() - bytes.len() >= ANSWER_HEAD_BYTES_MAX, "room for the frame header");
             assert_eq!(bytes, forwards.into_bytes(), "{count}");
         }
     }

@@ -1,6 +1,6 @@
-//! Calls about jobs: lists, one job, its states, two runs compared, what is new of one.
+//! Calls about jobs: lists, one job, its states, the difference between two runs, and changes of a job.
 //!
-//! Whatever may be long comes in pages: by job in a list, by minion within a job. Filters are evaluated here.
+//! Long answers are paged: by job in a list, by minion within a job. Filters are evaluated here.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,17 +13,17 @@ use crate::clock::Micros;
 use crate::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER, WATCH_WAIT_MAX, WATCHES_MAX};
 use crate::model::{Glob, JidKey, SeqNo};
 use crate::query::{
-    Answer, Bounds, Difference, Job, JobFilter, JobResult, Listed, StateRow, children, diff, jobs_before,
-    news, parent, previous_run, row_load, state_rows,
+    Answer, Difference, Job, JobFilter, JobResult, ListedJob, PageLimits, StateRow, children, diff,
+    job_changes, jobs_before, parent, previous_run, row_load, state_rows,
 };
 use crate::shutdown::Drain;
-use crate::store::JobRow;
+use crate::store::JobSummary;
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::{self, Writer, as_text};
 
-/// Callers that wait for news of a job.
+/// Calls that wait for changes of a job.
 #[derive(Debug)]
-pub struct Watches {
+pub struct JobWatchers {
     stopping: Drain,
     waiting: AtomicUsize,
 }
@@ -53,8 +53,8 @@ pub(super) fn jobs_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError
         find_job: args.flag("find_job")?,
     };
     let before = args.id("before")?;
-    let bounds = Bounds::of_call(limit(args)?);
-    let page = jobs_before(&ctx.store, &filter, before.as_deref(), bounds).map_err(failed)?;
+    let limits = PageLimits::of_call(limit(args)?);
+    let page = jobs_before(&ctx.store, &filter, before.as_deref(), limits).map_err(failed)?;
     let mut map = Map::default();
     let list = map.key("jobs").array(page.jobs.len());
     for listed in &page.jobs {
@@ -68,14 +68,14 @@ pub(super) fn jobs_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError
     Ok(map.into_bytes())
 }
 
-fn job_row(ctx: &Ctx, listed: &Listed, job: &Job) -> Result<Map, CallError> {
+fn job_row(ctx: &Ctx, listed: &ListedJob, job: &Job) -> Result<Map, CallError> {
     let row = row_load(&ctx.store, &listed.row).map_err(failed)?;
     let totals = job.totals();
     let mut map = Map::default();
     map.key("jid").str(&row.jid);
     map.key("time").int(listed.at.0);
     map.raw_or_nil("fun", Some(&row.fun));
-    // Of a job known by its returns alone, a return says what was asked of whom.
+    // For a job known by its returns only, a return provides arguments and target.
     let args = if row.arg.is_empty() { job.result_args() } else { Some(row.arg.as_slice()) };
     map.raw_or_nil("arg", args);
     let id = || msgpack::get(&job.load, "id");
@@ -109,18 +109,18 @@ fn count_or_nil(map: &mut Map, key: &str, count: Option<usize>) {
     };
 }
 
-fn started(row: &JobRow) -> Micros {
+fn started(row: &JobSummary) -> Micros {
     JidKey::of(&row.jid).time().unwrap_or(Micros(row.first_at))
 }
 
-/// A job and its row; `None` if it is unknown.
-fn find(ctx: &Ctx, jid: &str) -> Result<Option<(Listed, Job)>, CallError> {
+/// A job and its summary; `None` if unknown.
+fn find(ctx: &Ctx, jid: &str) -> Result<Option<(ListedJob, Job)>, CallError> {
     let row = ctx.store.job_row(jid).map_err(failed)?;
     let job = Job::read_load(&ctx.store, jid).map_err(failed)?;
-    Ok(row.zip(job).map(|(row, job)| (Listed { at: started(&row), row }, job)))
+    Ok(row.zip(job).map(|(row, job)| (ListedJob { at: started(&row), row }, job)))
 }
 
-/// A page's place among the minions of a job.
+/// A page of the minions of a job.
 struct Page<'a> {
     after: Option<&'a str>,
     minion: Option<Glob>,
@@ -133,8 +133,8 @@ impl<'a> Page<'a> {
         Ok(Self { after: args.text("after")?, minion: glob(args, "minion")?, rows })
     }
 
-    /// Hands the minions of this page to `write`, which says how many rows it has written, until there are rows
-    /// or bytes enough. Returns the minion to go on behind, if there are more.
+    /// Passes the minions of this page to `write`, which returns the number of rows it wrote, until the page has enough rows
+    /// or bytes. Returns the last minion if more follow.
     fn walk(
         &self,
         minions: impl Iterator<Item = &'a String>,
@@ -250,7 +250,7 @@ fn truth(w: &mut Writer, value: Option<bool>) {
     };
 }
 
-/// An answer as it is shown: the return's own keys, and what is made of them.
+/// An answer for display: the keys of the return, and derived values.
 fn answer_map(answer: &Answer) -> Map {
     let mut map = Map::default();
     map.key("minion").str(&answer.entry.minion);
@@ -351,13 +351,13 @@ pub(super) fn job_states(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErro
 pub(super) fn job_diff(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let later = args.required_id("jid")?;
     let page = Page::of(args)?;
-    let unknown = |jid: &str| CallError::Refused(format!("no job {jid} is known"));
+    let unknown = |jid: &str| CallError::Refused(format!("job {jid} is unknown"));
     let (b_listed, b) = find(ctx, &later)?.ok_or_else(|| unknown(&later))?;
     let earlier = match args.id("with")? {
         Some(jid) => jid,
         None => previous_run(&ctx.store, &b, &b_listed.row).map_err(failed)?.ok_or_else(|| {
             CallError::Refused(format!(
-                "no earlier run of job {later} is known: name the job to compare it with"
+                "no earlier run of job {later} is known, name the job to compare with"
             ))
         })?,
     };
@@ -377,7 +377,7 @@ pub(super) fn job_diff(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError>
         1
     })?;
     let mut map = Map::default();
-    let mut one = |key: &str, listed: &Listed, job: &Job| -> Result<(), CallError> {
+    let mut one = |key: &str, listed: &ListedJob, job: &Job| -> Result<(), CallError> {
         job_row(ctx, listed, job)?.write(map.key(key));
         Ok(())
     };
@@ -392,7 +392,7 @@ pub(super) fn job_diff(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError>
 fn difference_map(found: &Difference<'_>) -> Map {
     let mut map = Map::default();
     map.key("minion").str(found.minion);
-    map.key("what").str(found.what.name());
+    map.key("what").str(found.kind.name());
     for (key, answer) in ["a", "b"].into_iter().zip(found.answers) {
         let Some(answer) = answer else { continue };
         let outcome = answer.outcome();
@@ -400,7 +400,7 @@ fn difference_map(found: &Difference<'_>) -> Map {
         one.key("failed").bool(answer.failed());
         one.raw_if_any("retcode", outcome.retcode);
         one.raw_if_any("success", outcome.success);
-        // States are told one by one.
+        // States are listed one by one.
         if found.states.is_empty() {
             one.raw_or_nil("return", outcome.value);
         }
@@ -410,7 +410,7 @@ fn difference_map(found: &Difference<'_>) -> Map {
         let list = map.key("states").array(found.states.len());
         for state in &found.states {
             let mut one = Map::default();
-            one.key("what").str(state.what.name());
+            one.key("what").str(state.kind.name());
             for (key, row) in ["a", "b"].into_iter().zip(&state.rows) {
                 if let Some(row) = row {
                     state_map(row).write(one.key(key));
@@ -422,8 +422,8 @@ fn difference_map(found: &Difference<'_>) -> Map {
     map
 }
 
-/// A caller that waits, until it is dropped.
-struct Waiting<'a>(&'a Watches);
+/// A waiting call; dropping it ends the wait.
+struct Waiting<'a>(&'a JobWatchers);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -431,13 +431,13 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Watches {
-    /// They wait no longer once this is asked to stop.
+impl JobWatchers {
+    /// Waits end when `stopping` is set.
     pub fn until(stopping: Drain) -> Self {
         Self { stopping, waiting: AtomicUsize::new(0) }
     }
 
-    /// A place among those that wait, if there is one.
+    /// Registers a waiting call; `None` if too many wait already.
     fn wait(&self) -> Option<Waiting<'_>> {
         let waiting = Waiting(self);
         (self.waiting.fetch_add(1, Ordering::AcqRel) < WATCHES_MAX).then_some(waiting)
@@ -449,29 +449,30 @@ pub(super) fn job_watch(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError
     let from = SeqNo(args.count("from")?.unwrap_or(0) as u64).max(SeqNo::FIRST);
     let wait = Duration::from_millis(args.count("wait_ms")?.unwrap_or(0) as u64).min(WATCH_WAIT_MAX);
     let deadline = Instant::now() + wait;
-    let mut found = news(&ctx.store, &jid, from).map_err(failed)?;
-    let is_news = |found: &crate::query::News| found.job.is_some() || !found.steps.is_empty() || found.ended;
-    let place = if is_news(&found) || wait.is_zero() { None } else { ctx.watches.wait() };
-    if place.is_some() {
-        while !is_news(&found) && !ctx.watches.stopping.is_stopping() {
+    let mut found = job_changes(&ctx.store, &jid, from).map_err(failed)?;
+    let has_changes =
+        |found: &crate::query::JobChanges| found.job.is_some() || !found.steps.is_empty() || found.ended;
+    let waiting = if has_changes(&found) || wait.is_zero() { None } else { ctx.watches.wait() };
+    if waiting.is_some() {
+        while !has_changes(&found) && !ctx.watches.stopping.is_stopping() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            // Woken by whatever comes next; in between it is asked whether the daemon stops.
+            // Woken by the next entry; the timeout checks for shutdown.
             ctx.store.wait_for(found.next, left.min(crate::limits::STOP_CHECK));
             if ctx.store.durable() > found.next {
-                // Also how often a busy log makes this look.
+                // Limits how often a busy log is checked.
                 ctx.watches.stopping.wait(WATCH_GATHER);
-                found = news(&ctx.store, &jid, found.next).map_err(failed)?;
+                found = job_changes(&ctx.store, &jid, found.next).map_err(failed)?;
             }
         }
     }
     let mut map = Map::default();
     map.key("next").uint(found.next.0);
     map.key("ended").bool(found.ended);
-    let nobody = Job::default();
-    let job = found.job.as_ref().unwrap_or(&nobody);
+    let unknown = Job::default();
+    let job = found.job.as_ref().unwrap_or(&unknown);
     map.key("known").bool(found.job.is_some());
     match &job.minions {
         Some(minions) => {

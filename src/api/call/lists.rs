@@ -1,4 +1,4 @@
-//! Calls of the command line: lists, the daemon's state.
+//! Calls about events, entries, and the daemon's status.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub(super) fn time(args: &Args<'_>, key: &'static str) -> Result<Option<Micros>,
     Ok(args.int(key)?.map(Micros))
 }
 
-/// A map whose pairs are counted as they are written.
+/// A msgpack map that counts its pairs as they are written.
 #[derive(Default)]
 pub(super) struct Map {
     pairs: usize,
@@ -48,7 +48,7 @@ impl Map {
         self.key(key).raw(value.filter(|v| !v.is_empty()).unwrap_or(&[0xc0]));
     }
 
-    /// An event's data; as bin if it is not msgpack, which events stored by earlier releases may be.
+    /// Writes an event's data; as bin if it is not msgpack, which earlier releases could store.
     pub(super) fn data(&mut self, data: &[u8]) {
         let whole = Reader::new(data).value().is_ok_and(|value| value.len() == data.len());
         let w = self.key("data");
@@ -87,11 +87,11 @@ pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
     };
     let before = args.count("before")?.map_or(ctx.store.durable(), |n| SeqNo(n as u64));
     let limit = limit(args)?;
-    // One more than asked for tells whether there are more.
+    // One more than requested shows whether more follow.
     let wanted = limit.saturating_add(1);
     let mut events = ctx.store.events_before(&filter, before, wanted, LIST_BYTES_MAX).map_err(failed)?;
     let bytes: usize = events.iter().map(|e| e.body.len() + e.tag.len()).sum();
-    // The event that exceeds the bytes goes out only if it is the one that was asked for.
+    // The event that exceeds the byte limit is sent only if it is the first one.
     let keep = if bytes > LIST_BYTES_MAX { (events.len() - 1).clamp(1, limit.max(1)) } else { limit };
     let more = events.len() > keep || bytes > LIST_BYTES_MAX;
     events.truncate(keep);
@@ -112,7 +112,7 @@ fn write_event(w: &mut Writer, event: &StoredEntry) {
     map.key("seq").uint(event.seq.0);
     map.key("time").int(event.at.0);
     map.key("tag").str(&String::from_utf8_lossy(&event.tag));
-    // Anybody may fire an event under any tag; a gap is told by the daemon alone.
+    // Any program may fire an event under any tag, but only the daemon records gaps.
     map.key("source").str(if event.kind == Kind::Gap { "saltcellar" } else { event.source.name() });
     map.text_unless_empty("jid", &event.jid);
     map.text_unless_empty("minion", &event.minion);
@@ -121,7 +121,7 @@ fn write_event(w: &mut Writer, event: &StoredEntry) {
     map.write(w);
 }
 
-/// Entries as they are stored: those of a job, or those of the log.
+/// Entries as stored: those of a job, or those of the log.
 pub(super) fn entries(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let durable = ctx.store.durable();
     let from = args.count("from")?.map_or(SeqNo(1), |n| SeqNo(n as u64));
@@ -148,7 +148,7 @@ pub(super) fn entries(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
             match (entry.source.confirms(), unconfirmed) {
                 (true, _) => map.key("confirmed").bool(true),
                 (false, true) => map.key("confirmed").bool(false),
-                // Stored by a release that did not record it.
+                // Stored by a release that did not record confirmation.
                 (false, false) => map.key("confirmed").nil(),
             };
         }
@@ -176,7 +176,7 @@ fn write_spool(w: &mut Writer, dir: &Path, spool: std::io::Result<Spool>) {
         Err(error) => (Spool::default(), Some(error.to_string())),
     };
     w.map(6).str("dir").str(&dir.to_string_lossy()).str("waiting_bytes").uint(spool.waiting_bytes);
-    w.str("aside_bytes").uint(spool.aside_bytes).str("oldest");
+    w.str("dead_letter_bytes").uint(spool.dead_letter_bytes).str("oldest");
     match spool.oldest {
         Some(at) => w.int(at.0),
         None => w.nil(),
@@ -187,7 +187,7 @@ fn write_spool(w: &mut Writer, dir: &Path, spool: std::io::Result<Spool>) {
     }
     w.str("problem");
     match problem {
-        Some(words) => w.str(&words),
+        Some(problem) => w.str(&problem),
         None => w.nil(),
     };
 }
@@ -224,20 +224,20 @@ pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
         };
     }
     map.key("reactor").bool(ctx.reactor.is_some());
-    let counts = ctx.gate.counts();
+    let counts = ctx.policy.counts();
     let rules = map.key("rules").array(counts.len());
     for rule in counts {
         rules.map(4).str("name").str(&rule.name).str("list").str(rule.list);
-        rules.str("entries").uint(rule.entries).str("left_out").uint(rule.left_out);
+        rules.str("entries").uint(rule.entries).str("filtered").uint(rule.dropped);
     }
-    let (known, unreadable) = ctx.gate.master_keys().counts();
+    let (known, unreadable) = ctx.policy.master_keys().counts();
     let keys = map.key("master_keys").map(2).str("known").uint(known as u64);
     let errors = keys.str("unreadable").array(unreadable.len());
     for error in &unreadable {
         errors.str(error);
     }
     let spools: Vec<_> =
-        ctx.spools.iter().filter_map(|dir| Some((dir, Spool::look(dir).transpose()?))).collect();
+        ctx.spools.iter().filter_map(|dir| Some((dir, Spool::inspect(dir).transpose()?))).collect();
     let w = map.key("spools").array(spools.len());
     for (dir, spool) in spools {
         write_spool(w, dir, spool);
@@ -248,21 +248,21 @@ pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
             https.nil();
         }
         Some(watch) => {
-            let door = watch.status();
-            https.map(4).str("listen").str(&door.listen).str("state").str(&door.state);
-            https.str("peers").uint(door.peers as u64).str("certificate_until");
-            match door.certificate_until {
+            let source = watch.status();
+            https.map(4).str("listen").str(&source.listen).str("state").str(&source.state);
+            https.str("peers").uint(source.peers as u64).str("certificate_until");
+            match source.certificate_until {
                 Some(until) => https.int(until.0),
                 None => https.nil(),
             };
         }
     }
-    let doors = map.key("zeromq").array(ctx.zeromq.len());
-    for door in &ctx.zeromq {
-        let door = door.status();
-        doors.map(5).str("door").str(door.name).str("path").str(&door.path.to_string_lossy());
-        doors.str("peers").uint(door.peers).str("events").uint(door.events);
-        doors.str("dropped").uint(door.dropped);
+    let sources = map.key("zeromq").array(ctx.zeromq.len());
+    for source in &ctx.zeromq {
+        let source = source.status();
+        sources.map(5).str("source").str(source.name).str("path").str(&source.path.to_string_lossy());
+        sources.str("peers").uint(source.peers).str("events").uint(source.events);
+        sources.str("dropped").uint(source.dropped);
     }
     let counters = ctx.metrics.all();
     let w = map.key("counters").map(counters.len());
@@ -273,8 +273,8 @@ pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let w = map.key("classes").array(classes.len());
     for class in classes {
         w.map(5).str("class").str(&class.name).str("segments").uint(class.segments as u64);
-        w.str("entries").uint(class.sums.entries).str("disk_bytes").uint(class.sums.log_bytes);
-        w.str("raw_bytes").uint(class.sums.raw_bytes);
+        w.str("entries").uint(class.totals.entries).str("disk_bytes").uint(class.totals.log_bytes);
+        w.str("raw_bytes").uint(class.totals.raw_bytes);
     }
     let mut w = Writer::new();
     map.write(&mut w);

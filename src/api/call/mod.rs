@@ -1,7 +1,7 @@
-//! Calls: what can be asked over the local socket, one entry each in [`CALLS`]. `docs/WIRE.md` has the shapes.
+//! Calls of the local socket, one item each in [`CALLS`]. `docs/WIRE.md` defines arguments and answers.
 //!
-//! A reading call answers msgpack. A writing call makes entries to store, and the answer to give once they are on
-//! disk. Neither waits for the disk itself, the socket does.
+//! A reading call returns msgpack. A writing call produces entries and the answer to send once they are
+//! durable. Calls do not wait for the disk; the socket does.
 
 mod cache;
 mod jobs;
@@ -13,7 +13,7 @@ mod shadow;
 mod store;
 mod writes;
 
-pub use jobs::Watches;
+pub use jobs::JobWatchers;
 pub use rights::{Caller, Rights};
 pub use store::prune_answer;
 pub(in crate::api) use writes::signed_return;
@@ -23,75 +23,77 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::https::Watch as HttpsWatch;
+use super::https::HttpsMonitor;
 use crate::clock::{Clock, Micros};
-use crate::door;
-use crate::ingest::bus::Watch;
+use crate::ingest::bus::BusMonitor;
 use crate::ingest::fire::Firer;
-use crate::ingest::gate::Gate;
+use crate::ingest::policy::Policy;
 use crate::metrics::Metrics;
-use crate::model::{Drafts, Right};
+use crate::model::{FrameBatch, Right};
 use crate::reactor::run::engine::Handle;
 use crate::store::{Store, StoreError};
+use crate::unix_listener;
 use crate::wire::call::{Args, CallError};
 use crate::wire::salt_codec::repaired;
 
-/// What calls work with.
+/// The dependencies of calls.
 pub struct Ctx {
     /// The store, for reading.
     pub store: Store,
-    /// The time.
+    /// The daemon's clock.
     pub clock: Clock,
-    /// Where to count.
+    /// The daemon's counters.
     pub metrics: Arc<Metrics>,
-    /// Makes jids.
+    /// Generator of jids.
     pub jids: JidMaker,
-    /// What peers of the local socket may do.
+    /// The rights of peers of the local socket.
     pub rights: Rights,
-    /// The rules that entries pass on their way in.
-    pub gate: Arc<Gate>,
-    /// Bytes of the largest entry taken.
+    /// The ingest policy.
+    pub policy: Arc<Policy>,
+    /// Bytes of the largest accepted entry.
     pub entry_bytes_max: usize,
-    /// The buses being read.
-    pub buses: Vec<Watch>,
-    /// Directories with spools of the extension.
+    /// The buses that are read.
+    pub buses: Vec<BusMonitor>,
+    /// Spool directories of the extension.
     pub spools: Vec<PathBuf>,
-    /// The HTTPS door, if there is one.
-    pub https: Option<HttpsWatch>,
-    /// Fires onto them.
+    /// The HTTPS source, if configured.
+    pub https: Option<HttpsMonitor>,
+    /// Fires events onto the buses.
     pub firer: Arc<Firer>,
-    /// The reactor, if there is one.
+    /// The reactor, if configured.
     pub reactor: Option<Handle>,
-    /// The ZeroMQ doors that are open.
-    pub zeromq: Vec<door::Watch>,
-    /// Callers that wait for news of a job.
-    pub watches: Watches,
-    /// When the daemon started.
+    /// The open ZeroMQ sockets.
+    pub zeromq: Vec<unix_listener::SocketStats>,
+    /// Calls that wait for changes of a job.
+    pub watches: JobWatchers,
+    /// Start time of the daemon.
     pub started: Micros,
-    /// Where the store is.
+    /// The state directory.
     pub state_dir: PathBuf,
-    /// Where the socket is.
+    /// The path of the local socket.
     pub socket: PathBuf,
 }
 
-/// How a call is carried out.
+/// The implementation of a call.
 pub enum Run {
-    /// Answers at once, from what is stored.
+    /// Answers at once from stored data.
     Read(ReadCall),
-    /// As [`Run::Read`], with a look at the caller's uid.
+    /// Like [`Run::Read`], with access to the caller's uid.
     Act(fn(&Ctx, &Args<'_>, Caller) -> Result<Vec<u8>, CallError>),
-    /// Puts entries to store into the drafts; the answer is given once they are on disk.
+    /// Adds entries to a batch; the answer is sent once they are durable.
     Write(WriteCall),
 }
 
 impl Run {
-    /// The answer of a call that stores nothing. Values in it that Salt's codec cannot read are replaced: stores of earlier
-    /// releases hold such values, and one of them makes the answer around it unreadable.
+    /// Runs a reading call. Values that Salt's codec cannot read are replaced: earlier releases could store such values, and one of them
+    /// would make the whole answer unreadable.
     pub(super) fn answer(&self, ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<Vec<u8>, CallError> {
         let answer = match self {
             Run::Read(run) => run(ctx, args)?,
             Run::Act(run) => run(ctx, args, caller)?,
-            Run::Write(_) => return Err(CallError::Internal("a writing call went astray".to_owned())),
+            Run::Write(_) => {
+                return Err(CallError::Internal("a writing call was run as a reading call".to_owned()));
+            }
         };
         match repaired(&answer) {
             Ok(Cow::Borrowed(_)) => Ok(answer),
@@ -106,18 +108,18 @@ impl Run {
     }
 }
 
-/// A writing call.
-pub type WriteCall = fn(&Ctx, &Args<'_>, &mut Drafts<'_>) -> Result<Vec<u8>, CallError>;
+/// The implementation of a writing call.
+pub type WriteCall = fn(&Ctx, &Args<'_>, &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError>;
 
-/// One call.
+/// A call of the local socket.
 pub struct Call {
-    /// Its name on the wire.
+    /// The name on the wire.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// A one-line description, in the imperative.
     pub doc: &'static str,
-    /// The right that a peer of the local socket needs for it.
+    /// The right that a peer of the local socket needs.
     pub right: Right,
-    /// How.
+    /// The implementation.
     pub run: Run,
 }
 
@@ -133,82 +135,82 @@ const fn write(name: &'static str, doc: &'static str, right: Right, run: WriteCa
 
 use Right::{Admin, Read, Write};
 
-/// Every call there is.
+/// All calls.
 pub const CALLS: &[Call] = &[
-    write("prep_jid", "a jid for a job: the one passed, or a new one", Write, writes::prep_jid),
-    write("save_load", "keep a job as it was published", Write, writes::save_load),
-    write("save_minions", "add minions that a syndic reported for a job", Write, writes::save_minions),
-    write("returner", "keep one minion's return", Write, writes::returner),
-    write("update_endtime", "keep when a job ended", Write, writes::update_endtime),
-    write("event_return", "archive a batch of events", Write, writes::event_return),
-    write("save_reg", "keep Thorium's register", Admin, writes::save_reg),
-    write("clean_old_jobs", "let go of jobs that are old enough", Admin, writes::clean_old_jobs),
-    read("get_load", "a job as it was published, with its minions", Read, cache::get_load),
-    read("get_jid", "the returns of a job by minion", Read, cache::get_jid),
-    read("get_jids", "every job in short", Read, cache::get_jids),
-    read("get_jids_filter", "the newest jobs in short", Read, cache::get_jids_filter),
-    read("get_fun", "per minion the last job that ran a function", Read, cache::get_fun),
-    read("get_minions", "every minion that has returned a job", Read, cache::get_minions),
-    read("get_endtime", "when a job ended", Read, cache::get_endtime),
-    read("load_reg", "Thorium's register as kept last", Read, cache::load_reg),
-    read("status", "the daemon, its doors and its store", Read, lists::status),
-    read("events_list", "events, the latest first", Read, lists::events_list),
-    read("entries", "what is stored, entry by entry: of a job, or of the log", Read, lists::entries),
+    write("prep_jid", "Return the passed jid, or a new one", Write, writes::prep_jid),
+    write("save_load", "Store a job as published", Write, writes::save_load),
+    write("save_minions", "Store minions that a syndic reported for a job", Write, writes::save_minions),
+    write("returner", "Store one minion's return", Write, writes::returner),
+    write("update_endtime", "Store the end time of a job", Write, writes::update_endtime),
+    write("event_return", "Store a batch of events", Write, writes::event_return),
+    write("save_reg", "Store Thorium's register", Admin, writes::save_reg),
+    write("clean_old_jobs", "Delete expired jobs", Admin, writes::clean_old_jobs),
+    read("get_load", "Return a job as published, with its minions", Read, cache::get_load),
+    read("get_jid", "Return the returns of a job by minion", Read, cache::get_jid),
+    read("get_jids", "List all jobs", Read, cache::get_jids),
+    read("get_jids_filter", "List the newest jobs", Read, cache::get_jids_filter),
+    read("get_fun", "Return the last job of a function per minion", Read, cache::get_fun),
+    read("get_minions", "List the minions that have returned a job", Read, cache::get_minions),
+    read("get_endtime", "Return the end time of a job", Read, cache::get_endtime),
+    read("load_reg", "Return Thorium's register", Read, cache::load_reg),
+    read("status", "Show the status of the daemon, its sources and its store", Read, lists::status),
+    read("events_list", "List events, the latest first", Read, lists::events_list),
+    read("entries", "List stored entries of a job or of the log", Read, lists::entries),
     Call {
         name: "event_send",
-        doc: "fire an event onto Salt's bus",
+        doc: "Fire an event onto Salt's bus",
         right: Admin,
         run: Run::Act(send::event_send),
     },
-    read("jobs_list", "jobs, the latest first", Read, jobs::jobs_list),
-    read("store_stats", "the store in figures", Read, store::stats),
-    read("store_prune", "let go of what exceeds bounds, or say what would go", Admin, store::prune),
-    read("store_hold", "hold a job, or let go of it", Admin, store::hold),
-    read("store_holds", "the jobs that are held", Read, store::holds),
-    read("reactor_list", "the reactor and its rules", Read, reactor::list),
-    read("reactor_history", "what the reactor did, the latest first", Read, reactor::history),
-    read("reactor_show", "one reaction, with what became of it", Read, reactor::show),
-    read("reactor_why", "which rules take a tag, and what was done about it", Read, reactor::why),
-    read("reactor_shadow", "calls of our reactor and of Salt's, to compare them", Read, shadow::shadow),
-    read("reactor_replay", "do again what was dead-lettered", Admin, reactor::replay),
-    read("job_show", "one job with its returns", Read, jobs::job_show),
-    read("job_states", "the states that a job ran, a row each", Read, jobs::job_states),
-    read("job_diff", "how two runs of a job differ", Read, jobs::job_diff),
-    read("job_watch", "what is new of a job, and a wait for it", Read, jobs::job_watch),
+    read("jobs_list", "List jobs, the latest first", Read, jobs::jobs_list),
+    read("store_stats", "Show statistics of the store", Read, store::stats),
+    read("store_prune", "Delete segments beyond limits, or list them", Admin, store::prune),
+    read("store_hold", "Hold a job, or release it", Admin, store::hold),
+    read("store_holds", "List held jobs", Read, store::holds),
+    read("reactor_list", "Show the reactor and its rules", Read, reactor::list),
+    read("reactor_history", "List reactions, the latest first", Read, reactor::history),
+    read("reactor_show", "Show one reaction with the results of its calls", Read, reactor::show),
+    read("reactor_why", "Show the rules that match a tag, and its latest reactions", Read, reactor::why),
+    read("reactor_shadow", "List calls of our reactor and of Salt's for comparison", Read, shadow::shadow),
+    read("reactor_replay", "Repeat dead-lettered calls", Admin, reactor::replay),
+    read("job_show", "Show one job with its returns", Read, jobs::job_show),
+    read("job_states", "List the states of a job", Read, jobs::job_states),
+    read("job_diff", "Compare two runs of a job", Read, jobs::job_diff),
+    read("job_watch", "Wait for changes of a job", Read, jobs::job_watch),
 ];
 
-/// The call of that name.
+/// Finds a call by name.
 pub fn find(name: &str) -> Option<&'static Call> {
     CALLS.iter().find(|call| call.name == name)
 }
 
-/// What a store's error is to a caller.
+/// Converts a store error for the caller, and logs it.
 fn failed(error: StoreError) -> CallError {
     match error {
         StoreError::Stopping => CallError::Unavailable(error.to_string()),
         error => {
-            tracing::error!(%error, "a call could not be answered from the store");
+            tracing::error!(%error, "cannot answer a call from the store");
             CallError::Internal(error.to_string())
         }
     }
 }
 
-/// Makes jids: the present time, or the next microsecond that has not been given out.
+/// Generates jids: the current time, or the next unused microsecond.
 ///
 /// # Invariant
 ///
-/// Only even microseconds. The odd ones belong to the extension, which makes jids itself while it cannot reach us
-/// (`local_jid` in `salt/`): so no jid of one is ever made by the other, whatever the clocks do.
+/// Only even microseconds. The odd ones are reserved for the extension, which generates jids while the daemon is unreachable
+/// (`local_jid` in `salt/`). So the two never generate the same jid, even if clocks are set.
 #[derive(Debug)]
 pub struct JidMaker(AtomicI64);
 
 impl JidMaker {
-    /// Gives out nothing up to `last`.
+    /// A generator for jids after `last`.
     pub fn after(last: Micros) -> Self {
         Self(AtomicI64::new(last.0))
     }
 
-    /// The instant of a new jid.
+    /// The time of a new jid.
     pub fn next(&self, now: Micros) -> Micros {
         let after = |last: i64| {
             let at = now.0.max(last.saturating_add(1));
@@ -225,17 +227,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jids_are_unique_even_when_the_clock_stands_or_steps_back() {
+    fn jids_are_unique_even_when_the_clock_stops_or_steps_back() {
         let maker = JidMaker::after(Micros(100));
         let made = [50, 50, 200, 200, 10, 207].map(|now| maker.next(Micros(now)).0);
-        assert_eq!(made, [102, 104, 200, 202, 204, 208], "and even, for the odd ones are the extension's");
+        assert_eq!(made, [102, 104, 200, 202, 204, 208], "all even: odd ones are the extension's");
     }
 
     #[test]
     fn every_call_is_in_the_wire_page_with_its_right() {
         let page = include_str!("../../../docs/WIRE.md");
         let calls = page.lines().skip_while(|l| *l != "## Calls of the returner");
-        // Up to the next part of the page.
+        // Up to the next section of the page.
         let rows = calls.take_while(|l| !l.starts_with("# ")).filter(|l| l.starts_with("| `"));
         let documented: Vec<(&str, &str)> = rows
             .map(|row| {
@@ -252,7 +254,7 @@ mod tests {
             );
         }
         for (name, _) in documented {
-            assert!(find(name).is_some(), "docs/WIRE.md has a call {name} that does not exist");
+            assert!(find(name).is_some(), "docs/WIRE.md lists an unknown call {name}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Calls about the reactor: how it is, what it did and why, and doing again what was set aside.
+//! Calls about the reactor: status, history, reasons, replay.
 
 use super::lists::Map;
 use super::{Ctx, failed};
 use crate::clock::Micros;
-use crate::ingest::bus::{BusStatus, Watch};
+use crate::ingest::bus::{BusMonitor, BusStatus};
 use crate::limits::{
     LIST_BYTES_MAX, LIST_ROWS_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_SEARCH_BYTES,
 };
@@ -19,17 +19,17 @@ use crate::wire::salt_event::job_tag;
 
 fn reactor(ctx: &Ctx) -> Result<&Handle, CallError> {
     let none = || {
-        let words = "there is no reactor: give reactor.master, or reactor.minion, in the configuration";
-        CallError::Refused(words.to_owned())
+        let message = "no reactor is configured: set reactor.master or reactor.minion in the configuration";
+        CallError::Refused(message.to_owned())
     };
     ctx.reactor.as_ref().ok_or_else(none)
 }
 
-/// How it is, and its rules, with who acts on each.
+/// The reactor's status, and its rules with the reactor that acts on each.
 pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let handle = reactor(ctx)?;
     let status = handle.status();
-    let buses: Vec<_> = ctx.buses.iter().map(Watch::status).collect();
+    let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
     let mut map = Map::default();
     map.key("cursor").uint(status.cursor.0);
     map.key("behind").uint(status.behind);
@@ -37,7 +37,7 @@ pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     map.key("open").uint(status.open as u64);
     let unstored = buses.iter().map(|bus| bus.waiting.events + bus.waiting.spilled_events).sum();
     map.key("unstored").uint(unstored);
-    map.key("master_away").bool(status.master_away);
+    map.key("master_unreachable").bool(status.master_unreachable);
     map.key("shadow").bool(status.shadow);
     if let Some((at, why)) = status.refused {
         map.key("refused").map(2).str("time").int(at.0).str("why").str(&why);
@@ -67,13 +67,13 @@ pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     Ok(map.into_bytes())
 }
 
-/// Why no events come to the reactor, if none do.
+/// Why the reactor receives no events; `None` if it does.
 fn no_events(ctx: &Ctx, buses: &[BusStatus]) -> Option<String> {
     if buses.is_empty() {
-        return Some("no bus is read: `bus` names none".to_owned());
+        return Some("no bus is configured (`bus`)".to_owned());
     }
     if let Some(why) = ctx.store.refusal().or_else(|| buses.iter().find_map(|bus| bus.refused.clone())) {
-        return Some(format!("the store takes no events: {why}"));
+        return Some(format!("the store accepts no events: {why}"));
     }
     if buses.iter().any(|bus| bus.connected) {
         return None;
@@ -94,7 +94,7 @@ fn filter(args: &Args<'_>) -> Result<EventFilter, CallError> {
     })
 }
 
-/// What it did, the latest first.
+/// Reactions, the latest first.
 pub(super) fn history(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let filter = filter(args)?;
     let before = args.count("before")?.map_or(ctx.store.durable(), |n| SeqNo(n as u64));
@@ -111,8 +111,8 @@ pub(super) fn history(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
         let Some(last) = found.last() else { break };
         cursor = last.seq;
         for row in found {
-            let said = get(&row.body, "state").and_then(as_text);
-            let is_wanted = state.is_none_or(|wanted| wanted.split(',').any(|one| said == Some(one)))
+            let of_row = get(&row.body, "state").and_then(as_text);
+            let is_wanted = state.is_none_or(|wanted| wanted.split(',').any(|one| of_row == Some(one)))
                 && (!replays || get(&row.body, "replay").is_some());
             if rows.len() < limit && is_wanted {
                 bytes += row.body.len();
@@ -146,18 +146,18 @@ fn write(w: &mut Writer, row: &StoredEntry, results: Option<&[u8]>) {
     map.write(w);
 }
 
-/// The record of that number, or the first about the event of that number.
+/// The record with this number, or the first record about the event with this number.
 fn find(ctx: &Ctx, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
     let filter = EventFilter { reactions: true, ..EventFilter::default() };
     let latest = ctx.store.events_before(&filter, seq.next(), 1, usize::MAX)?;
     if let Some(record) = latest.into_iter().next().filter(|record| record.seq == seq) {
         return Ok(Some(record));
     }
-    // The record of an event stands behind it, mostly not far.
+    // The record of an event follows it, usually closely.
     let (mut from, mut searched, mut found) = (seq, 0, None);
     while found.is_none() && searched < REACTOR_SEARCH_BYTES {
         let is_record = |kind, flags: Flags| kind == Kind::Reaction && flags.has(Flags::REACTION);
-        let after = ctx.store.follow_those(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
+        let after = ctx.store.follow_selected(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
             searched += row.body.len();
             let event = get(row.body, "event").and_then(as_int).and_then(|n| u64::try_from(n).ok());
             if found.is_none() && event == Some(seq.0) {
@@ -179,11 +179,11 @@ fn found(ctx: &Ctx, args: &Args<'_>) -> Result<StoredEntry, CallError> {
         .ok_or(CallError::BadArgs { key: "seq", expected: "the number of a reaction or an event" })?;
     let record = find(ctx, SeqNo(seq as u64)).map_err(failed)?;
     record.ok_or_else(|| {
-        CallError::Refused(format!("there is no reaction with the number {seq}, or to an event with it"))
+        CallError::Refused(format!("no reaction with the number {seq}, or to an event with it"))
     })
 }
 
-/// One reaction, with what became of its jobs.
+/// One reaction, with the results of its calls.
 pub(super) fn show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let record = found(ctx, args)?;
     let calls: Vec<&[u8]> = elements(get(&record.body, "calls").unwrap_or_default()).collect();
@@ -197,7 +197,7 @@ pub(super) fn show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     Ok(w.into_bytes())
 }
 
-/// What is known by now of what a call did: of a job, or of a function that had run when the record was written.
+/// The current result of a call: of a job, or of a function that had finished when the record was written.
 fn result(ctx: &Ctx, w: &mut Writer, call: &[u8]) -> Result<(), StoreError> {
     let text = |key| get(call, key).and_then(as_text).unwrap_or_default();
     let sent = get(call, "sent").and_then(as_int).unwrap_or(0);
@@ -248,7 +248,7 @@ fn result(ctx: &Ctx, w: &mut Writer, call: &[u8]) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Which rules take a tag, and what was done about its latest events.
+/// The rules that match a tag, and the reactions to its latest events.
 pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let handle = reactor(ctx)?;
     let tag = args.required_text("tag")?;
@@ -283,12 +283,12 @@ pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     Ok(map.into_bytes())
 }
 
-/// Does again what was dead-lettered.
+/// Repeats dead-lettered calls.
 pub(super) fn replay(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let handle = reactor(ctx)?;
-    let says = |key| Ok::<bool, CallError>(args.raw(key).and_then(as_bool).unwrap_or(false));
+    let flag = |key| Ok::<bool, CallError>(args.raw(key).and_then(as_bool).unwrap_or(false));
     let refused = |error: ReplayError| CallError::Refused(error.to_string());
-    let (replayed, number) = if says("render")? {
+    let (replayed, number) = if flag("render")? {
         let seq = args
             .count("seq")?
             .ok_or(CallError::BadArgs { key: "seq", expected: "the number of an event or a reaction" })?;
@@ -302,7 +302,7 @@ pub(super) fn replay(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         (handle.replay_event(SeqNo(event)).map_err(refused)?, event)
     } else {
         let record = found(ctx, args)?;
-        (handle.replay(&record, says("all")?).map_err(refused)?, record.seq.0)
+        (handle.replay(&record, flag("all")?).map_err(refused)?, record.seq.0)
     };
     let mut w = Writer::new();
     let (what, count) = match replayed {

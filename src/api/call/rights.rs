@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::PathBuf;
 
 use super::{Call, Run};
-use crate::ingest::bus::Watch;
+use crate::ingest::bus::BusMonitor;
 use crate::metrics::Metrics;
 use crate::model::Right;
 use crate::wire::call::{Args, CallError};
@@ -22,16 +22,16 @@ pub struct Caller {
 pub struct Rights {
     daemon: u32,
     others: Right,
-    buses: Vec<Watch>,
+    buses: Vec<BusMonitor>,
 }
 
 impl Rights {
     /// Administrators are root, the user `daemon`, and the owners of the sockets of `buses`; all other peers have the right `others`.
-    pub fn new(daemon: u32, others: Right, buses: Vec<Watch>) -> Self {
+    pub fn new(daemon: u32, others: Right, buses: Vec<BusMonitor>) -> Self {
         Self { daemon, others, buses }
     }
 
-    /// Looks at the buses' sockets anew each time: a master makes its socket at its own start.
+    /// Reads the sockets' owners each time: a master creates its socket when it starts.
     fn owners(&self) -> impl Iterator<Item = (PathBuf, u32)> {
         self.buses.iter().filter_map(|bus| {
             let path = bus.status().path;
@@ -56,7 +56,7 @@ impl Rights {
     ) -> Result<(), CallError> {
         let is_import = matches!(call.run, Run::Write(_)) && args.flag("import")?;
         let needed = if is_import { Right::Admin } else { call.right };
-        // Most calls need no look at the buses' sockets.
+        // Most calls need no access to the buses' sockets.
         if needed <= self.others {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! `event_send`: an event onto Salt's own bus.
+//! `event_send`: fires an event onto Salt's bus.
 
 use super::{Caller, Ctx};
 use crate::clock::Micros;
@@ -14,7 +14,7 @@ use crate::wire::salt_event;
 impl From<FireError> for CallError {
     fn from(error: FireError) -> Self {
         match error {
-            FireError::Away { .. } => CallError::Unavailable(error.to_string()),
+            FireError::Unreachable { .. } => CallError::Unavailable(error.to_string()),
             _ => CallError::Refused(error.to_string()),
         }
     }
@@ -25,13 +25,13 @@ pub(super) fn event_send(ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<V
     let data = args.raw("data").unwrap_or(&[0x80]);
     let is_map = Reader::new(data).map().is_ok();
     if !is_map {
-        return Err(CallError::BadArgs { key: "data", expected: "a map: Salt's events have no other data" });
+        return Err(CallError::BadArgs { key: "data", expected: "a map, as in all events of Salt" });
     }
     if let Err(why) = check_whole(data) {
         return Err(CallError::Refused(format!("Salt's codec cannot read the data: {why}")));
     }
     if tag.is_empty() || tag.len() > TAG_BYTES_FIRED_MAX || tag.contains("\n\n") {
-        let expected = "a tag of 1 to 1024 bytes without an empty line: that is where an event's data begins";
+        let expected = "a tag of 1 to 1024 bytes without an empty line, which separates tag and data";
         return Err(CallError::BadArgs { key: "tag", expected });
     }
     let target = ctx.firer.target(args.text("bus")?)?;
@@ -50,17 +50,17 @@ pub(super) fn event_send(ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<V
     Ok(w.into_bytes())
 }
 
-/// Whom Salt itself lets fire: who owns the socket, and root. Who may read history need not be one of them.
+/// Rejects callers that Salt would not let fire: all but root and the owner of the socket.
 fn check_caller(target: &Target, caller: Caller) -> Result<(), CallError> {
     if caller.uid.is_some_and(|uid| uid == 0 || uid == target.owner) {
         return Ok(());
     }
-    let owner = format!("root and the user with uid {}, whose master it is,", target.owner);
-    Err(FireError::NotAllowed { who: "you", path: target.path.clone(), owner }.into())
+    let owner = format!("root and the master's user (uid {})", target.owner);
+    Err(FireError::NotAllowed { who: "the caller", path: target.path.clone(), owner }.into())
 }
 
-/// Do Salt's own stamps have a time zone here? Those of 3008 do. The latest event of Salt's own tells; before there is one,
-/// only 3006 and its framing is known not to.
+/// Whether Salt's own stamps have a time zone, as in 3008. Derived from Salt's latest stored event; without one,
+/// from the framing, which is length-prefixed on 3006 only.
 fn has_zone(ctx: &Ctx, framing: Framing) -> bool {
     let filter = EventFilter { tag: Some(Glob::new("salt/*")), ..EventFilter::default() };
     let latest = ctx.store.events_before(&filter, ctx.store.durable(), 1, LIST_BYTES_MAX).unwrap_or_default();
@@ -70,7 +70,7 @@ fn has_zone(ctx: &Ctx, framing: Framing) -> bool {
     stamp.unwrap_or(by_framing)
 }
 
-/// A `_stamp` as Python's `isoformat` writes it: a fraction of zero is left out.
+/// A `_stamp` in the form of Python's `isoformat`, which omits a fraction of zero.
 fn stamp(now: Micros, zone: bool) -> String {
     let iso = now.iso();
     let text = iso.trim_end_matches('Z');
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stamps_are_those_of_python() {
+    fn stamps_have_the_form_of_python() {
         let at = Micros(1_763_700_237_899_729);
         assert_eq!(stamp(at, false), "2025-11-21T04:43:57.899729");
         assert_eq!(stamp(at, true), "2025-11-21T04:43:57.899729+00:00");

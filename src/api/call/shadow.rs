@@ -1,4 +1,4 @@
-//! The call about the shadow: what the log has of our reactor's calls and of Salt's, for whoever holds them against each other.
+//! The call about the shadow reactor: calls of our reactor and of Salt's in the log, for comparison.
 
 use super::{Ctx, failed};
 use crate::clock::Micros;
@@ -10,10 +10,10 @@ use crate::reactor::shadow::{Item, is_of_interest, is_timely};
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::Writer;
 
-/// Bytes of the log that are searched before it is looked whether the page is full.
+/// Bytes of the log searched between checks for a full page.
 const STEP_BYTES: usize = 1024 * 1024;
 
-/// What was called, or would have been, in the order of the log.
+/// Calls made or shadowed, in the order of the log.
 pub(super) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let mut from = match (args.count("from")?, args.int("since")?) {
         (Some(from), _) => SeqNo(from as u64),
@@ -33,7 +33,7 @@ pub(super) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
                 count += 1;
             }
         };
-        from = ctx.store.follow_those(is_of_interest, from, STEP_BYTES, take).map_err(failed)?;
+        from = ctx.store.follow_selected(is_of_interest, from, STEP_BYTES, take).map_err(failed)?;
         searched += STEP_BYTES;
     }
     let is_over = from >= durable;
@@ -41,7 +41,7 @@ pub(super) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let mut w = Writer::new();
     w.map(6).str("items").array(count).raw(&items);
     w.str("next").uint(from.0).str("more").bool(!is_over);
-    // With the end of the log the present is reached: whatever has been waited for long enough will not come.
+    // The end of the log is the present: windows that are over by now are complete.
     let reached = if is_over { Some(ctx.clock.now()) } else { seen };
     w.str("reached").int(reached.unwrap_or_default().0);
     w.str("window_s").uint(window.as_secs());
@@ -49,7 +49,7 @@ pub(super) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     Ok(w.into_bytes())
 }
 
-/// The first event since then.
+/// The first event at or after `since`.
 fn first_since(ctx: &Ctx, since: Micros) -> Result<SeqNo, CallError> {
     let before = EventFilter { until: Some(since), ..EventFilter::default() };
     let latest = ctx.store.events_before(&before, ctx.store.durable(), 1, 1).map_err(failed)?;

@@ -1,28 +1,27 @@
-//! Calls about the store itself: its figures, retention on request, holds.
+//! Calls about the store: statistics, retention on demand, holds.
 
 use super::lists::Map;
 use super::{Ctx, failed};
 use crate::model::{Age, Keep};
-use crate::store::extent::Extent;
-use crate::store::retention::{Fate, Going, PruneWish};
-use crate::store::stats::ClassStats;
+use crate::store::read::stats::ClassStats;
+use crate::store::retain::{DropOutcome, PlannedDrop, PruneOptions};
+use crate::store::segment::usage::SegmentUsage;
 use crate::store::{Hold, StoreError};
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::Writer;
 
-/// The store in figures.
 pub(super) fn stats(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let stats = ctx.store.stats().map_err(failed)?;
     let mut map = Map::default();
     map.key("state_dir").str(&ctx.state_dir.to_string_lossy());
     map.key("head").uint(stats.head.0);
     map.key("durable").uint(stats.durable.0);
-    // No consumer has a place of its own yet.
+    // Reserved: consumers have no cursors yet.
     map.key("checkpoint").nil();
     let w = map.key("space");
-    let look = stats.space;
-    w.map(5).str("state").str(look.room.name()).str("free_bytes").uint(look.free);
-    w.str("total_bytes").uint(look.total).str("low_bytes").uint(look.low).str("min_bytes").uint(look.min);
+    let space = stats.space;
+    w.map(5).str("state").str(space.room.name()).str("free_bytes").uint(space.free);
+    w.str("total_bytes").uint(space.total).str("low_bytes").uint(space.low).str("min_bytes").uint(space.min);
     let w = map.key("clock_step");
     match stats.clock_step {
         Some(step) => {
@@ -43,8 +42,8 @@ fn class_stats(class: &ClassStats) -> Map {
     map.key("class").str(&class.name);
     map.key("configured").bool(class.configured);
     map.key("segments").uint(class.segments as u64);
-    extent(&mut map, &class.extent);
-    // Thousandths, as there are no floats in what we write.
+    usage(&mut map, &class.segment_usage);
+    // In thousandths, because answers contain no floats.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate, not negative")]
     map.key("entries_per_1000_s").uint((class.rate * 1000.0).round() as u64);
     let age = match class.keep.age {
@@ -68,12 +67,12 @@ fn number_or_nil(map: &mut Map, key: &str, number: Option<u64>) {
     };
 }
 
-fn extent(map: &mut Map, extent: &Extent) {
-    map.key("entries").uint(extent.entries);
-    map.key("raw_bytes").uint(extent.raw_bytes);
-    map.key("disk_bytes").uint(extent.disk_bytes);
-    for (key, at) in [("oldest", extent.at_min), ("newest", extent.at_max)] {
-        if extent.entries > 0 {
+fn usage(map: &mut Map, usage: &SegmentUsage) {
+    map.key("entries").uint(usage.entries);
+    map.key("raw_bytes").uint(usage.raw_bytes);
+    map.key("disk_bytes").uint(usage.disk_bytes);
+    for (key, at) in [("oldest", usage.at_min), ("newest", usage.at_max)] {
+        if usage.entries > 0 {
             map.key(key).int(at.0);
         } else {
             map.key(key).nil();
@@ -81,7 +80,7 @@ fn extent(map: &mut Map, extent: &Extent) {
     }
 }
 
-/// Lets go of what exceeds bounds, or says what would go.
+/// Deletes segments beyond limits, or lists them.
 pub(super) fn prune(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let count = |key| args.count(key).map(|n| n.map(|n| n as u64));
     let (age, bytes, entries) = (count("age_s")?, count("bytes")?, count("entries")?);
@@ -91,31 +90,31 @@ pub(super) fn prune(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         entries,
     });
     let class = args.text("class")?.map(str::to_owned);
-    let wish = PruneWish { class, keep, dry_run: args.flag("dry_run")? };
-    Ok(prune_answer(&ctx.store.prune(&wish).map_err(refused)?))
+    let options = PruneOptions { class, keep, dry_run: args.flag("dry_run")? };
+    Ok(prune_answer(&ctx.store.prune(&options).map_err(refused)?))
 }
 
-/// The answer to `store_prune`, also for who prunes without a daemon.
-pub fn prune_answer(all: &[Going]) -> Vec<u8> {
+/// The answer to `store_prune`, also used without a daemon.
+pub fn prune_answer(all: &[PlannedDrop]) -> Vec<u8> {
     let mut map = Map::default();
     let w = map.key("segments").array(all.len());
-    for going in all {
+    for planned in all {
         let mut row = Map::default();
-        row.key("class").str(&going.class);
-        row.key("segment").uint(going.segment.0);
-        row.key("jobs").uint(going.extent.jobs);
-        extent(&mut row, &going.extent);
-        row.key("reason").str(going.reason.name());
-        let outcome = match &going.fate {
-            Fate::Goes => "goes",
-            Fate::Gone => "gone",
-            Fate::Held(jobs) => {
+        row.key("class").str(&planned.class);
+        row.key("segment").uint(planned.segment.0);
+        row.key("jobs").uint(planned.segment_usage.jobs);
+        usage(&mut row, &planned.segment_usage);
+        row.key("reason").str(planned.reason.name());
+        let outcome = match &planned.outcome {
+            DropOutcome::Planned => "planned",
+            DropOutcome::Dropped => "dropped",
+            DropOutcome::Held(jobs) => {
                 row.key("held_jobs").uint(*jobs as u64);
                 "held"
             }
-            Fate::Register => "register",
-            Fate::Busy => "busy",
-            Fate::Failed(error) => {
+            DropOutcome::Register => "register",
+            DropOutcome::Busy => "busy",
+            DropOutcome::Failed(error) => {
                 row.key("error").str(error);
                 "failed"
             }
@@ -126,7 +125,7 @@ pub fn prune_answer(all: &[Going]) -> Vec<u8> {
     map.into_bytes()
 }
 
-/// Holds a job, or lets go of it.
+/// Holds a job, or releases it.
 pub(super) fn hold(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let jid = args.required_id("jid")?;
     let mut w = Writer::new();
@@ -135,14 +134,14 @@ pub(super) fn hold(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         return Ok(w.into_bytes());
     }
     if ctx.store.job_entries_with(&jid, |_| false).map_err(failed)?.is_empty() {
-        return Err(CallError::Refused(format!("no job {jid} is stored; there is nothing to hold")));
+        return Err(CallError::Refused(format!("job {jid} is not stored and cannot be held")));
     }
     let hold = ctx.store.hold(&jid, args.text("reason")?.unwrap_or("")).map_err(refused)?;
     hold_row(&hold).write(&mut w);
     Ok(w.into_bytes())
 }
 
-/// The jobs that are held, and how many entries each has.
+/// The held jobs with their numbers of entries.
 pub(super) fn holds(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let holds = ctx.store.holds();
     let mut map = Map::default();
@@ -164,10 +163,10 @@ fn hold_row(hold: &Hold) -> Map {
     map
 }
 
-/// What was asked for cannot be done; the words say why.
+/// Converts a store error for the caller; a refusal keeps its message.
 fn refused(error: StoreError) -> CallError {
     match error {
-        StoreError::Refused(words) => CallError::Refused(words),
+        StoreError::Refused(message) => CallError::Refused(message),
         other => failed(other),
     }
 }

@@ -1,25 +1,25 @@
-//! Calls that store something.
+//! Calls that store entries.
 //!
 //! # Rules
 //!
-//! `save_load` runs again for every return, with the return as load (`salt/utils/job.py`). Such a load is
-//! stored only for a job of which nothing else is known; everything it says comes again in `returner`.
-//! A jid of `req` or `nocache` is one that was never made: refused, quietly.
+//! `save_load` is called again for every return, with the return as load (`salt/utils/job.py`). Such a load is
+//! stored only for an unknown job; `returner` stores all of its data again.
+//! The jids `req` and `nocache` are placeholders of Salt: such calls are rejected without a log line.
 
 use super::Ctx;
 use crate::clock::Micros;
 use crate::limits::{CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES};
-use crate::model::{Drafts, Entry, Flags, JidKey, Kind, Source, stamped_jid};
-use crate::store::row::rank;
+use crate::model::{Entry, Flags, FrameBatch, JidKey, Kind, Source, stamped_jid};
+use crate::store::read::job_summary::rank;
 use crate::wire::call::{Args, CallError, id_text};
 use crate::wire::msgpack::{self, Writer};
 use crate::wire::salt_codec::{Unreadable, check_whole};
-use crate::wire::salt_event::{fired, peek, peek_checked, prints};
+use crate::wire::salt_event::{fingerprints, fired, peek, peek_checked};
 
-/// Words that stand where a jid should be.
-const NO_JIDS: [&str; 3] = ["", "req", "nocache"];
+/// Placeholders that Salt passes instead of a jid.
+const PLACEHOLDER_JIDS: [&str; 3] = ["", "req", "nocache"];
 
-/// An entry of a returner call, with nothing in it yet.
+/// An empty entry of a returner call.
 fn blank(ctx: &Ctx, args: &Args<'_>, kind: Kind) -> Result<Entry<'static>, CallError> {
     Ok(Entry {
         kind,
@@ -35,8 +35,8 @@ fn blank(ctx: &Ctx, args: &Args<'_>, kind: Kind) -> Result<Entry<'static>, CallE
     })
 }
 
-/// The time of an entry whose caller may name one. Retention and lists go by it, so it lies within [`CALLER_TIME_AGE_MAX`]
-/// before the present. Imported history is older, and its caller is an administrator ([`super::Rights`]).
+/// The time of an entry whose caller may name one, clamped to [`CALLER_TIME_AGE_MAX`] before the present, because retention and lists depend
+/// on it. Imports may be older; their caller is an administrator ([`super::Rights`]).
 fn time(ctx: &Ctx, args: &Args<'_>, named: Option<Micros>) -> Result<Micros, CallError> {
     let now = ctx.clock.now();
     let Some(at) = named else { return Ok(now) };
@@ -46,8 +46,8 @@ fn time(ctx: &Ctx, args: &Args<'_>, named: Option<Micros>) -> Result<Micros, Cal
     Ok(Micros(at.0.clamp(oldest, newest)))
 }
 
-fn source(args: &Args<'_>, door: Source) -> Result<Source, CallError> {
-    Ok(if args.flag("replay")? { door.spooled() } else { door })
+fn source(args: &Args<'_>, source: Source) -> Result<Source, CallError> {
+    Ok(if args.flag("replay")? { source.spooled() } else { source })
 }
 
 fn nil() -> Vec<u8> {
@@ -55,10 +55,10 @@ fn nil() -> Vec<u8> {
 }
 
 impl Ctx {
-    fn store_one(&self, entry: &Entry<'_>, to: &mut Drafts<'_>) -> Result<(), CallError> {
+    fn store_one(&self, entry: &Entry<'_>, to: &mut FrameBatch<'_>) -> Result<(), CallError> {
         self.check_size(entry)?;
         check_whole(entry.body).map_err(|why| self.reject(entry, why))?;
-        self.gate.pass(entry, None, |entry, prints| to.push(entry, prints));
+        self.policy.pass(entry, None, |entry, fingerprints| to.push(entry, fingerprints));
         Ok(())
     }
 
@@ -72,7 +72,7 @@ impl Ctx {
     }
 
     fn reject(&self, entry: &Entry<'_>, why: Unreadable) -> CallError {
-        CallError::Refused(self.gate.reject(entry, why).to_string())
+        CallError::Refused(self.policy.reject(entry, why).to_string())
     }
 
     fn refuse(&self, why: String) -> CallError {
@@ -81,14 +81,14 @@ impl Ctx {
     }
 
     fn job_of(&self, jid: String) -> Result<String, CallError> {
-        if NO_JIDS.contains(&jid.as_str()) {
-            return Err(self.refuse(format!("`{jid}` is no job id; nothing is stored under it")));
+        if PLACEHOLDER_JIDS.contains(&jid.as_str()) {
+            return Err(self.refuse(format!("`{jid}` is not a job id; nothing is stored under it")));
         }
         Ok(jid)
     }
 }
 
-pub(super) fn prep_jid(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn prep_jid(ctx: &Ctx, args: &Args<'_>, to: &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError> {
     let passed = args.id("passed_jid")?.filter(|jid| !jid.is_empty());
     let jid = passed.unwrap_or_else(|| stamped_jid(ctx.jids.next(ctx.clock.now())));
     let mut answer = Writer::new();
@@ -102,7 +102,7 @@ pub(super) fn prep_jid(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Resul
     Ok(answer)
 }
 
-pub(super) fn save_load(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn save_load(ctx: &Ctx, args: &Args<'_>, to: &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError> {
     let jid = ctx.job_of(args.required_id("jid")?)?;
     let load = args.required_map("load")?;
     let minions = args.array("minions")?;
@@ -123,7 +123,11 @@ pub(super) fn save_load(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Resu
     Ok(nil())
 }
 
-pub(super) fn save_minions(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn save_minions(
+    ctx: &Ctx,
+    args: &Args<'_>,
+    to: &mut FrameBatch<'_>,
+) -> Result<Vec<u8>, CallError> {
     let jid = ctx.job_of(args.required_id("jid")?)?;
     let minions = args.required_array("minions")?;
     let mut body = Writer::new();
@@ -133,9 +137,9 @@ pub(super) fn save_minions(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> R
     Ok(nil())
 }
 
-/// With an `endtime` it stands for the `update_endtime` that comes right behind it, too. Only then is the answer true: an
-/// older daemon, which would not see it, answers nil.
-pub(super) fn returner(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
+/// With `endtime` it also replaces the `update_endtime` that would follow. Only then the answer is true; an
+/// older daemon, which ignores `endtime`, answers nil.
+pub(super) fn returner(ctx: &Ctx, args: &Args<'_>, to: &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError> {
     let jid = keep_return(ctx, args, args.required_map("load")?, to, true)?;
     let Some(endtime) = args.text("endtime")? else { return Ok(nil()) };
     keep_endtime(ctx, args, &jid, endtime, to)?;
@@ -144,37 +148,37 @@ pub(super) fn returner(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Resul
     Ok(answer.into_bytes())
 }
 
-/// The keys of a signed return that are kept, in the order of docs/WIRE.md. Everything else in it (user, target, arguments...) is what
-/// the master says of a job, and a minion's word on it would be taken for the master's.
+/// The keys of a signed return that are stored, in the order of docs/WIRE.md. Other keys (user, target, arguments...) are
+/// the master's statements about a job, so a minion cannot set them.
 pub(in crate::api) const SIGNED_KEYS: [&str; 8] =
     ["id", "jid", "fun", "fun_args", "return", "retcode", "success", "out"];
 
-/// A return that came from the minion itself, whose signature is known to be `signer`'s.
+/// A return sent by the minion itself, with a valid signature of `signer`.
 pub(in crate::api) fn signed_return(
     ctx: &Ctx,
     signer: &str,
     args: &Args<'_>,
-    to: &mut Drafts<'_>,
+    to: &mut FrameBatch<'_>,
 ) -> Result<Vec<u8>, CallError> {
     let load = args.required_map("load")?;
-    // Each once: of two, one reader takes the first and another the last.
-    let said = |key: &str| {
+    // Each key once: of duplicates, one reader uses the first and another the last.
+    let unique = |key: &str| {
         let mut found = msgpack::pairs(load).filter(|(name, _)| msgpack::as_text(name) == Some(key));
         let first = found.next().and_then(|(_, value)| id_text(value));
         first.filter(|_| found.next().is_none())
     };
-    if said("id").as_deref() != Some(signer) {
+    if unique("id").as_deref() != Some(signer) {
         ctx.metrics.https_returns_of_others.add(1);
-        let whose = said("id").unwrap_or_else(|| "nobody".to_owned());
+        let whose = unique("id").unwrap_or_else(|| "an unnamed minion".to_owned());
         return Err(CallError::Refused(format!(
-            "minion {signer} signed a return of {whose}: it can store its own only"
+            "minion {signer} signed a return of {whose}, but can store only its own"
         )));
     }
-    let Some(jid) = said("jid") else {
-        return Err(ctx.refuse("a return without one `jid` belongs to no job".to_owned()));
+    let Some(jid) = unique("jid") else {
+        return Err(ctx.refuse("a return needs exactly one `jid`".to_owned()));
     };
     if args.flag("import")? {
-        return Err(ctx.refuse(format!("minion {signer} cannot import: that needs the right `admin`")));
+        return Err(ctx.refuse(format!("minion {signer} cannot import: imports need the right `admin`")));
     }
     check_signed_jid(ctx, signer, &jid)?;
     let kept = signed_part(load);
@@ -182,25 +186,25 @@ pub(in crate::api) fn signed_return(
     Ok(nil())
 }
 
-/// Rejects jids that would stay on top of every list: those of the future, and texts without a time unless the master knows the job.
+/// Rejects jids that would stay at the top of every list: times in the future, and texts without a time unless the master published the job.
 fn check_signed_jid(ctx: &Ctx, signer: &str, jid: &str) -> Result<(), CallError> {
     let ahead = i64::try_from(HTTPS_CLOCK_OFF_MAX.as_micros()).unwrap_or(i64::MAX);
     let why = match JidKey::of(jid).time() {
         Some(at) if at.0 <= ctx.clock.now().0.saturating_add(ahead) => return Ok(()),
-        Some(_) => "lies in the future",
+        Some(_) => "is in the future",
         None => {
             let known = ctx.store.job_row(jid).map_err(super::failed)?;
             if known.is_some_and(|row| row.rank > rank(Kind::Return)) {
                 return Ok(());
             }
-            "has no time, and the master has not published it"
+            "contains no time and was not published by the master"
         }
     };
     let shown: String = jid.chars().take(100).collect();
     Err(ctx.refuse(format!("minion {signer} signed a return of job {shown:?}, which {why}")))
 }
 
-/// The part of a signed return with the keys that are kept, each once; `None` if that is all of it.
+/// The stored keys of a signed return, each once; `None` if it has no others.
 fn signed_part(load: &[u8]) -> Option<Vec<u8>> {
     let mut kept: [Option<(&[u8], &[u8])>; SIGNED_KEYS.len()] = Default::default();
     let mut total = 0;
@@ -223,43 +227,47 @@ fn signed_part(load: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// Its jid.
+/// Stores a return, and returns its jid.
 fn keep_return(
     ctx: &Ctx,
     args: &Args<'_>,
     load: &[u8],
-    to: &mut Drafts<'_>,
+    to: &mut FrameBatch<'_>,
     from_master: bool,
 ) -> Result<String, CallError> {
     let jid = msgpack::get(load, "jid").and_then(id_text);
-    let jid =
-        ctx.job_of(jid.ok_or_else(|| ctx.refuse("a return without `jid` belongs to no job".to_owned()))?)?;
+    let jid = ctx.job_of(jid.ok_or_else(|| ctx.refuse("a return needs a `jid`".to_owned()))?)?;
     let minion = msgpack::get(load, "id").and_then(id_text).filter(|id| !id.is_empty());
-    let minion =
-        minion.ok_or_else(|| ctx.refuse(format!("a return of job {jid} without `id` is nobody's")))?;
+    let minion = minion.ok_or_else(|| ctx.refuse(format!("a return of job {jid} needs an `id`")))?;
     if !is_minion_id(&minion) {
         let shown: String = minion.chars().take(100).collect();
-        return Err(ctx.refuse(format!("Salt lets no minion have the id {shown:?} (a return of job {jid})")));
+        return Err(ctx.refuse(format!("{shown:?} is not a valid minion id (in a return of job {jid})")));
     }
     let tag = format!("salt/job/{jid}/ret/{minion}");
     let made = Entry { tag: tag.as_bytes(), jid: &jid, minion: &minion, ..blank(ctx, args, Kind::Return)? };
     let seen = peek_checked(load).map_err(|why| ctx.reject(&made, why))?;
-    // The master fires a return before it hands it over, and firing adds the stamp: so it was on the bus.
+    // The master fires a return, which adds the stamp, before it calls the returner: so the return was on the bus.
     let fired = from_master && seen.stamp.is_some() && seen.cmd == Some("_return");
     let flags = if fired { seen.flags().with(Flags::ON_BUS) } else { seen.flags() };
     let entry =
         Entry { flags, fun: seen.fun.unwrap_or(""), retcode: seen.retcode.unwrap_or(0), body: load, ..made };
     ctx.check_size(&entry)?;
-    ctx.gate.pass(&entry, Some(prints(&entry, seen.answer)), |entry, prints| to.push(entry, prints));
+    ctx.policy.pass(&entry, Some(fingerprints(&entry, seen.answer)), |entry, fingerprints| {
+        to.push(entry, fingerprints)
+    });
     Ok(jid)
 }
 
-/// What a minion may be called: `valid_id` in `salt/utils/verify.py`.
+/// Whether Salt accepts a minion id: `valid_id` in `salt/utils/verify.py`.
 fn is_minion_id(id: &str) -> bool {
     !matches!(id, "." | "..") && !id.contains(['/', '\\', '\0'])
 }
 
-pub(super) fn update_endtime(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn update_endtime(
+    ctx: &Ctx,
+    args: &Args<'_>,
+    to: &mut FrameBatch<'_>,
+) -> Result<Vec<u8>, CallError> {
     let jid = ctx.job_of(args.required_id("jid")?)?;
     keep_endtime(ctx, args, &jid, args.required_text("endtime")?, to)?;
     Ok(nil())
@@ -270,7 +278,7 @@ fn keep_endtime(
     args: &Args<'_>,
     jid: &str,
     endtime: &str,
-    to: &mut Drafts<'_>,
+    to: &mut FrameBatch<'_>,
 ) -> Result<(), CallError> {
     let mut body = Writer::new();
     body.str(endtime);
@@ -278,13 +286,17 @@ fn keep_endtime(
     ctx.store_one(&Entry { jid, body: &body, ..blank(ctx, args, Kind::Endtime)? }, to)
 }
 
-pub(super) fn event_return(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn event_return(
+    ctx: &Ctx,
+    args: &Args<'_>,
+    to: &mut FrameBatch<'_>,
+) -> Result<Vec<u8>, CallError> {
     let events = args.required_array("events")?;
     let source = source(args, Source::EventReturn)?;
     let at = time(ctx, args, args.int("at")?.map(Micros))?;
     let (mut total, mut malformed, mut unfit) = (0_u64, 0, 0);
     for event in fired(events) {
-        // What is handed over is told apart by its time. Equal events of one batch have each their own.
+        // Spooled events are deduplicated by time, so equal events of one batch get different ones.
         let at = if source == Source::SpooledEventReturn {
             Micros(at.0.saturating_add_unsigned(total))
         } else {
@@ -297,19 +309,19 @@ pub(super) fn event_return(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> R
         };
         let at = if event.at.is_some() { time(ctx, args, event.at)? } else { at };
         let event = event.event(source, at);
-        if ctx.gate.check_tag(event.entry.tag, source).is_err() {
+        if ctx.policy.check_tag(event.entry.tag, source).is_err() {
             unfit += 1;
             continue;
         }
         ctx.check_size(&event.entry)?;
-        let read = ctx.gate.read(&event, |entry, prints| to.push(entry, Some(prints)));
+        let read = ctx.policy.read(&event, |entry, fingerprints| to.push(entry, Some(fingerprints)));
         unfit += u64::from(read.is_err());
     }
     if malformed > 0 {
         ctx.metrics.event_return_malformed.add(malformed);
-        tracing::warn!(malformed, total, "elements of an event_return batch have no tag or no data");
+        tracing::warn!(malformed, total, "event_return batch contains elements without tag or data");
     }
-    // What a rule keeps out is dealt with, too: it need not come again.
+    // Events dropped by a rule count as accepted: they must not be sent again.
     let taken = total - malformed - unfit;
     ctx.metrics.event_return_events.add(taken);
     let mut answer = Writer::new();
@@ -317,17 +329,21 @@ pub(super) fn event_return(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> R
     Ok(answer.into_bytes())
 }
 
-pub(super) fn save_reg(ctx: &Ctx, args: &Args<'_>, to: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn save_reg(ctx: &Ctx, args: &Args<'_>, to: &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError> {
     let body = args.raw("data").unwrap_or(&[0xc0]);
     ctx.store_one(&Entry { body, ..blank(ctx, args, Kind::Register)? }, to)?;
     Ok(nil())
 }
 
-/// Salt asks this every minute. What it says is how long classes with the age `salt` keep their entries; 0 is for ever.
-/// A caller that says nothing only asks for a round.
-pub(super) fn clean_old_jobs(ctx: &Ctx, args: &Args<'_>, _: &mut Drafts<'_>) -> Result<Vec<u8>, CallError> {
+/// Salt calls this every minute. Its value is the age limit of classes with the age `salt`; 0 means forever.
+/// Without a value it only triggers a retention round.
+pub(super) fn clean_old_jobs(
+    ctx: &Ctx,
+    args: &Args<'_>,
+    _: &mut FrameBatch<'_>,
+) -> Result<Vec<u8>, CallError> {
     let negative = CallError::BadArgs { key: "keep_jobs_seconds", expected: "an integer from 0" };
     let seconds = args.int("keep_jobs_seconds")?.map(u64::try_from).transpose().map_err(|_| negative)?;
-    ctx.store.salt_says(seconds);
+    ctx.store.set_salt_keep(seconds);
     Ok(nil())
 }

@@ -1,7 +1,7 @@
-//! One batch: judged by its envelope, then read, then carried out.
+//! One batch: its envelope is verified, then its payload read, then its calls run.
 //!
-//! In this order, so that what costs more comes after what costs less: is the minion's key accepted, do the clocks
-//! agree, is the batch for this connection, does the signature hold, is its number new; only then the payload.
+//! Checks run in order of cost: accepted key, clock, connection, signature, batch number; only then the
+//! payload is read.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,53 +18,55 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::keys::{Keys, NoKey};
-use super::seats::{Seat, UnderWay};
+use super::permits::{ConnectionPermit, InFlight};
 use super::tls::sha256;
 use crate::api::call::{Caller, Ctx, Run, find, signed_return};
 use crate::api::submit::submit;
 use crate::clock::Micros;
 use crate::config::MinionsRead;
 use crate::limits::{
-    HTTPS_ANSWER_BYTES, HTTPS_ANSWERS_OF_ONE_BYTES, HTTPS_ASKING_MAX, HTTPS_BATCHES_OF_ONE,
-    HTTPS_BYTES_PER_S_MIN, HTTPS_CALLS_MAX, HTTPS_CLOCK_OFF_MAX, HTTPS_LARGE_BYTES_IN_FLIGHT,
-    HTTPS_PEERS_OF_ONE, HTTPS_SAYS_BAD, HTTPS_SMALL_BYTES, HTTPS_SMALL_BYTES_IN_FLIGHT, PEER_PATIENCE,
-    WIRE_FRAME_BYTES_MAX,
+    HTTPS_ANSWER_BYTES, HTTPS_ANSWERS_OF_ONE_BYTES, HTTPS_ASKING_MAX, HTTPS_BAD_LOG_INTERVAL,
+    HTTPS_BATCHES_OF_ONE, HTTPS_BYTES_PER_S_MIN, HTTPS_CALLS_MAX, HTTPS_CLOCK_OFF_MAX,
+    HTTPS_LARGE_BYTES_IN_FLIGHT, HTTPS_PEERS_OF_ONE, HTTPS_SMALL_BYTES, HTTPS_SMALL_BYTES_IN_FLIGHT,
+    PEER_TIMEOUT, WIRE_FRAME_BYTES_MAX,
 };
 use crate::metrics::{Counter, Metrics};
-use crate::model::Drafts;
+use crate::model::FrameBatch;
 use crate::store::Intake;
 use crate::wire::call::{CallError, Request, answer_frame, refusal_frame};
 use crate::wire::msgpack::{self, Writer};
-use crate::wire::signed::{Challenge, Digest, ENVELOPE_LEN_MAX, Envelope, HELLO_PATH, Opened, frames};
+use crate::wire::signed::{
+    Challenge, Digest, ENVELOPE_LEN_MAX, Envelope, HELLO_PATH, OpenedEnvelope, frames,
+};
 
-/// Bytes that one permit of a lane stands for.
+/// Bytes per permit of a lane.
 const PERMIT_BYTES: usize = 1024;
 
-/// Bytes of a refused batch that are read all the same, so that its sender reads the answer.
+/// Bytes of a rejected batch that are still read, so that its sender can read the answer.
 const DRAIN_BYTES: usize = 64 * 1024;
 
-/// Calls that change nothing and that a minion may make where the configuration lets it read all.
+/// Reading calls allowed with `https.read: all`.
 const READABLE: [&str; 7] =
     ["get_jid", "get_fun", "get_load", "get_jids", "get_jids_filter", "get_minions", "get_endtime"];
 
-/// Of those, the ones whose answer is a map by minion, of which its own part is its own.
+/// Those with an answer by minion, allowed with `https.read: own` for the minion's own part.
 const OWN_READABLE: [&str; 2] = ["get_jid", "get_fun"];
 
-/// What all connections share.
-pub(super) struct House {
+/// State shared by all connections.
+pub(super) struct Server {
     pub(super) ctx: Arc<Ctx>,
     intake: Intake,
     keys: Keys,
     read: MinionsRead,
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    under_way: Mutex<HashMap<String, Weak<Semaphore>>>,
+    in_flight: Mutex<HashMap<String, Weak<Semaphore>>>,
     asking: Semaphore,
     answer_bytes: AtomicUsize,
-    said: Mutex<HashMap<&'static str, Instant>>,
+    logged: Mutex<HashMap<&'static str, Instant>>,
 }
 
-impl House {
+impl Server {
     pub(super) fn new(ctx: Arc<Ctx>, intake: Intake, keys: Keys, read: MinionsRead) -> Self {
         let lane = |bytes: usize| Arc::new(Semaphore::new(bytes / PERMIT_BYTES));
         Self {
@@ -74,50 +76,49 @@ impl House {
             read,
             small: lane(HTTPS_SMALL_BYTES_IN_FLIGHT),
             large: lane(HTTPS_LARGE_BYTES_IN_FLIGHT),
-            under_way: Mutex::default(),
+            in_flight: Mutex::default(),
             asking: Semaphore::new(HTTPS_ASKING_MAX),
             answer_bytes: AtomicUsize::new(0),
-            said: Mutex::default(),
+            logged: Mutex::default(),
         }
     }
-
-    /// Of one minion's batches, those under way.
-    fn places_of(&self, id: &str) -> Arc<Semaphore> {
-        let mut all = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(places) = all.get(id).and_then(Weak::upgrade) {
-            return places;
+    /// The permits for batches in flight of one minion.
+    fn batch_permits(&self, id: &str) -> Arc<Semaphore> {
+        let mut all = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(permits) = all.get(id).and_then(Weak::upgrade) {
+            return permits;
         }
-        let places = Arc::new(Semaphore::new(HTTPS_BATCHES_OF_ONE));
-        all.insert(id.to_owned(), Arc::downgrade(&places));
-        places
+        let permits = Arc::new(Semaphore::new(HTTPS_BATCHES_OF_ONE));
+        all.insert(id.to_owned(), Arc::downgrade(&permits));
+        permits
     }
 
-    /// Forgets about a minion that has nothing under way any more.
-    fn tidy_places(&self, id: &str) {
-        let mut all = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.get(id).is_some_and(|places| places.strong_count() == 0) {
+    /// Removes the permits of a minion without batches in flight.
+    fn remove_unused_permits(&self, id: &str) {
+        let mut all = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.get(id).is_some_and(|permits| permits.strong_count() == 0) {
             all.remove(id);
         }
     }
 
-    /// Room for a batch, out of that for all and that for its minion.
+    /// Reserves bytes for a batch, and its minion's permits.
     async fn room(self: &Arc<Self>, id: &str, len: usize) -> Option<Room> {
         let lane = if len <= HTTPS_SMALL_BYTES { &self.small } else { &self.large };
-        // A large batch is alone of its minion.
-        let places = if len <= HTTPS_SMALL_BYTES { 1 } else { HTTPS_BATCHES_OF_ONE };
+        // A large batch takes all permits of its minion.
+        let permits = if len <= HTTPS_SMALL_BYTES { 1 } else { HTTPS_BATCHES_OF_ONE };
         let take = |from: Arc<Semaphore>, permits: usize| {
-            timeout(PEER_PATIENCE, from.acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX)))
+            timeout(PEER_TIMEOUT, from.acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX)))
         };
-        let mut room = Room { house: self.clone(), id: id.to_owned(), held: Vec::with_capacity(2) };
-        room.held.push(take(self.places_of(id), places).await.ok()?.ok()?);
+        let mut room = Room { server: self.clone(), id: id.to_owned(), held: Vec::with_capacity(2) };
+        room.held.push(take(self.batch_permits(id), permits).await.ok()?.ok()?);
         room.held.push(take(lane.clone(), len / PERMIT_BYTES + 1).await.ok()?.ok()?);
         Some(room)
     }
 }
 
-/// What a batch has set aside; given back when dropped.
+/// The permits of a batch.
 struct Room {
-    house: Arc<House>,
+    server: Arc<Server>,
     id: String,
     held: Vec<OwnedSemaphorePermit>,
 }
@@ -125,14 +126,14 @@ struct Room {
 impl Drop for Room {
     fn drop(&mut self) {
         self.held.clear();
-        self.house.tidy_places(&self.id);
+        self.server.remove_unused_permits(&self.id);
     }
 }
 
-/// A connection and what was agreed on it.
-pub(super) struct Guest {
-    pub(super) house: Arc<House>,
-    pub(super) seat: Seat,
+/// A connection with its challenge.
+pub(super) struct Session {
+    pub(super) server: Arc<Server>,
+    pub(super) permit: ConnectionPermit,
     pub(super) from: SocketAddr,
     certificate: Digest,
     challenge: Challenge,
@@ -140,16 +141,21 @@ pub(super) struct Guest {
     requests: AtomicU64,
 }
 
-impl Guest {
-    pub(super) fn new(house: Arc<House>, seat: Seat, from: SocketAddr, certificate: Digest) -> Self {
+impl Session {
+    pub(super) fn new(
+        server: Arc<Server>,
+        permit: ConnectionPermit,
+        from: SocketAddr,
+        certificate: Digest,
+    ) -> Self {
         let mut challenge = Challenge::default();
         if SystemRandom::new().fill(&mut challenge).is_err() {
-            // The kernel has no randomness to give: no batch will be believed on this connection.
-            tracing::error!("no random bytes for a challenge");
+            // Without randomness from the kernel all batches of this connection are rejected.
+            tracing::error!("cannot generate a challenge: the kernel provides no random bytes");
         }
         Self {
-            house,
-            seat,
+            server,
+            permit,
             from,
             certificate,
             challenge,
@@ -170,15 +176,15 @@ impl Guest {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Takes a batch: the answers to its calls, or why it is refused as a whole.
+    /// Handles a batch: returns the answers to its calls, or why it is rejected as a whole.
     pub(super) async fn take_batch(&self, body: Incoming) -> Result<Bytes, CallError> {
-        let mut body = Body { incoming: body, begun: Vec::new() };
-        let outcome = self.judge_and_read(&mut body).await;
+        let mut body = Body { incoming: body, received: Vec::new() };
+        let outcome = self.verify_and_read(&mut body).await;
         match outcome {
-            Ok((signer, payload, room, under_way)) => {
+            Ok((signer, payload, room, in_flight)) => {
                 let answers = self.carry_out(signer, payload, room).await;
-                drop(under_way);
-                self.house.outgoing(answers)
+                drop(in_flight);
+                self.server.outgoing(answers)
             }
             Err(error) => {
                 body.drain().await;
@@ -187,140 +193,141 @@ impl Guest {
         }
     }
 
-    async fn judge_and_read(
+    async fn verify_and_read(
         &self,
         body: &mut Body,
-    ) -> Result<(String, Vec<u8>, Room, UnderWay<'_>), CallError> {
-        let metrics = &self.house.ctx.metrics;
-        let until = Instant::now() + PEER_PATIENCE;
+    ) -> Result<(String, Vec<u8>, Room, InFlight<'_>), CallError> {
+        let metrics = &self.server.ctx.metrics;
+        let until = Instant::now() + PEER_TIMEOUT;
         let (signer, digest, len, end) = loop {
-            match Envelope::read(&body.begun) {
-                Ok(Some(Opened { envelope, signature, len: end })) => {
-                    self.judge(&envelope, signature)?;
+            match Envelope::read(&body.received) {
+                Ok(Some(OpenedEnvelope { envelope, signature, len: end })) => {
+                    self.verify(&envelope, signature)?;
                     let len = envelope.payload_len as usize;
                     break (envelope.id.to_owned(), envelope.payload_digest, len, end);
                 }
-                Ok(None) if body.begun.len() <= ENVELOPE_LEN_MAX => {}
-                Ok(None) => return Err(self.malformed("a batch without an end of its envelope")),
+                Ok(None) if body.received.len() <= ENVELOPE_LEN_MAX => {}
+                Ok(None) => return Err(self.malformed("the envelope of a batch has no end")),
                 Err(bad) => return Err(self.malformed(bad)),
             }
             let more = body.more(until).await?;
             let more = more.ok_or_else(|| self.malformed("the body ends within the envelope"))?;
-            body.begun.extend_from_slice(&more);
+            body.received.extend_from_slice(&more);
         };
         if len > WIRE_FRAME_BYTES_MAX {
             metrics.https_too_large.add(1);
             return Err(CallError::TooLarge { len, max: WIRE_FRAME_BYTES_MAX });
         }
-        let under_way = self.seat.begin(&signer).ok_or_else(|| {
+        let in_flight = self.permit.begin(&signer).ok_or_else(|| {
             metrics.https_overloaded.add(1);
             CallError::Unavailable(format!(
-                "minion {signer} has {HTTPS_PEERS_OF_ONE} connections with batches under way; try again later"
+                "minion {signer} has {HTTPS_PEERS_OF_ONE} connections with batches in flight; try again later"
             ))
         })?;
-        let room = self.house.room(&signer, len).await.ok_or_else(|| {
+        let room = self.server.room(&signer, len).await.ok_or_else(|| {
             metrics.https_overloaded.add(1);
-            CallError::Unavailable("too many bytes of batches are under way; try again later".to_owned())
+            CallError::Unavailable("too many bytes of batches are in flight; try again later".to_owned())
         })?;
         let slow = Duration::from_secs((len / HTTPS_BYTES_PER_S_MIN) as u64);
-        let until = Instant::now() + PEER_PATIENCE + slow;
+        let until = Instant::now() + PEER_TIMEOUT + slow;
         let mut payload = Vec::new();
-        // Spare room keeps what is made up beside it from growing it.
+        // Spare capacity keeps the frame around the batch from reallocating it.
         payload.reserve_exact(len + 64);
-        payload.extend_from_slice(body.begun.get(end..).unwrap_or_default());
-        body.begun = Vec::new();
+        payload.extend_from_slice(body.received.get(end..).unwrap_or_default());
+        body.received = Vec::new();
         while payload.len() <= len {
             let Some(more) = body.more(until).await? else { break };
             payload.extend_from_slice(&more);
         }
         if payload.len() > len {
-            return Err(self.malformed("the body goes on after the payload"));
+            return Err(self.malformed("the body continues after the payload"));
         }
         if payload.len() != len {
-            return Err(
-                self.malformed(format!("the payload has {} bytes, the envelope says {len}", payload.len()))
-            );
+            return Err(self.malformed(format!(
+                "the payload has {} bytes, the envelope announces {len}",
+                payload.len()
+            )));
         }
         if sha256(&payload) != digest {
-            let words = format!("the payload is not the one that minion {signer} signed");
-            return Err(self.unproven("signature", &metrics.https_signatures_bad, words));
+            let message = format!("the payload is not the one that minion {signer} signed");
+            return Err(self.unproven("signature", &metrics.https_signatures_bad, message));
         }
         metrics.https_batches.add(1);
-        Ok((signer, payload, room, under_way))
+        Ok((signer, payload, room, in_flight))
     }
 
-    /// Is the envelope that of a minion whose key is accepted, made now, for this connection, and not seen before?
-    fn judge(&self, envelope: &Envelope<'_>, signature: &[u8]) -> Result<(), CallError> {
-        let (ctx, id) = (&self.house.ctx, envelope.id);
+    /// Verifies that the envelope is from a minion with an accepted key, current, for this connection, and new.
+    fn verify(&self, envelope: &Envelope<'_>, signature: &[u8]) -> Result<(), CallError> {
+        let (ctx, id) = (&self.server.ctx, envelope.id);
         let metrics: &Metrics = &ctx.metrics;
-        let key = self.house.keys.accepted(id).map_err(|no_key| match &no_key {
+        let key = self.server.keys.accepted(id).map_err(|no_key| match &no_key {
             NoKey::NotAccepted { .. } => {
                 self.unproven("not_accepted", &metrics.https_keys_not_accepted, no_key.to_string())
             }
             NoKey::Unreadable { .. } => {
                 metrics.https_keys_unreadable.add(1);
-                self.say("unreadable key", &no_key.to_string());
+                self.log("unreadable key", &no_key.to_string());
                 CallError::Unavailable(format!("the key of minion {id} cannot be read, see the daemon's log"))
             }
         })?;
         let (theirs, ours) = (envelope.time, ctx.clock.now());
         if u128::from(theirs.0.abs_diff(ours.0)) > HTTPS_CLOCK_OFF_MAX.as_micros() {
-            let words = format!(
-                "the clock of minion {id} shows {}, the daemon's {}: they may differ by {} s",
-                said_time(theirs),
-                said_time(ours),
+            let message = format!(
+                "the clock of minion {id} shows {}, the daemon's {}: the limit is {} s",
+                peer_time(theirs),
+                peer_time(ours),
                 HTTPS_CLOCK_OFF_MAX.as_secs()
             );
-            return Err(self.unproven("clock", &metrics.https_clocks_off, words));
+            return Err(self.unproven("clock", &metrics.https_clocks_off, message));
         }
         if envelope.challenge != self.challenge || self.challenge == Challenge::default() {
-            let words = format!(
-                "the batch of minion {id} was made for another connection: it is sent twice, or without GET {HELLO_PATH} before"
+            let message = format!(
+                "the batch of minion {id} was made for another connection: it was sent twice, or without GET {HELLO_PATH} before"
             );
-            return Err(self.unproven("replayed", &metrics.https_replayed, words));
+            return Err(self.unproven("replayed", &metrics.https_replayed, message));
         }
         let text = envelope.signed_text(&self.certificate);
         if UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, &key).verify(&text, signature).is_err() {
-            let words = format!(
-                "the signature is not by the key that the master accepted for minion {id}, or not for this certificate"
+            let message = format!(
+                "the signature does not match the accepted key of minion {id}, or not this certificate"
             );
-            return Err(self.unproven("signature", &metrics.https_signatures_bad, words));
+            return Err(self.unproven("signature", &metrics.https_signatures_bad, message));
         }
-        // Requests of a connection come one after the other; the number only rises.
+        // Requests of a connection are sequential, so numbers only increase.
         if self.number.fetch_max(envelope.number, Ordering::AcqRel) >= envelope.number {
-            let words =
+            let message =
                 format!("batch {} of minion {id} was sent before on this connection", envelope.number);
-            return Err(self.unproven("replayed", &metrics.https_replayed, words));
+            return Err(self.unproven("replayed", &metrics.https_replayed, message));
         }
         Ok(())
     }
 
     fn malformed(&self, what: impl std::fmt::Display) -> CallError {
-        self.house.ctx.metrics.https_malformed.add(1);
-        self.say("malformed", &what.to_string());
+        self.server.ctx.metrics.https_malformed.add(1);
+        self.log("malformed", &what.to_string());
         CallError::Protocol(what.to_string())
     }
 
     fn unproven(&self, code: &'static str, counter: &Counter, message: String) -> CallError {
         counter.add(1);
-        self.say(code, &message);
+        self.log(code, &message);
         CallError::Unproven { code, message }
     }
 
-    /// Once in a while for each kind: anybody may knock here.
-    fn say(&self, kind: &'static str, words: &str) {
-        let mut said = self.house.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.get(kind).is_none_or(|last| last.elapsed() >= HTTPS_SAYS_BAD) {
-            said.insert(kind, Instant::now());
-            tracing::warn!(from = %self.from, why = words, "a batch on the HTTPS door was refused");
+    /// Logs with an interval per kind, because anyone can send batches.
+    fn log(&self, kind: &'static str, why: &str) {
+        let mut logged = self.server.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.get(kind).is_none_or(|last| last.elapsed() >= HTTPS_BAD_LOG_INTERVAL) {
+            logged.insert(kind, Instant::now());
+            tracing::warn!(from = %self.from, why, "batch on the HTTPS source rejected");
         }
     }
 
-    /// Stores what is to be stored, then answers what is asked.
+    /// Stores the returns, then answers the reading calls.
     async fn carry_out(&self, signer: String, payload: Vec<u8>, room: Room) -> Vec<u8> {
-        let mut drafts = Drafts::within(&payload);
+        let mut batch = FrameBatch::within(&payload);
         let mut answers = Answers::default();
-        let mut questions = Vec::new();
+        let mut reads = Vec::new();
         for (n, frame) in frames(&payload).enumerate() {
             let request = frame.map_err(|cut| CallError::Protocol(cut.to_string()));
             let request = match request.and_then(Request::read) {
@@ -332,46 +339,46 @@ impl Guest {
             let request = match request {
                 Ok(request) => request,
                 Err(error) => {
-                    // Where the next one begins is anybody's guess.
+                    // The start of the next frame is unknown.
                     self.malformed(&error);
                     answers.refuse(None, &error);
                     break;
                 }
             };
             if request.call == "returner" {
-                match signed_return(&self.house.ctx, &signer, &request.args, &mut drafts) {
+                match signed_return(&self.server.ctx, &signer, &request.args, &mut batch) {
                     Ok(answer) => answers.stored.push((request.id, answer)),
                     Err(error) => answers.refuse(Some(request.id), &error),
                 }
-            } else if let Err(error) = self.may_ask(request.call) {
+            } else if let Err(error) = self.may_read(request.call) {
                 answers.refuse(Some(request.id), &error);
             } else {
-                questions.push(frame.unwrap_or_default().to_vec());
+                reads.push(frame.unwrap_or_default().to_vec());
             }
         }
-        let loose = drafts.loose();
-        let stored = if loose.is_empty() { Ok(()) } else { self.store(loose.into_batch(payload)).await };
-        answers.settle(stored, &self.house.ctx.metrics);
-        self.answer(&signer, questions, &mut answers).await;
+        let entries = batch.detach();
+        let stored = if entries.is_empty() { Ok(()) } else { self.store(entries.into_batch(payload)).await };
+        answers.settle(stored, &self.server.ctx.metrics);
+        self.answer(&signer, reads, &mut answers).await;
         drop(room);
         answers.frames
     }
 
     async fn store(&self, batch: crate::model::Batch) -> Result<(), String> {
-        let (told, word) = oneshot::channel();
+        let (report, result) = oneshot::channel();
         let done = Box::new(move |stored| {
-            let _ = told.send(stored);
+            let _ = report.send(stored);
         });
-        submit(&self.house.intake, batch, done).await;
-        word.await.unwrap_or_else(|_| Err("the daemon is stopping".to_owned()))
+        submit(&self.server.intake, batch, done).await;
+        result.await.unwrap_or_else(|_| Err("the daemon is stopping".to_owned()))
     }
 
-    fn may_ask(&self, call: &str) -> Result<(), CallError> {
+    fn may_read(&self, call: &str) -> Result<(), CallError> {
         if find(call).is_none() {
-            self.house.ctx.metrics.calls_failed.add(1);
+            self.server.ctx.metrics.calls_failed.add(1);
             return Err(CallError::UnknownCall(call.to_owned()));
         }
-        let may = match self.house.read {
+        let may = match self.server.read {
             MinionsRead::None => false,
             MinionsRead::Own => OWN_READABLE.contains(&call),
             MinionsRead::All => READABLE.contains(&call),
@@ -379,48 +386,48 @@ impl Guest {
         if may {
             return Ok(());
         }
-        self.house.ctx.metrics.https_calls_denied.add(1);
-        let read = self.house.read.name();
+        self.server.ctx.metrics.https_calls_denied.add(1);
+        let read = self.server.read.name();
         Err(CallError::Refused(format!("a minion may not call `{call}` over HTTPS (https.read is {read})")))
     }
 
-    /// Looks up what is asked, for a few batches at once.
-    async fn answer(&self, signer: &str, questions: Vec<Vec<u8>>, answers: &mut Answers) {
-        if questions.is_empty() {
+    /// Answers reading calls, for a few batches at a time.
+    async fn answer(&self, signer: &str, reads: Vec<Vec<u8>>, answers: &mut Answers) {
+        if reads.is_empty() {
             return;
         }
-        let _place = self.house.asking.acquire().await;
-        for question in questions {
+        let _place = self.server.asking.acquire().await;
+        for read in reads {
             if answers.frames.len() > HTTPS_ANSWERS_OF_ONE_BYTES {
-                self.house.ctx.metrics.https_overloaded.add(1);
-                let id = Request::read(&question).ok().map(|request| request.id);
-                let words = "the answers before this one are long; ask in a batch of its own".to_owned();
-                answers.refuse(id, &CallError::Unavailable(words));
+                self.server.ctx.metrics.https_overloaded.add(1);
+                let id = Request::read(&read).ok().map(|request| request.id);
+                let message =
+                    "the answers before this one are long; send this call in a separate batch".to_owned();
+                answers.refuse(id, &CallError::Unavailable(message));
                 continue;
             }
-            answers.frames.extend_from_slice(&self.look_up(signer, question).await);
+            answers.frames.extend_from_slice(&self.look_up(signer, read).await);
         }
     }
-
-    async fn look_up(&self, signer: &str, question: Vec<u8>) -> Vec<u8> {
-        let (house, signer) = (self.house.clone(), signer.to_owned());
+    async fn look_up(&self, signer: &str, read: Vec<u8>) -> Vec<u8> {
+        let (server, signer) = (self.server.clone(), signer.to_owned());
         let answered = tokio::task::spawn_blocking(move || {
-            let Ok(request) = Request::read(&question) else { return Vec::new() };
+            let Ok(request) = Request::read(&read) else { return Vec::new() };
             let Some(run @ Run::Read(_)) = find(request.call).map(|call| &call.run) else {
                 return Vec::new();
             };
-            let work = || run.answer(&house.ctx, &request.args, Caller { uid: None });
+            let work = || run.answer(&server.ctx, &request.args, Caller { uid: None });
             let answer = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-                Err(CallError::Internal("the call ended by a panic, see the daemon's log".to_owned()))
+                Err(CallError::Internal("the call panicked, see the daemon's log".to_owned()))
             });
-            let answer = answer.map(|answer| match house.read {
+            let answer = answer.map(|answer| match server.read {
                 MinionsRead::Own => own_part(&answer, &signer),
                 MinionsRead::None | MinionsRead::All => answer,
             });
             match answer {
                 Ok(answer) => answer_frame(request.id, &answer),
                 Err(error) => {
-                    house.ctx.metrics.calls_failed.add(1);
+                    server.ctx.metrics.calls_failed.add(1);
                     refusal_frame(Some(request.id), &error)
                 }
             }
@@ -429,27 +436,27 @@ impl Guest {
     }
 }
 
-impl House {
-    /// Answers on their way out, if there is room for them.
+impl Server {
+    /// Wraps answers for sending, if there is room for them.
     pub(super) fn outgoing(self: &Arc<Self>, answers: Vec<u8>) -> Result<Bytes, CallError> {
         let len = answers.len();
         let waiting = self.answer_bytes.fetch_add(len, Ordering::AcqRel);
-        let outgoing = Outgoing { answers, house: self.clone() };
+        let outgoing = Outgoing { answers, server: self.clone() };
         if waiting + len > HTTPS_ANSWER_BYTES {
             self.ctx.metrics.https_overloaded.add(1);
-            let words = format!(
-                "an answer of {len} bytes, while {waiting} bytes of others wait to be read; try again later"
+            let message = format!(
+                "an answer of {len} bytes, while {waiting} bytes of other answers wait to be read; try again later"
             );
-            return Err(CallError::Unavailable(words));
+            return Err(CallError::Unavailable(message));
         }
         Ok(Bytes::from_owner(outgoing))
     }
 }
 
-/// Answers, which count until the last byte of them has left.
+/// Answers, counted until their last byte is sent.
 struct Outgoing {
     answers: Vec<u8>,
-    house: Arc<House>,
+    server: Arc<Server>,
 }
 
 impl AsRef<[u8]> for Outgoing {
@@ -460,11 +467,11 @@ impl AsRef<[u8]> for Outgoing {
 
 impl Drop for Outgoing {
     fn drop(&mut self) {
-        self.house.answer_bytes.fetch_sub(self.answers.len(), Ordering::AcqRel);
+        self.server.answer_bytes.fetch_sub(self.answers.len(), Ordering::AcqRel);
     }
 }
 
-/// Of a map by minion, one minion's pair.
+/// The pair of one minion in a map by minion.
 fn own_part(answer: &[u8], signer: &str) -> Vec<u8> {
     let own: Vec<_> =
         msgpack::pairs(answer).filter(|(minion, _)| msgpack::as_text(minion) == Some(signer)).collect();
@@ -476,11 +483,11 @@ fn own_part(answer: &[u8], signer: &str) -> Vec<u8> {
     w.into_bytes()
 }
 
-/// The answers of a batch, in the making.
+/// The answers of a batch under construction.
 #[derive(Default)]
 struct Answers {
     frames: Vec<u8>,
-    /// Calls that are answered so once everything is on disk.
+    /// Answers to send once everything is durable.
     stored: Vec<(u64, Vec<u8>)>,
 }
 
@@ -503,10 +510,10 @@ impl Answers {
     }
 }
 
-/// A request's body, of which some was read.
+/// A partly read body of a request.
 struct Body {
     incoming: Incoming,
-    begun: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl Body {
@@ -514,22 +521,20 @@ impl Body {
     async fn more(&mut self, until: Instant) -> Result<Option<Bytes>, CallError> {
         loop {
             let frame = timeout_at(until, self.incoming.frame());
-            let frame = frame
-                .await
-                .map_err(|_| CallError::Protocol("a batch that was begun did not end in time".into()))?;
+            let frame = frame.await.map_err(|_| CallError::Protocol("timeout within a batch".into()))?;
             return match frame {
                 None => Ok(None),
-                Some(Err(error)) => Err(CallError::Protocol(format!("the body broke off: {error}"))),
+                Some(Err(error)) => Err(CallError::Protocol(format!("the body was interrupted: {error}"))),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(bytes) => Ok(Some(bytes)),
-                    // Trailers say nothing here.
+                    // Trailers are ignored.
                     Err(_) => continue,
                 },
             };
         }
     }
 
-    /// Reads on for a little: a peer that is still sending would not see the answer.
+    /// Reads a little more: a peer that is still sending would not see the answer.
     async fn drain(&mut self) {
         let until = Instant::now() + Duration::from_secs(1);
         let mut left = DRAIN_BYTES;
@@ -542,8 +547,8 @@ impl Body {
     }
 }
 
-/// Any time that a peer may say, also one that no calendar has.
-fn said_time(time: Micros) -> String {
+/// A time received from a peer, possibly outside of the calendar.
+fn peer_time(time: Micros) -> String {
     /// The years 1 to 9999.
     const CALENDAR: std::ops::Range<i64> = -62_135_596_800_000_000..253_402_300_800_000_000;
     if CALENDAR.contains(&time.0) { time.iso() } else { format!("{} microseconds since 1970", time.0) }

@@ -1,5 +1,5 @@
-//! The minion's end of the HTTPS door, for the load generator and for tests. Minions themselves use the extension
-//! (`salt/src/saltext/saltcellar/utils/https.py`), which says the same.
+//! A minion's client of the HTTPS source, for the load generator and for tests. Minions use the extension
+//! (`salt/src/saltext/saltcellar/utils/https.py`), which implements the same protocol.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -29,7 +29,7 @@ fn odd(what: impl Into<String>) -> io::Error {
 pub struct Signer(RsaKeyPair);
 
 impl Signer {
-    /// Reads a key as Salt writes it.
+    /// Reads a key in Salt's format.
     pub fn from_pem(pem: &[u8]) -> io::Result<Self> {
         let key = match PrivateKeyDer::from_pem_slice(pem).map_err(|error| odd(error.to_string()))? {
             PrivateKeyDer::Pkcs1(der) => RsaKeyPair::from_der(der.secret_pkcs1_der()),
@@ -39,7 +39,7 @@ impl Signer {
         key.map(Self).map_err(|error| odd(error.to_string()))
     }
 
-    /// Signs as the daemon verifies.
+    /// Signs with the scheme that the daemon verifies.
     pub fn sign(&self, text: &[u8]) -> io::Result<Vec<u8>> {
         let mut signature = vec![0; self.0.public_key().modulus_len()];
         let signed = self.0.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), text, &mut signature);
@@ -47,7 +47,7 @@ impl Signer {
     }
 }
 
-/// What connections to one daemon have in common.
+/// The settings shared by all connections to one daemon.
 #[derive(Clone)]
 pub struct Address {
     to: SocketAddr,
@@ -56,7 +56,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// A daemon whose certificate must be for `name`, and vouched for by one of `trusted`, which is PEM.
+    /// A daemon whose certificate is for `name` and issued by an authority in `trusted` (PEM).
     pub fn new(address: SocketAddr, name: &str, trusted: &[u8]) -> io::Result<Self> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(trusted) {
@@ -77,9 +77,9 @@ impl Address {
 /// The answer to a request.
 #[derive(Debug)]
 pub struct Answer {
-    /// HTTP's number.
+    /// The HTTP status code.
     pub status: u16,
-    /// What came with it.
+    /// The body.
     pub body: Vec<u8>,
 }
 
@@ -93,7 +93,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects, shakes hands, and asks for the challenge.
+    /// Connects with TLS, and requests the challenge.
     pub fn open(to: &Address) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&to.to, CLI_ANSWER_TIMEOUT)?;
         stream.set_read_timeout(Some(CLI_ANSWER_TIMEOUT))?;
@@ -105,17 +105,17 @@ impl Connection {
             stream.conn.complete_io(&mut stream.sock)?;
         }
         let shown = stream.conn.peer_certificates().and_then(<[_]>::first);
-        let certificate = sha256(shown.ok_or_else(|| odd("the daemon showed no certificate"))?);
+        let certificate = sha256(shown.ok_or_else(|| odd("the daemon sent no certificate"))?);
         let mut connection =
             Self { stream, certificate, challenge: Challenge::default(), number: 0, read: Vec::new() };
         let hello = connection.request("GET", HELLO_PATH, &[])?;
         let challenge = get(&hello.body, "challenge").and_then(|value| Reader::new(value).bytes().ok());
         let challenge = challenge.and_then(|bytes| Challenge::try_from(bytes).ok());
-        connection.challenge = challenge.ok_or_else(|| odd("the daemon's greeting has no challenge"))?;
+        connection.challenge = challenge.ok_or_else(|| odd("the daemon's hello has no challenge"))?;
         Ok(connection)
     }
 
-    /// What [`Connection::post`] sends for these frames: an envelope for this connection, and the frames.
+    /// A batch for [`Connection::post`]: an envelope for this connection, and the frames.
     pub fn sealed(&mut self, id: &str, signer: &Signer, time: Micros, payload: &[u8]) -> io::Result<Vec<u8>> {
         self.number += 1;
         let envelope = Envelope {
@@ -123,7 +123,7 @@ impl Connection {
             challenge: self.challenge,
             number: self.number,
             payload_digest: sha256(payload),
-            payload_len: u32::try_from(payload.len()).map_err(|_| odd("too long a payload"))?,
+            payload_len: u32::try_from(payload.len()).map_err(|_| odd("the payload is too long"))?,
             id,
         };
         let mut batch = envelope.write(&signer.sign(&envelope.signed_text(&self.certificate))?);
@@ -136,7 +136,7 @@ impl Connection {
         self.request("POST", BATCH_PATH, batch)
     }
 
-    /// One request with a body.
+    /// Sends a request with a body, and reads the answer.
     pub fn request(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<Answer> {
         let mut request =
             format!("{method} {path} HTTP/1.1\r\nhost: saltcellar\r\ncontent-length: {}\r\n\r\n", body.len())
@@ -146,13 +146,13 @@ impl Connection {
         self.receive()
     }
 
-    /// Bytes as they are.
+    /// Sends raw bytes.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)?;
         self.stream.flush()
     }
 
-    /// The next answer.
+    /// Reads the next answer.
     pub fn receive(&mut self) -> io::Result<Answer> {
         let head = loop {
             if let Some(end) = memchr::memmem::find(&self.read, b"\r\n\r\n") {
@@ -165,7 +165,7 @@ impl Connection {
         };
         let text = String::from_utf8_lossy(self.read.get(..head).unwrap_or_default()).to_ascii_lowercase();
         let status = text.split(' ').nth(1).and_then(|word| word.parse().ok());
-        let status = status.ok_or_else(|| odd(format!("no HTTP answer: {text:.100}")))?;
+        let status = status.ok_or_else(|| odd(format!("not an HTTP answer: {text:.100}")))?;
         let len = text.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
         let end = head + len.unwrap_or(0_usize);
         while self.read.len() < end {
@@ -176,19 +176,19 @@ impl Connection {
         Ok(Answer { status, body })
     }
 
-    /// The hash of the certificate that the daemon showed.
+    /// The hash of the daemon's certificate.
     pub fn certificate(&self) -> &Digest {
         &self.certificate
     }
 
-    /// What the daemon gave this connection to sign.
+    /// The challenge of this connection.
     pub fn challenge(&self) -> &Challenge {
         &self.challenge
     }
 
-    /// Gives the other side so long for the next words.
-    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
-        self.stream.sock.set_read_timeout(Some(patience))
+    /// Sets the timeout for reads.
+    pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.stream.sock.set_read_timeout(Some(timeout))
     }
 
     fn read_more(&mut self) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! Small files that others rewrite: read when they have changed, and only if they are what they should be.
+//! Small files that other programs rewrite: change detection, and reads with a size limit.
 
 use std::fs::{File, Metadata};
 use std::io::Read as _;
@@ -7,23 +7,23 @@ use std::path::Path;
 
 use crate::limits::PEM_BYTES_MAX;
 
-/// What tells one state of a file from another.
+/// The identity of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct FileIdentity {
     file: (u64, u64),
     len: u64,
     written: (i64, i64),
     changed: (i64, i64),
 }
 
-impl Stamp {
-    /// The file as it is now.
+impl FileIdentity {
+    /// The current identity of a file.
     pub(super) fn of(path: &Path) -> std::io::Result<Self> {
         std::fs::metadata(path).map(|found| Self::from(&found))
     }
 }
 
-impl From<&Metadata> for Stamp {
+impl From<&Metadata> for FileIdentity {
     fn from(found: &Metadata) -> Self {
         Self {
             file: (found.dev(), found.ino()),
@@ -34,10 +34,10 @@ impl From<&Metadata> for Stamp {
     }
 }
 
-/// The whole of a regular file of bounded size.
+/// Reads a regular file up to the size limit.
 pub(super) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let odd = |what: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, what.to_owned());
-    // Asked before it is opened: opening a pipe would wait for a writer.
+    // Checked before opening: opening a pipe would block.
     if !std::fs::metadata(path)?.is_file() {
         return Err(odd("not a file"));
     }

@@ -1,8 +1,8 @@
-//! The keys that the master accepted: `<pki_dir>/minions/<id>`, as `salt-key` keeps them.
+//! The keys accepted by the master: `<pki_dir>/minions/<id>`, as `salt-key` stores them.
 //!
 //! # Invariant
 //!
-//! A key is believed only as long as its file is there: each look asks the file system whether it is still the same.
+//! A key is valid only while its file exists: each lookup checks the file for changes.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,59 +11,53 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use super::files::{self, Stamp};
+use super::files::{self, FileIdentity};
 use crate::limits::HTTPS_KEYS_REMEMBERED;
 use crate::wire::der::rsa_public_key;
 
-/// Why there is no key to judge a signature with.
+/// Why no key is available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoKey {
-    /// The master has not accepted it: it is unknown, or waits, or was turned down.
+    /// The master has not accepted the key: it is unknown, pending, rejected or denied.
     #[error("the key of minion {id} is {state} at this master: `salt-key` accepts it")]
     NotAccepted {
-        /// The minion.
         id: String,
-        /// What `salt-key` would say.
+        /// The state in `salt-key`.
         state: &'static str,
     },
-    /// It is there and cannot be used.
+    /// The accepted key cannot be read.
     #[error("the accepted key of minion {id} cannot be read: {why}")]
-    Unreadable {
-        /// The minion.
-        id: String,
-        /// File and cause.
-        why: String,
-    },
+    Unreadable { id: String, why: String },
 }
 
-/// Where `salt-key` keeps the others, and what it calls them.
+/// Directories of other keys, and their states in `salt-key`.
 const NOT_ACCEPTED: [(&str, &str); 3] =
     [("minions_pre", "pending"), ("minions_rejected", "rejected"), ("minions_denied", "denied")];
 
 /// An `RSAPublicKey` in DER.
 pub(super) type PublicKey = Arc<[u8]>;
 
-/// The directory of keys, with those that were used lately at hand.
+/// The directory of keys, with a cache of recently used ones.
 pub(super) struct Keys {
     dir: PathBuf,
-    known: Mutex<HashMap<String, (Stamp, PublicKey)>>,
+    known: Mutex<HashMap<String, (FileIdentity, PublicKey)>>,
 }
 
 impl Keys {
-    /// Of the master's `pki_dir`.
+    /// The keys in the master's `pki_dir`.
     pub(super) fn of(pki_dir: &Path) -> Self {
         Self { dir: pki_dir.to_owned(), known: Mutex::default() }
     }
 
-    /// The accepted key of a minion. `id` can name a file: the envelope's reader has seen to that.
+    /// The accepted key of a minion. The envelope's parser guarantees that `id` is a valid file name.
     pub(super) fn accepted(&self, id: &str) -> Result<PublicKey, NoKey> {
         let path = self.dir.join("minions").join(id);
         let unreadable = |why: &dyn std::fmt::Display| NoKey::Unreadable {
             id: id.to_owned(),
             why: format!("{}: {why}", path.display()),
         };
-        let stamp = match Stamp::of(&path) {
-            Ok(stamp) => stamp,
+        let identity = match FileIdentity::of(&path) {
+            Ok(identity) => identity,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 self.known().remove(id);
                 return Err(NoKey::NotAccepted { id: id.to_owned(), state: self.state(id) });
@@ -71,7 +65,7 @@ impl Keys {
             Err(error) => return Err(unreadable(&error)),
         };
         if let Some((known, key)) = self.known().get(id)
-            && *known == stamp
+            && *known == identity
         {
             return Ok(key.clone());
         }
@@ -81,7 +75,7 @@ impl Keys {
         if known.len() >= HTTPS_KEYS_REMEMBERED {
             known.clear();
         }
-        known.insert(id.to_owned(), (stamp, key.clone()));
+        known.insert(id.to_owned(), (identity, key.clone()));
         Ok(key)
     }
 
@@ -90,12 +84,12 @@ impl Keys {
         found.map_or("unknown", |(_, state)| state)
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Stamp, PublicKey)>> {
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<String, (FileIdentity, PublicKey)>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reads PEM. Old releases of Salt wrote the label of a bare RSA key around either form.
+/// Parses PEM. Old releases of Salt labelled both forms as a bare RSA key.
 fn public_key(text: &[u8]) -> Result<Vec<u8>, &'static str> {
     const WANTED: &str = "no RSA public key in PEM (BEGIN PUBLIC KEY)";
     let text = String::from_utf8_lossy(text).replace("RSA PUBLIC KEY", "PUBLIC KEY");
@@ -107,11 +101,11 @@ fn public_key(text: &[u8]) -> Result<Vec<u8>, &'static str> {
 mod tests {
     use super::*;
 
-    /// A made-up key: it is read, not used.
+    /// A key for parsing only.
     const PEM: &str = "-----BEGIN PUBLIC KEY-----\nMAYCAQUCAQM=\n-----END PUBLIC KEY-----\n";
 
     #[test]
-    fn a_key_counts_while_its_file_is_there() {
+    fn a_key_is_valid_while_its_file_exists() {
         let dir = tempfile::tempdir().unwrap();
         let keys = Keys::of(dir.path());
         let state = |id: &str| match keys.accepted(id) {

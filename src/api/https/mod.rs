@@ -1,14 +1,14 @@
-//! The HTTPS door: minions on other machines, each of which signs what it sends with its own Salt key.
+//! The HTTPS source for minions on other machines, which sign their calls with their own Salt keys.
 //!
-//! `docs/WIRE.md` has the bytes. A connection is handed a challenge; each batch posted on it is signed over that
-//! challenge, a number that rises, the minion's clock, the hash of the payload and the certificate that the daemon
-//! showed. So a batch that somebody overheard is good for no other connection, after a restart neither, and there is no
-//! memory of what was seen. A minion stores its own returns and nothing else; what it may read the configuration says.
+//! `docs/WIRE.md` defines the format. Each connection gets a challenge. The signature of a batch covers this
+//! challenge, an increasing number, the minion's clock, the hash of the payload, and the daemon's
+//! certificate. So an intercepted batch is invalid on every other connection, also after a restart, without a
+//! record of earlier batches. A minion can store only its own returns; the configuration defines its read access.
 //!
 //! # Invariant
 //!
-//! Nothing of a peer is kept beyond an envelope (1.4 KB) before its signature has held. From then on its bytes are set
-//! aside before they are read, and no minion has more than [`HTTPS_BATCHES_OF_ONE`] batches under way.
+//! Before a valid signature, at most an envelope (1.4 KB) of a peer is kept in memory. Afterwards memory for its bytes is
+//! reserved before they are read, and each minion has at most [`HTTPS_BATCHES_OF_ONE`] batches in flight.
 //!
 //! [`HTTPS_BATCHES_OF_ONE`]: crate::limits::HTTPS_BATCHES_OF_ONE
 
@@ -16,10 +16,10 @@ mod batch;
 pub mod client;
 mod files;
 mod keys;
-mod patient;
 mod peer;
-mod seats;
+mod permits;
 mod tls;
+mod write_timeout;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -29,100 +29,106 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use self::batch::House;
+use self::batch::Server;
 use self::keys::Keys;
-use self::seats::Seats;
-use self::tls::{Certificate, Files, Look};
+use self::tls::{Certificate, CertificateChange, Files};
 use super::call::Ctx;
 use crate::clock::Micros;
 use crate::config::HttpsConfig;
-use crate::limits::{HTTPS_EXPIRES_SOON, HTTPS_LOOK, HTTPS_PEERS_MAX, HTTPS_SAYS_EXPIRED, PEER_PATIENCE};
+use crate::limits::{
+    HTTPS_EXPIRED_LOG_INTERVAL, HTTPS_EXPIRES_SOON, HTTPS_PEERS_MAX, HTTPS_POLL, PEER_TIMEOUT,
+};
 use crate::store::Intake;
+use permits::ConnectionPermits;
 
-/// The door as `status` shows it.
+/// The status of the source for `saltcellar status`.
 #[derive(Debug, Clone, Default)]
-pub struct Status {
+pub struct HttpsStatus {
     /// Address and port.
     pub listen: String,
-    /// `open`, or why it is not.
+    /// `open`, or the reason why not.
     pub state: String,
-    /// Until when the certificate is valid.
+    /// The expiry of the certificate.
     pub certificate_until: Option<Micros>,
-    /// Connections.
+    /// Open connections.
     pub peers: usize,
 }
 
-/// A look at the door from elsewhere.
+/// The live status of the source.
 #[derive(Clone, Default)]
-pub struct Watch(Arc<Mutex<(Status, Option<Arc<Seats>>)>>);
-
-impl Watch {
-    /// How it is.
-    pub fn status(&self) -> Status {
+pub struct HttpsMonitor(Arc<Mutex<(HttpsStatus, Option<Arc<ConnectionPermits>>)>>);
+impl HttpsMonitor {
+    /// A snapshot.
+    pub fn status(&self) -> HttpsStatus {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let peers = held.1.as_ref().map_or(0, |seats| seats.taken());
-        Status { peers, ..held.0.clone() }
+        let peers = held.1.as_ref().map_or(0, |permits| permits.taken());
+        HttpsStatus { peers, ..held.0.clone() }
     }
 
-    fn set(&self, change: impl FnOnce(&mut Status)) {
+    fn set(&self, change: impl FnOnce(&mut HttpsStatus)) {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).0);
     }
 }
 
-/// Serves the door until `stop` turns true, then lets what is under way finish.
+/// Serves the source until `stop` turns true, then waits for batches in flight.
 pub async fn serve(
     config: HttpsConfig,
     ctx: Arc<Ctx>,
     intake: Intake,
-    watch: Watch,
+    monitor: HttpsMonitor,
     mut stop: watch::Receiver<bool>,
 ) {
     let (Some(listen), Some(certificate), Some(key)) = (config.listen, &config.certificate, &config.key)
     else {
         return;
     };
-    let seats = Seats::new(HTTPS_PEERS_MAX);
-    watch.0.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(seats.clone());
-    let shown = Shown { files: Files::new(certificate, key), current: None, said: None, ctx: ctx.clone() };
-    let house = Arc::new(House::new(ctx, intake, Keys::of(&config.pki_dir), config.read));
+    let permits = ConnectionPermits::new(HTTPS_PEERS_MAX);
+    monitor.0.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(permits.clone());
+    let certificates = CertificateState {
+        files: Files::new(certificate, key),
+        current: None,
+        logged_at: None,
+        ctx: ctx.clone(),
+    };
+    let server = Arc::new(Server::new(ctx, intake, Keys::of(&config.pki_dir), config.read));
     let peers_stop = stop.clone();
     tokio::select! {
-        () = accept(listen, shown, &house, &seats, &watch, &peers_stop) => {}
+        () = accept(listen, certificates, &server, &permits, &monitor, &peers_stop) => {}
         () = wait_for(&mut stop) => {}
     }
-    watch.set(|status| "stopping".clone_into(&mut status.state));
-    seats.all_free(PEER_PATIENCE).await;
+    monitor.set(|status| "stopping".clone_into(&mut status.state));
+    permits.all_free(PEER_TIMEOUT).await;
 }
 
 async fn wait_for(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// Binds, and takes connections. Never ends.
+/// Binds, and accepts connections forever.
 async fn accept(
     listen: SocketAddr,
-    mut shown: Shown,
-    house: &Arc<House>,
-    seats: &Arc<Seats>,
-    watch: &Watch,
+    mut certificates: CertificateState,
+    server: &Arc<Server>,
+    permits: &Arc<ConnectionPermits>,
+    monitor: &HttpsMonitor,
     stop: &watch::Receiver<bool>,
 ) {
-    watch.set(|status| status.listen = listen.to_string());
-    let listener = bind(listen, watch).await;
+    monitor.set(|status| status.listen = listen.to_string());
+    let listener = bind(listen, monitor).await;
     if let Ok(address) = listener.local_addr() {
-        watch.set(|status| status.listen = address.to_string());
-        tracing::info!(%address, "the HTTPS door listens");
+        monitor.set(|status| status.listen = address.to_string());
+        tracing::info!(%address, "HTTPS source listening");
     }
-    let mut round = interval(HTTPS_LOOK);
+    let mut round = interval(HTTPS_POLL);
     round.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             biased;
-            _ = round.tick() => shown.look(watch),
+            _ = round.tick() => certificates.check(monitor),
             accepted = listener.accept() => match accepted {
-                Ok((stream, from)) => welcome(stream, from, &shown, house, seats, stop).await,
+                Ok((stream, from)) => admit(stream, from, &certificates, server, permits, stop).await,
                 Err(error) => {
-                    tracing::warn!(%error, "could not accept a connection on the HTTPS door");
+                    tracing::warn!(%error, "cannot accept a connection on the HTTPS source, retrying");
                     sleep(std::time::Duration::from_millis(50)).await;
                 }
             }
@@ -130,111 +136,110 @@ async fn accept(
     }
 }
 
-/// The address may come up later than the daemon, and somebody else may hold the port: the job cache runs all the same.
-async fn bind(listen: SocketAddr, watch: &Watch) -> TcpListener {
+/// Retries until it succeeds: the address may become available later, and the job cache works without this source.
+async fn bind(listen: SocketAddr, monitor: &HttpsMonitor) -> TcpListener {
     loop {
         match TcpListener::bind(listen).await {
             Ok(listener) => return listener,
             Err(error) => {
                 let state = format!("cannot listen: {error}");
-                if watch.status().state != state {
-                    tracing::error!(address = %listen, %error, "the HTTPS door cannot listen; trying again");
+                if monitor.status().state != state {
+                    tracing::error!(address = %listen, %error, "HTTPS source cannot listen, retrying");
                 }
-                watch.set(|status| status.state = state);
+                monitor.set(|status| status.state = state);
             }
         }
-        sleep(HTTPS_LOOK).await;
+        sleep(HTTPS_POLL).await;
     }
 }
 
-async fn welcome(
+async fn admit(
     stream: TcpStream,
     from: SocketAddr,
-    shown: &Shown,
-    house: &Arc<House>,
-    seats: &Arc<Seats>,
+    certificates: &CertificateState,
+    server: &Arc<Server>,
+    permits: &Arc<ConnectionPermits>,
     stop: &watch::Receiver<bool>,
 ) {
-    let metrics = &house.ctx.metrics;
+    let metrics = &server.ctx.metrics;
     metrics.https_peers.add(1);
-    // Without a certificate there is nothing to say, and no way to say it.
-    let Some(certificate) = &shown.current else {
-        metrics.https_peers_turned_away.add(1);
+    // Without a certificate no answer is possible.
+    let Some(certificate) = &certificates.current else {
+        metrics.https_peers_rejected.add(1);
         return;
     };
-    let Some(seat) = seats.take(|| metrics.https_peers_outwaited.add(1)).await else {
-        metrics.https_peers_turned_away.add(1);
+    let Some(permit) = permits.take(|| metrics.https_peers_evicted.add(1)).await else {
+        metrics.https_peers_rejected.add(1);
         return;
     };
-    tokio::spawn(peer::serve(house.clone(), seat, stream, from, certificate.clone(), stop.clone()));
+    tokio::spawn(peer::serve(server.clone(), permit, stream, from, certificate.clone(), stop.clone()));
 }
 
-/// The certificate that is shown, and what was said about it.
-struct Shown {
+/// The current certificate, and the time of the last log line about it.
+struct CertificateState {
     files: Files,
     current: Option<Certificate>,
-    said: Option<Instant>,
+    logged_at: Option<Instant>,
     ctx: Arc<Ctx>,
 }
 
-impl Shown {
-    fn look(&mut self, watch: &Watch) {
-        match self.files.look() {
-            Look::Same => {}
-            Look::New(certificate) => {
+impl CertificateState {
+    fn check(&mut self, monitor: &HttpsMonitor) {
+        match self.files.check() {
+            CertificateChange::Same => {}
+            CertificateChange::New(certificate) => {
                 let until = certificate.not_after.map(Micros::iso);
-                tracing::info!(until, "the HTTPS door shows a certificate that it has just read");
-                watch.set(|status| {
+                tracing::info!(until, "HTTPS source loaded its certificate");
+                monitor.set(|status| {
                     "open".clone_into(&mut status.state);
                     status.certificate_until = certificate.not_after;
                 });
-                (self.current, self.said) = (Some(certificate), None);
+                (self.current, self.logged_at) = (Some(certificate), None);
             }
-            Look::Bad(why) => {
+            CertificateChange::Bad(why) => {
                 self.ctx.metrics.https_certificates_bad.add(1);
                 let state = if self.current.is_some() {
                     tracing::warn!(
                         why,
-                        "the HTTPS door cannot use its new certificate, and goes on with the last one"
+                        "HTTPS source cannot use its new certificate, keeping the previous one"
                     );
-                    format!("open, with its former certificate: {why}")
+                    format!("open, with its previous certificate: {why}")
                 } else {
-                    tracing::error!(why, "the HTTPS door has no certificate, and turns everybody away");
+                    tracing::error!(why, "HTTPS source has no usable certificate, rejecting all connections");
                     format!("no certificate: {why}")
                 };
-                watch.set(|status| status.state = state);
+                monitor.set(|status| status.state = state);
             }
         }
-        self.look_at_the_date();
+        self.check_expiry();
     }
-
-    fn look_at_the_date(&mut self) {
+    fn check_expiry(&mut self) {
         let Some(until) = self.current.as_ref().and_then(|current| current.not_after) else { return };
         let soon = i64::try_from(HTTPS_EXPIRES_SOON.as_micros()).unwrap_or(i64::MAX);
         let now = self.ctx.clock.now();
         if until.0.saturating_sub(now.0) > soon
-            || self.said.is_some_and(|said| said.elapsed() < HTTPS_SAYS_EXPIRED)
+            || self.logged_at.is_some_and(|at| at.elapsed() < HTTPS_EXPIRED_LOG_INTERVAL)
         {
             return;
         }
-        self.said = Some(Instant::now());
+        self.logged_at = Some(Instant::now());
         if until < now {
             self.ctx.metrics.https_certificates_expired.add(1);
             tracing::error!(
                 expired = until.iso(),
-                "the certificate of the HTTPS door is expired: minions refuse it, and spool"
+                "certificate of the HTTPS source is expired; minions reject it and spool"
             );
         } else {
-            tracing::warn!(expires = until.iso(), "the certificate of the HTTPS door expires soon");
+            tracing::warn!(expires = until.iso(), "certificate of the HTTPS source expires soon");
         }
     }
 }
 
-/// Whether files would do for the door, and until when; for checks before a start.
+/// Checks the files of a certificate before a start; returns its expiry.
 pub fn check_certificate(certificate: &Path, key: &Path) -> Result<Option<Micros>, String> {
-    match Files::new(certificate, key).look() {
-        Look::New(found) => Ok(found.not_after),
-        Look::Bad(why) => Err(why),
-        Look::Same => Ok(None),
+    match Files::new(certificate, key).check() {
+        CertificateChange::New(found) => Ok(found.not_after),
+        CertificateChange::Bad(why) => Err(why),
+        CertificateChange::Same => Ok(None),
     }
 }

@@ -1,9 +1,9 @@
-//! One connection: TLS, then HTTP/1.1 requests one after the other.
+//! One connection: TLS, then sequential HTTP/1.1 requests.
 //!
-//! # Bounds
+//! # Limits
 //!
-//! The first byte tells TLS from a peer that speaks plain HTTP, which is told so. A handshake, a request's head and a
-//! batch each have their time; a peer that takes no answer is given up; a silent one is let go.
+//! The first byte distinguishes TLS from plain HTTP, which is answered with a hint. Handshake, request head and
+//! batch each have a timeout; peers that do not read their answers, and idle ones, are disconnected.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -21,70 +21,71 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::batch::{Guest, House};
-use super::patient::Patient;
-use super::seats::Seat;
+use super::batch::{Server, Session};
+use super::permits::ConnectionPermit;
 use super::tls::Certificate;
+use super::write_timeout::WriteTimeout;
 use crate::limits::{
-    HTTPS_HANDSHAKE_PATIENCE, HTTPS_HEAD_BYTES_MAX, HTTPS_HEAD_LINES_MAX, HTTPS_IDLE, PEER_PATIENCE,
+    HTTPS_HANDSHAKE_TIMEOUT, HTTPS_HEAD_BYTES_MAX, HTTPS_HEAD_LINES_MAX, HTTPS_IDLE, PEER_TIMEOUT,
 };
 use crate::wire::call::{CallError, refusal_frame};
 use crate::wire::msgpack::Writer;
 use crate::wire::signed::{BATCH_PATH, HELLO_PATH, SIGNED_VERSION};
 
-/// What a peer without TLS is told.
-const SPEAK_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
-    This port speaks HTTPS: the address begins with https://\n";
+/// The answer to a peer without TLS.
+const TLS_REQUIRED: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
+This port speaks HTTPS: the address begins with https://\n";
 
 /// Serves a connection to its end.
 pub(super) async fn serve(
-    house: Arc<House>,
-    seat: Seat,
+    server: Arc<Server>,
+    permit: ConnectionPermit,
     stream: TcpStream,
     from: SocketAddr,
     certificate: Certificate,
     mut stop: watch::Receiver<bool>,
 ) {
-    let guest = Arc::new(Guest::new(house, seat, from, certificate.digest));
+    let session = Arc::new(Session::new(server, permit, from, certificate.digest));
     let mut leaving = stop.clone();
     tokio::select! {
-        () = talk(&guest, stream, certificate, &mut leaving) => {}
-        () = guest.seat.must_go() => {}
-        // Whoever has sent no request yet has nothing to lose.
-        () = async { super::wait_for(&mut stop).await; if guest.requests() > 0 { std::future::pending::<()>().await; } } => {}
+        () = talk(&session, stream, certificate, &mut leaving) => {}
+        () = session.permit.must_go() => {}
+        // A connection without a request so far can be closed at once.
+        () = async { super::wait_for(&mut stop).await; if session.requests() > 0 { std::future::pending::<()>().await; } } => {}
     }
 }
 
 async fn talk(
-    guest: &Arc<Guest>,
+    session: &Arc<Session>,
     stream: TcpStream,
     certificate: Certificate,
     stop: &mut watch::Receiver<bool>,
 ) {
-    let metrics = &guest.house.ctx.metrics;
-    // Answers are small, and go at once.
+    let metrics = &session.server.ctx.metrics;
+    // Answers are small and sent at once.
     let _ = stream.set_nodelay(true);
     let mut first = [0];
-    match timeout(HTTPS_HANDSHAKE_PATIENCE, stream.peek(&mut first)).await {
+    match timeout(HTTPS_HANDSHAKE_TIMEOUT, stream.peek(&mut first)).await {
         Ok(Ok(1..)) if first[0].is_ascii_uppercase() => {
             metrics.https_without_tls.add(1);
-            return tell_to_speak_tls(stream).await;
+            return reject_plain_http(stream).await;
         }
         Ok(Ok(1..)) => {}
         Ok(Ok(_) | Err(_)) | Err(_) => return metrics.https_handshakes_failed.add(1),
     }
-    let handshake = TlsAcceptor::from(certificate.config).accept(Patient::new(stream, PEER_PATIENCE));
-    let stream = match timeout(HTTPS_HANDSHAKE_PATIENCE, handshake).await {
+    let handshake = TlsAcceptor::from(certificate.config).accept(WriteTimeout::new(stream, PEER_TIMEOUT));
+    let stream = match timeout(HTTPS_HANDSHAKE_TIMEOUT, handshake).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             metrics.https_handshakes_failed.add(1);
-            return tracing::debug!(from = %guest.from, %error, "a TLS handshake failed");
+            return tracing::debug!(from = %session.from, %error, "TLS handshake failed");
         }
         Err(_) => return metrics.https_handshakes_failed.add(1),
     };
     let answer = service_fn(|request| {
-        let guest = guest.clone();
-        async move { Ok::<_, Infallible>(answer(&guest, request).await) }
+        let session = session.clone();
+        async move { Ok::<_, Infallible>(answer(&session, request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -104,47 +105,47 @@ async fn talk(
         if error.is_parse() {
             metrics.https_malformed.add(1);
         }
-        tracing::debug!(from = %guest.from, %error, "a connection on the HTTPS door ended");
+        tracing::debug!(from = %session.from, %error, "connection on the HTTPS source ended");
     }
 }
 
-/// Closing with bytes of the peer unread would reset the connection before it has read the answer.
-async fn tell_to_speak_tls(mut stream: TcpStream) {
+/// Reads the request first: closing with unread bytes would reset the connection before the peer reads the answer.
+async fn reject_plain_http(mut stream: TcpStream) {
     let talk = async {
         let _ = stream.readable().await;
         let _ = stream.try_read(&mut [0; HTTPS_HEAD_BYTES_MAX]);
-        stream.write_all(SPEAK_TLS).await?;
+        stream.write_all(TLS_REQUIRED).await?;
         stream.shutdown().await
     };
-    let _ = timeout(HTTPS_HANDSHAKE_PATIENCE, talk).await;
+    let _ = timeout(HTTPS_HANDSHAKE_TIMEOUT, talk).await;
 }
 
-async fn answer(guest: &Guest, request: Request<Incoming>) -> Response<Full<Bytes>> {
-    guest.count_request();
+async fn answer(session: &Session, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    session.count_request();
     let refused = match (request.method(), request.uri().path()) {
-        (&Method::POST, BATCH_PATH) => match guest.take_batch(request.into_body()).await {
+        (&Method::POST, BATCH_PATH) => match session.take_batch(request.into_body()).await {
             Ok(answers) => return response(StatusCode::OK, answers),
             Err(refusal) => refusal,
         },
-        (&Method::GET, HELLO_PATH) => return response(StatusCode::OK, hello(guest).into()),
+        (&Method::GET, HELLO_PATH) => return response(StatusCode::OK, hello(session).into()),
         (method, path) => {
-            guest.house.ctx.metrics.https_malformed.add(1);
-            let words = format!(
-                "there is no {method} {path:.100}: a minion asks GET {HELLO_PATH}, then POST {BATCH_PATH}"
+            session.server.ctx.metrics.https_malformed.add(1);
+            let message = format!(
+                "{method} {path:.100} is unknown: minions send GET {HELLO_PATH}, then POST {BATCH_PATH}"
             );
-            CallError::Protocol(words)
+            CallError::Protocol(message)
         }
     };
     let mut response = response(status(&refused), refusal_frame(None, &refused).into());
-    // The rest of the request may still be on its way.
+    // The rest of the request may still be in transit.
     response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
     response
 }
 
-fn hello(guest: &Guest) -> Vec<u8> {
+fn hello(session: &Session) -> Vec<u8> {
     let mut w = Writer::new();
-    w.map(3).str("version").uint(u64::from(SIGNED_VERSION)).str("challenge").bin(guest.challenge());
-    w.str("time").int(guest.house.ctx.clock.now().0);
+    w.map(3).str("version").uint(u64::from(SIGNED_VERSION)).str("challenge").bin(session.challenge());
+    w.str("time").int(session.server.ctx.clock.now().0);
     w.into_bytes()
 }
 

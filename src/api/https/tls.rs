@@ -1,8 +1,8 @@
-//! The certificate that the door shows: read from two files, and again when one of them changes.
+//! The certificate of the source: loaded from two files, and reloaded when one of them changes.
 //!
 //! # Invariant
 //!
-//! Whatever lies in the files, the daemon runs: what cannot be used is said and counted, and the last good pair stays.
+//! Invalid files never stop the daemon: they are logged and counted, and the last valid pair stays in use.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,53 +11,51 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::files::{self, Stamp};
+use super::files::{self, FileIdentity};
 use crate::clock::Micros;
 use crate::wire::der;
 use crate::wire::signed::Digest;
 
-/// A certificate with its key, ready to be shown.
+/// A loaded certificate with its key.
 #[derive(Clone)]
 pub(super) struct Certificate {
-    /// For the handshakes.
+    /// The configuration for handshakes.
     pub(super) config: Arc<ServerConfig>,
     /// Its hash, which minions sign.
     pub(super) digest: Digest,
-    /// Until when it is valid, if it says so in a way that is understood.
+    /// Its expiry, if it can be parsed.
     pub(super) not_after: Option<Micros>,
 }
 
-/// What a look at the files found.
-pub(super) enum Look {
-    /// As before.
+/// The result of checking the files.
+pub(super) enum CertificateChange {
+    /// Unchanged files.
     Same,
-    /// Another good pair, or the first one.
+    /// A valid new pair.
     New(Certificate),
-    /// Files that cannot be used; said once for each state of them.
+    /// Invalid files; reported once per change.
     Bad(String),
 }
 
-/// The two files.
 pub(super) struct Files {
     certificate: PathBuf,
     key: PathBuf,
-    seen: Option<[Option<Stamp>; 2]>,
+    seen: Option<[Option<FileIdentity>; 2]>,
 }
 
 impl Files {
-    /// Not yet looked at.
     pub(super) fn new(certificate: &Path, key: &Path) -> Self {
         Self { certificate: certificate.to_owned(), key: key.to_owned(), seen: None }
     }
 
-    /// Reads the files if they are not as they were the last time.
-    pub(super) fn look(&mut self) -> Look {
-        let now = [&self.certificate, &self.key].map(|path| Stamp::of(path).ok());
+    /// Loads the files if they have changed since the last call.
+    pub(super) fn check(&mut self) -> CertificateChange {
+        let now = [&self.certificate, &self.key].map(|path| FileIdentity::of(path).ok());
         if self.seen == Some(now) {
-            return Look::Same;
+            return CertificateChange::Same;
         }
         self.seen = Some(now);
-        load(&self.certificate, &self.key).map_or_else(Look::Bad, Look::New)
+        load(&self.certificate, &self.key).map_or_else(CertificateChange::Bad, CertificateChange::New)
     }
 }
 
@@ -79,15 +77,15 @@ fn load(certificate: &Path, key: &Path) -> Result<Certificate, String> {
         .map_err(|error| error.to_string())?
         .with_no_client_auth()
         .with_single_cert(chain, private)
-        .map_err(|error| format!("{} and {} do not fit: {error}", certificate.display(), key.display()))?;
+        .map_err(|error| format!("{} and {} do not match: {error}", certificate.display(), key.display()))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    // Each process of a minion makes one connection: nothing is resumed, so nothing is kept for it.
+    // Each process of a minion makes one connection, so session resumption is off.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     Ok(Certificate { config: Arc::new(config), digest, not_after })
 }
 
-/// SHA-256 of some bytes.
+/// The SHA-256 of `bytes`.
 pub(super) fn sha256(bytes: &[u8]) -> Digest {
     let found = ring::digest::digest(&ring::digest::SHA256, bytes);
     found.as_ref().first_chunk().copied().unwrap_or_default()

@@ -1,8 +1,8 @@
-//! `saltcellar bench reactor --isolation`: how long a reaction waits beside a rule that is throttled, slow or failing.
+//! `saltcellar bench reactor --isolation`: latency of reactions while another rule is throttled, slow or failing.
 //!
-//! One event in ten is for the rule that is measured, the rest is for the other one; both are about the same minions. Latency is the time
-//! from the event to the request at the master. With `--check` the command fails if the 99th percentile beside such a rule exceeds the one
-//! beside a rule that does nothing by more than [`DELAY_MS`].
+//! One event in ten matches the measured rule, the others match the other rule; both have the same minions. Latency is the
+//! time from the event to the request at the master. With `--check` the command fails if the other rule increases the 99th
+//! percentile by more than [`DELAY_MS`].
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,27 +13,26 @@ use serde_json::{Value as Json, json};
 
 use super::super::output::{Format, Output};
 use super::super::table::{Column, Table};
+use super::harness::Harness;
 use super::rounded;
-use super::stage::Stage;
-use super::wire::share;
+use super::wire::quantile;
 use crate::master::{Answer, Call, MasterError};
 use crate::model::{Rate, ReactorSettings, RuleOptions};
-use crate::reactor::run::Ask;
+use crate::reactor::run::Executor;
 use crate::sls::Value;
 
-/// The delay that another rule may cause, in milliseconds.
+/// Limit of the delay caused by another rule, in milliseconds.
 const DELAY_MS: f64 = 50.0;
 
-/// Minions that the events are about.
 const MINIONS: usize = 500;
 
-/// One event in so many is measured.
+/// One of this many events is measured.
 const ONE_OF: usize = 10;
 
-/// How long a slow master takes over a request.
+/// Duration of a request at a slow master.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// What is wrong with the other rule.
+/// State of the other rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Other {
     Absent,
@@ -49,17 +48,17 @@ const OTHERS: [(Other, &str); 4] = [
     (Other::Failing, "failing"),
 ];
 
-/// A master that notes when it is asked for what is measured.
-struct Asked {
+/// A master that records the times of requests by the measured rule.
+struct TimedMaster {
     other: Other,
-    at: Mutex<Vec<(usize, Instant)>>,
+    requests: Mutex<Vec<(usize, Instant)>>,
 }
 
-impl Ask for Asked {
-    fn ask(&self, call: &Call, jid: &str, _patience: Duration) -> Result<Answer, MasterError> {
+impl Executor for TimedMaster {
+    fn ask(&self, call: &Call, jid: &str, _timeout: Duration) -> Result<Answer, MasterError> {
         let tag = call.load.get("arg").and_then(Value::as_list).and_then(|arg| arg.first()?.as_str());
         match tag.and_then(|tag| tag.strip_prefix("hot/")?.parse().ok()) {
-            Some(n) => self.at.lock().unwrap_or_else(PoisonError::into_inner).push((n, Instant::now())),
+            Some(n) => self.requests.lock().unwrap_or_else(PoisonError::into_inner).push((n, Instant::now())),
             None if self.other == Other::Slow => std::thread::sleep(SLOW),
             None if self.other == Other::Failing => {
                 let (place, why) = ("the benchmark".to_owned(), "a failing rule".to_owned());
@@ -71,9 +70,9 @@ impl Ask for Asked {
     }
 }
 
-/// What was measured: milliseconds.
-struct Row {
+struct IsolationRow {
     name: &'static str,
+    /// Median, 99th percentile and maximum in milliseconds.
     ms: [f64; 3],
 }
 
@@ -84,9 +83,9 @@ pub(super) fn run(
     time: Duration,
     check: bool,
 ) -> anyhow::Result<()> {
-    let rows: Vec<Row> = OTHERS
+    let rows: Vec<IsolationRow> = OTHERS
         .iter()
-        .map(|(other, name)| Ok(Row { name, ms: measure(root, *other, name, rate, time)? }))
+        .map(|(other, name)| Ok(IsolationRow { name, ms: measure(root, *other, name, rate, time)? }))
         .collect::<anyhow::Result<_>>()?;
     match out.format {
         Format::Table => {
@@ -96,7 +95,7 @@ pub(super) fn run(
                 Column::right("P99 MS"),
                 Column::right("MAX MS"),
             ]);
-            let line = |row: &Row| {
+            let line = |row: &IsolationRow| {
                 let numbers = row.ms.iter().map(|ms| format!("{ms:.2}"));
                 [row.name.to_owned()].into_iter().chain(numbers).collect()
             };
@@ -104,7 +103,7 @@ pub(super) fn run(
             table.print(out, &lines)?;
         }
         Format::Json | Format::Jsonl => {
-            let row = |row: &Row| {
+            let row = |row: &IsolationRow| {
                 let [p50, p99, max] = row.ms.map(|ms| rounded(ms, 3));
                 json!({ "other_rule": row.name, "p50_ms": p50, "p99_ms": p99, "max_ms": max })
             };
@@ -116,7 +115,7 @@ pub(super) fn run(
         let delay = row.ms[1] - alone;
         ensure!(
             !check || delay <= DELAY_MS,
-            "a rule that is {} delays another one by {delay:.1} ms",
+            "a rule in state {} delays another rule by {delay:.1} ms",
             row.name
         );
     }
@@ -125,38 +124,38 @@ pub(super) fn run(
 
 fn measure(root: &Path, other: Other, name: &str, rate: u32, time: Duration) -> anyhow::Result<[f64; 3]> {
     let dir = root.join(format!("isolation-{name}"));
-    std::fs::create_dir_all(&dir).context("make a directory")?;
+    std::fs::create_dir_all(&dir).context("create a directory")?;
     let mut settings = ReactorSettings::default();
     if other == Other::Throttled {
         let rate = Some(Rate { times: 1, per: Duration::from_secs(5) });
         settings.rules.push(Arc::new(RuleOptions { rule: "other/*".into(), rate, ..RuleOptions::default() }));
     }
     let rules: &[&str] = if other == Other::Absent { &["hot/*"] } else { &["hot/*", "other/*"] };
-    let asked = Arc::new(Asked { other, at: Mutex::default() });
-    let master = asked.clone();
-    let mut stage = Stage::start(&dir, rules, settings, Default::default(), |_| master)?;
-    let count = || asked.at.lock().unwrap_or_else(PoisonError::into_inner).len();
+    let master = Arc::new(TimedMaster { other, requests: Mutex::default() });
+    let executor = master.clone();
+    let mut harness = Harness::start(&dir, rules, settings, Default::default(), |_| executor)?;
+    let count = || master.requests.lock().unwrap_or_else(PoisonError::into_inner).len();
     // The first reaction compiles the template.
-    stage.tell(&[("hot/0".to_owned(), "web0".to_owned())])?;
-    stage.wait_until_through()?;
+    harness.submit(&[("hot/0".to_owned(), "web0".to_owned())])?;
+    harness.wait_until_done()?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of events")]
     let events = (f64::from(rate) * time.as_secs_f64()) as usize;
     let each = Duration::from_secs(1) / rate.max(1);
-    let began = Instant::now();
-    let due_of = |n: usize| began + each * u32::try_from(n).unwrap_or(u32::MAX);
+    let started = Instant::now();
+    let due_of = |n: usize| started + each * u32::try_from(n).unwrap_or(u32::MAX);
     for n in 1..=events {
         std::thread::sleep(due_of(n).saturating_duration_since(Instant::now()));
         let kind = if n % ONE_OF == 0 { "hot" } else { "other" };
-        stage.tell(&[(format!("{kind}/{n}"), format!("web{}", n % MINIONS))])?;
+        harness.submit(&[(format!("{kind}/{n}"), format!("web{}", n % MINIONS))])?;
     }
-    stage.wait("the rule that is measured", |_| count() > events / ONE_OF)?;
-    stage.stop();
-    let asked = asked.at.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut took: Vec<f64> = asked
+    harness.wait("the measured rule", |_| count() > events / ONE_OF)?;
+    harness.stop();
+    let requests = master.requests.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut took: Vec<f64> = requests
         .iter()
         .filter(|(n, _)| *n > 0)
         .map(|(n, at)| at.saturating_duration_since(due_of(*n)).as_secs_f64() * 1e3)
         .collect();
     took.sort_by(f64::total_cmp);
-    Ok([500, 990, 1000].map(|thousandth| share(&took, thousandth)))
+    Ok([500, 990, 1000].map(|thousandth| quantile(&took, thousandth)))
 }

@@ -1,19 +1,19 @@
-//! What an index costs, part by part; printed, not judged. `cargo test --profile bench --lib measure -- --ignored --nocapture`.
+//! Costs of the parts of an index, printed without checks: `cargo test --profile bench --lib measure -- --ignored --nocapture`.
 
-#![expect(clippy::print_stdout, reason = "a measure prints")]
+#![expect(clippy::print_stdout, reason = "a measure fingerprints")]
 
 use std::path::Path;
 use std::time::Duration;
 
 use super::load;
-use super::template::{Form, Jobs, Pool, Random, Wrap};
+use super::template::{Encoding, EventGenerator, EventTemplate, Jobs, Random};
 use crate::clock::{Clock, Micros};
 use crate::model::{Batch, JidKey, SeqNo, Source};
-use crate::store::builder::{BlockBuilder, Packer};
 use crate::store::index::{MemIndex, SealedIndex, sealed};
-use crate::store::log::BlockMeta;
+use crate::store::log::builder::{BlockBuilder, Packer};
+use crate::store::log::file::BlockMeta;
 use crate::wire::msgpack;
-use crate::wire::salt_event::printed_entry;
+use crate::wire::salt_event::fingerprinted_entry;
 
 const ENTRIES: u64 = 1_000_000;
 const BATCH: u64 = 1_000;
@@ -32,26 +32,26 @@ pub(super) fn disk(dir: &Path) -> u64 {
     std::fs::read_dir(dir).unwrap().map(|item| used(item.unwrap())).sum()
 }
 
-fn batch(pool: &Pool, numbers: std::ops::Range<u64>, now: Micros) -> Batch {
+fn batch(generator: &EventGenerator, numbers: std::ops::Range<u64>, now: Micros) -> Batch {
     let mut batch = Batch::default();
     let mut event = Vec::new();
     for n in numbers {
         event.clear();
-        pool.write(n, &mut event);
+        generator.write(n, &mut event);
         let tag = msgpack::get(&event, "tag").and_then(msgpack::as_text).unwrap();
-        let (entry, prints) = printed_entry(
+        let (entry, fingerprints) = fingerprinted_entry(
             tag.as_bytes(),
             msgpack::get(&event, "data").unwrap(),
             Source::Bus,
             Micros(now.0 + n.cast_signed()),
         );
-        batch.push(&entry, Some(prints));
+        batch.push(&entry, Some(fingerprints));
     }
     batch
 }
 
-fn one_load(name: &str, forms: &[Form], jobs: Jobs) {
-    let pool = Pool::new(forms, Wrap::EventReturn, jobs, 1);
+fn one_load(name: &str, templates: &[EventTemplate], jobs: Jobs) {
+    let generator = EventGenerator::new(templates, Encoding::EventReturn, jobs, 1);
     let now = Clock::real().now();
     let mut index = MemIndex::new(SeqNo(1));
     let (mut builder, mut packer) = (BlockBuilder::default(), Packer::new().unwrap());
@@ -59,7 +59,7 @@ fn one_load(name: &str, forms: &[Form], jobs: Jobs) {
     let (mut offset, mut keys) = (64, Vec::new());
     let mut seq = 0;
     for start in (0..ENTRIES).step_by(usize::try_from(BATCH).unwrap()) {
-        let batch = batch(&pool, start..start + BATCH, now);
+        let batch = batch(&generator, start..start + BATCH, now);
         for (entry, _) in batch.entries() {
             builder.push(SeqNo(seq + 1 + builder.len() as u64), &entry).unwrap();
             if start % 100_000 == 0 && !entry.jid.is_empty() {
@@ -74,39 +74,39 @@ fn one_load(name: &str, forms: &[Form], jobs: Jobs) {
         drop(packed);
         let count = u32::try_from(builder.len()).unwrap();
         let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
-        let shapes = builder.shapes();
+        let templates = builder.templates();
         builder.clear();
         offset += u64::from(len);
-        let begun = cpu();
-        index.add_block(meta, &shapes);
+        let started = cpu();
+        index.add_block(meta, &templates);
         for (at, (entry, _)) in batch.entries().enumerate() {
             seq += 1;
             index.add(at, SeqNo(seq), &entry, entry.raw_len(), || entry.body).unwrap();
         }
-        adding += cpu().saturating_sub(begun);
+        adding += cpu().saturating_sub(started);
     }
     let dir = tempfile::tempdir().unwrap();
-    let begun = cpu();
-    let facts = sealed::write(&index, None, dir.path()).unwrap();
-    let writing = cpu().saturating_sub(begun);
-    let begun = cpu();
+    let started = cpu();
+    let metadata = sealed::write(&index, None, dir.path()).unwrap();
+    let writing = cpu().saturating_sub(started);
+    let started = cpu();
     let open = SealedIndex::open(dir.path()).unwrap();
-    let opening = cpu().saturating_sub(begun);
+    let opening = cpu().saturating_sub(started);
     let mut random = Random::of(1, 7);
     let mut ask = |times: u32, work: &mut dyn FnMut(JidKey)| {
-        let begun = cpu();
+        let started = cpu();
         for _ in 0..times {
             work(keys[usize::try_from(random.below(keys.len() as u64)).unwrap()]);
         }
-        cpu().saturating_sub(begun) / times
+        cpu().saturating_sub(started) / times
     };
-    let places = ask(10_000, &mut |key| assert!(!open.places(key).unwrap().is_empty()));
+    let positions = ask(10_000, &mut |key| assert!(!open.positions(key).unwrap().is_empty()));
     let newest = ask(200, &mut |_| assert!(open.rows_below(None, 50).unwrap().len() <= 50));
     let newest_in_memory = ask(200, &mut |_| assert!(index.rows_below(None, 50).len() <= 50));
     println!(
         "{name}: {} jobs; add {:.0} ns each; memory {:.1} B an entry; sealed: cpu {:.3} s/M, disk {:.1} B, open {opening:?}, \
-         places {places:?}, newest 50 {newest:?} (memory {newest_in_memory:?})",
-        facts.jobs,
+         positions {positions:?}, newest 50 {newest:?} (memory {newest_in_memory:?})",
+        metadata.jobs,
         adding.as_secs_f64() * 1e9 / ENTRIES as f64,
         index.memory() as f64 / ENTRIES as f64,
         writing.as_secs_f64() * 1e6 / ENTRIES as f64,
@@ -117,7 +117,7 @@ fn one_load(name: &str, forms: &[Form], jobs: Jobs) {
 
 #[test]
 #[ignore = "a measure, and slow"]
-fn what_an_index_costs() {
+fn cost_of_an_index() {
     one_load("small", &load::small(1, 1.0), Jobs::Interleaved);
     one_load("mix", &load::mix(1, 0.2), Jobs::Interleaved);
     one_load("jobs of two returns", &load::jobs(1, 2), Jobs::Of(3));
@@ -125,7 +125,7 @@ fn what_an_index_costs() {
 
 #[test]
 #[ignore = "a measure, and slow"]
-fn what_a_search_costs() {
+fn cost_of_a_search() {
     use crate::model::{EventFilter, Glob};
     use crate::store::{Limits, Options, Store};
     const STORED: u64 = 600_000;
@@ -137,28 +137,28 @@ fn what_a_search_costs() {
         metrics: std::sync::Arc::default(),
         limits,
         free: crate::store::FreeSpace { low: Some(0), min: Some(0) },
-        medium: std::sync::Arc::new(crate::store::medium::Disk),
+        fs: std::sync::Arc::new(crate::store::vfs::Disk),
         classes: crate::store::Classes::default(),
     };
-    let pool = Pool::new(&load::jobs(1, 2), Wrap::EventReturn, Jobs::Of(3), 1);
+    let generator = EventGenerator::new(&load::jobs(1, 2), Encoding::EventReturn, Jobs::Of(3), 1);
     let open = |limits| Store::open(&options(limits)).unwrap().on_threads();
-    // SEGMENTS of them; with 1 nothing is sealed, and opening reads everything through.
+    // With SEGMENTS=1 nothing is sealed, and opening reads the whole log.
     let segments = std::env::var("SEGMENTS").ok().and_then(|n| n.parse().ok()).unwrap_or(2);
     let most = if segments == 1 { u64::MAX } else { STORED / segments };
     let limits = Limits { segment_entries_max: most, ..Limits::default() };
     let (store, intake, threads) = open(limits);
     let now = Clock::real().now();
     for start in (0..STORED).step_by(usize::try_from(BATCH).unwrap()) {
-        intake.submit(batch(&pool, start..start + BATCH, now), None).unwrap();
+        intake.submit(batch(&generator, start..start + BATCH, now), None).unwrap();
     }
     drop((store, intake));
     for thread in threads {
         thread.join().unwrap();
     }
     println!("on disk: {:.1} B an entry", disk(dir.path()) as f64 / STORED as f64);
-    let (begun, started) = (cpu(), std::time::Instant::now());
+    let (started, opened) = (cpu(), std::time::Instant::now());
     let (store, intake, threads) = open(limits);
-    println!("open: {:?}, {:?} of CPU", started.elapsed(), cpu().saturating_sub(begun));
+    println!("open: {:?}, {:?} of CPU", opened.elapsed(), cpu().saturating_sub(started));
     for pattern in ["*/ret/nobody-*", "salt/job/19991231*/ret/*", "*/ret/web1234?", "*"] {
         let filter = EventFilter { tag: Some(Glob::new(pattern)), ..EventFilter::default() };
         let rounds = if pattern == "*" {
@@ -168,12 +168,12 @@ fn what_a_search_costs() {
         } else {
             20
         };
-        let begun = cpu();
+        let started = cpu();
         let mut found = 0;
         for _ in 0..rounds {
             found = store.events_before(&filter, SeqNo(u64::MAX), usize::MAX, usize::MAX).unwrap().len();
         }
-        let each = cpu().saturating_sub(begun).as_secs_f64() / f64::from(rounds);
+        let each = cpu().saturating_sub(started).as_secs_f64() / f64::from(rounds);
         println!("{pattern}: {found} found, {:.1} M entries a CPU second", STORED as f64 / each / 1e6);
     }
     drop((store, intake));
@@ -182,19 +182,19 @@ fn what_a_search_costs() {
     }
 }
 
-/// Writes the bodies of full blocks into `$DUMP/<load>/<number>`, for whoever wants to try a packer on them.
+/// Writes the bodies of full blocks to `$DUMP/<load>/<number>`, for experiments with compression.
 #[test]
 #[ignore = "needs DUMP"]
 fn bodies_of_full_blocks() {
     use super::corpus;
     let Some(to) = std::env::var_os("DUMP").map(std::path::PathBuf::from) else { return };
-    let dump = |name: &str, forms: &[Form], jobs: Jobs| {
+    let dump = |name: &str, templates: &[EventTemplate], jobs: Jobs| {
         std::fs::create_dir_all(to.join(name)).unwrap();
-        let pool = Pool::new(forms, Wrap::EventReturn, jobs, 1);
+        let generator = EventGenerator::new(templates, Encoding::EventReturn, jobs, 1);
         let mut block = Vec::new();
         let (mut blocks, mut n) = (0, 0);
         while blocks < 64 {
-            for (entry, _) in batch(&pool, n..n + 50, Micros(0)).entries() {
+            for (entry, _) in batch(&generator, n..n + 50, Micros(0)).entries() {
                 block.extend_from_slice(entry.body);
             }
             n += 50;
@@ -210,6 +210,6 @@ fn bodies_of_full_blocks() {
     for recording in ["3006.28", "3007.15", "3008.3"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/{recording}.sbus"));
         let corpus = corpus::read(&path).unwrap();
-        dump(recording, &corpus.forms, Jobs::Replayed(corpus.jobs));
+        dump(recording, &corpus.templates, Jobs::Replayed(corpus.jobs));
     }
 }

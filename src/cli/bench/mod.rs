@@ -1,14 +1,14 @@
-//! `saltcellar bench`: the program measured on this machine, from outside, by real processes.
+//! `saltcellar bench`: benchmarks of real processes on this machine.
 //!
-//! Each measure starts a daemon of its own on an empty directory that is removed at the end, and speaks to it
-//! over its socket. The load is a pure function of the seed. Whatever can be compared with physics is, in the
-//! same run: see [`yardstick`].
+//! Most benchmarks start a daemon with an empty temporary directory and connect to its socket. The load is a pure function
+//! of the seed. Where possible, the same run measures a [`baseline`].
 
 mod backlog;
+mod baseline;
 mod child;
 mod corpus;
-mod doors;
 mod driver;
+mod harness;
 mod ingest;
 mod isolation;
 mod load;
@@ -18,10 +18,9 @@ mod query;
 mod reactor;
 mod returner;
 mod soak;
-mod stage;
+mod sources;
 mod template;
 mod wire;
-mod yardstick;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -29,36 +28,36 @@ use std::time::{Duration, Instant};
 
 use super::Global;
 
-/// What `bench` can measure.
+/// Verbs under `bench`.
 #[derive(clap::Subcommand)]
 pub(super) enum Bench {
-    /// Events taken in: rate, processor time, disk, time to an answer; beside the physical yardstick
+    /// Measure ingestion of events: rate, CPU time, disk space and latency, compared with a baseline
     #[command(after_long_help = ingest::EXAMPLES)]
     Ingest(ingest::Args),
-    /// Questions to a filled store: newest jobs, one job's returns, a search by tag
+    /// Measure queries of a filled store: newest jobs, one job's returns, a search by tag
     Query(query::Args),
-    /// Durable `returner` calls, one at a time on each connection
+    /// Measure durable `returner` calls, one at a time on each connection
     Returner(returner::Args),
-    /// The reactor: its pipeline in one thread from tag to calls; its whole way at a rate; its memory over many events
+    /// Measure the reactor: its pipeline, its latency at a rate, or its memory over many events
     Reactor(reactor::Args),
-    /// Each door with senders outside the daemon, beside the physical yardstick
-    #[command(after_long_help = doors::EXAMPLES)]
-    Doors(doors::Args),
-    /// What `ingest` compares with; started by it
+    /// Measure each source of events, compared with a baseline
+    #[command(after_long_help = sources::EXAMPLES)]
+    Sources(sources::Args),
+    /// Run the baseline process; started by other benchmarks
     #[command(hide = true)]
-    Yardstick(yardstick::Args),
+    Baseline(baseline::Args),
 }
 
-/// Flags of every measure.
+/// Flags shared by benchmarks.
 #[derive(clap::Args)]
 struct Common {
-    /// Make the temporary state directory in this one, to measure its disk
+    /// Create the temporary state directory in DIR, to measure its disk
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Leave the state directory behind
+    /// Keep the state directory
     #[arg(long)]
     keep: bool,
-    /// What the events are made from; the same seed makes the same events
+    /// Seed of the events; equal seeds generate equal events
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -69,26 +68,26 @@ pub(super) fn run(global: &Global, bench: Bench) -> anyhow::Result<()> {
         Bench::Query(args) => query::run(global, &args),
         Bench::Returner(args) => returner::run(global, &args),
         Bench::Reactor(args) => reactor::run(global, &args),
-        Bench::Doors(args) => doors::run(global, &args),
-        Bench::Yardstick(args) => yardstick::run(&args),
+        Bench::Sources(args) => sources::run(global, &args),
+        Bench::Baseline(args) => baseline::run(&args),
     }
 }
 
-/// How far it is, on standard error, if that is a terminal.
-struct Progress {
+/// A progress line on standard error, if that is a terminal.
+struct ProgressLine {
     shown: bool,
     last: Instant,
 }
 
-impl Progress {
+impl ProgressLine {
     fn new() -> Self {
         Self { shown: std::io::stderr().is_terminal(), last: Instant::now() }
     }
 
-    fn say(&mut self, words: impl FnOnce() -> String) {
+    fn show(&mut self, text: impl FnOnce() -> String) {
         if self.shown && self.last.elapsed() > Duration::from_millis(200) {
             self.last = Instant::now();
-            let _ = write!(std::io::stderr(), "\r\x1b[K{}", words());
+            let _ = write!(std::io::stderr(), "\r\x1b[K{}", text());
         }
     }
 
@@ -99,7 +98,7 @@ impl Progress {
     }
 }
 
-/// `1,234,567`
+/// Formats `1,234,567`.
 fn thousands(n: f64) -> String {
     let digits = format!("{n:.0}");
     let mut text = String::new();
@@ -112,7 +111,7 @@ fn thousands(n: f64) -> String {
     text
 }
 
-/// A number with so many decimals, as JSON.
+/// A number rounded to `decimals` decimals, as JSON.
 fn rounded(n: f64, decimals: i32) -> serde_json::Value {
     let unit = 10_f64.powi(decimals);
     serde_json::Value::from((n * unit).round() / unit)

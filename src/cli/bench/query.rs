@@ -1,4 +1,4 @@
-//! `saltcellar bench query`: how long questions take to a store of many jobs.
+//! `saltcellar bench query`: latency of queries to a store with many jobs.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,23 +11,23 @@ use super::super::Global;
 use super::super::output::{Format, Output};
 use super::super::table::{Column, Table};
 use super::child::{Scratch, Subject};
-use super::driver::{Drive, drive, percentile};
-use super::template::{Jobs, Pool, Random, Wrap};
-use super::{Common, Progress, load, rounded, thousands};
+use super::driver::{LoadSpec, percentile, run_load};
+use super::template::{Encoding, EventGenerator, Jobs, Random};
+use super::{Common, ProgressLine, load, rounded, thousands};
 use crate::api::client::{Client, args as call_args};
 use crate::wire::msgpack;
 
-/// A search through everything may take so long.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Timeout of a query.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How often each question is asked.
+/// Number of runs of each query.
 const LISTS: u64 = 300;
 const LOOKUPS: u64 = 3_000;
 const SCANS: u64 = 7;
 const WHOLE: u64 = 15;
 const STARTS: u64 = 5;
 
-/// `returner` calls beside which expired jobs are let go, and how many a second: retention comes round every five seconds.
+/// Number and rate of `returner` calls while retention drops expired jobs, which it does every five seconds.
 const CALLS: u64 = 16_000;
 const CALLS_PER_S: f64 = 2_000.0;
 
@@ -36,31 +36,31 @@ const CALLS_PER_S: f64 = 2_000.0;
 pub(in crate::cli) struct Args {
     #[command(flatten)]
     common: Common,
-    /// Jobs to store before asking
+    /// Number of jobs to store
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     jobs: u64,
-    /// Returns of each job
+    /// Number of returns of each job
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1000))]
     returns: u64,
-    /// Minions of one job that is stored besides
+    /// Number of minions of one additional job
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     minions: u64,
 }
 
-/// The times of one question, in nanoseconds, sorted.
-struct Times {
-    question: &'static str,
+struct QueryTimes {
+    query: &'static str,
+    /// Sorted.
     nanos: Vec<u64>,
-    /// Entries that each time went through.
+    /// Entries that each run scans.
     scanned: Option<u64>,
 }
 
-impl Times {
+impl QueryTimes {
     fn ms(&self, share: f64) -> f64 {
         percentile(&self.nanos, share) as f64 / 1e6
     }
 
-    /// Entries per second in the median.
+    /// Entries scanned per second, by the median.
     fn per_s(&self) -> Option<f64> {
         Some(self.scanned? as f64 / self.ms(0.5) * 1e3)
     }
@@ -79,8 +79,8 @@ impl Times {
     }
 }
 
-/// A minion of the load, and a time before which half of the events arrived.
-fn in_the_middle(client: &mut Client, entries: u64) -> anyhow::Result<(String, i64)> {
+/// A minion of the load, and the median arrival time of the events.
+fn middle_event(client: &mut Client, entries: u64) -> anyhow::Result<(String, i64)> {
     let (before, limit) = (Value::from(entries / 2 + 60), Value::from(60));
     let answer = client.call("events_list", call_args([("before", before), ("limit", limit)]))?;
     let events = answer["events"].as_array().context("read the answer of events_list")?;
@@ -89,10 +89,9 @@ fn in_the_middle(client: &mut Client, entries: u64) -> anyhow::Result<(String, i
     Ok((minion.to_owned(), time))
 }
 
-/// The jid of the one job with many minions.
+/// The jid of the additional job with many minions.
 const WIDE: &str = "20261120235959000001";
 
-/// Stores it.
 fn store_wide(client: &mut Client, minions: u64) -> anyhow::Result<()> {
     let map = |pairs: Vec<(&str, Value)>| Value::Map(pairs.into_iter().map(|(k, v)| (k.into(), v)).collect());
     let id = |n: u64| Value::from(format!("web{n:06}"));
@@ -127,51 +126,51 @@ fn store_wide(client: &mut Client, minions: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long the command line takes, a process of its own.
+/// Duration of the command `jobs list`, in nanoseconds.
 fn jobs_list(subject: &Subject, rows: usize) -> anyhow::Result<u64> {
-    let program = std::env::current_exe().context("find the program")?;
-    let begun = Instant::now();
+    let program = std::env::current_exe().context("get the path of the program")?;
+    let started = Instant::now();
     let output = std::process::Command::new(&program)
         .args(["jobs", "list", "--limit", "50", "--output", "jsonl", "--socket"])
         .arg(subject.socket())
         .output()
         .context("run jobs list")?;
-    let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let nanos = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let found = String::from_utf8_lossy(&output.stdout).lines().count();
     ensure!(found == rows, "check what jobs list prints: {found} lines, expected {rows}");
     Ok(nanos)
 }
 
-fn by_command_line(subject: &Subject, rows: usize) -> anyhow::Result<Times> {
+fn by_command_line(subject: &Subject, rows: usize) -> anyhow::Result<QueryTimes> {
     let nanos: anyhow::Result<Vec<u64>> = (0..WHOLE).map(|_| jobs_list(subject, rows)).collect();
     let mut nanos = nanos?;
     nanos.sort_unstable();
-    Ok(Times { question: "newest 50 jobs, a process", nanos, scanned: None })
+    Ok(QueryTimes { query: "newest 50 jobs, a process", nanos, scanned: None })
 }
 
-/// The first question to a daemon that has just started, with nothing of its store in the page cache.
+/// The first query to a daemon after its start, without its store in the page cache.
 fn from_cold(
     mut subject: Subject,
     scratch: &Scratch,
     config: Option<&Path>,
     rows: usize,
-) -> anyhow::Result<(Subject, Times)> {
+) -> anyhow::Result<(Subject, QueryTimes)> {
     let mut nanos = Vec::new();
     for _ in 0..STARTS {
         subject.stop()?;
-        forget_pages(scratch.path()).context("empty the page cache of the store")?;
+        evict_pages(scratch.path()).context("evict the store from the page cache")?;
         subject = Subject::daemon(scratch, config)?;
         nanos.push(jobs_list(&subject, rows)?);
     }
     nanos.sort_unstable();
-    Ok((subject, Times { question: "newest 50 jobs, a process, cold", nanos, scanned: None }))
+    Ok((subject, QueryTimes { query: "newest 50 jobs, a process, cold", nanos, scanned: None }))
 }
 
-fn forget_pages(dir: &Path) -> std::io::Result<()> {
+fn evict_pages(dir: &Path) -> std::io::Result<()> {
     for item in std::fs::read_dir(dir)? {
         let (path, kind) = item.and_then(|item| Ok((item.path(), item.file_type()?)))?;
         if kind.is_dir() {
-            forget_pages(&path)?;
+            evict_pages(&path)?;
         } else if kind.is_file() {
             let file = std::fs::File::open(&path)?;
             file.sync_all()?;
@@ -181,13 +180,18 @@ fn forget_pages(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// `returner` calls of a master's worker, at a rate that leaves the daemon idle.
-fn returner_calls(subject: &Subject, seed: u64, first: u64, question: &'static str) -> anyhow::Result<Times> {
-    let pool = Pool::new(&load::returns(seed), Wrap::Returner, Jobs::Interleaved, seed);
-    let calls = Drive {
+/// `returner` calls at a rate that leaves the daemon mostly idle.
+fn returner_calls(
+    subject: &Subject,
+    seed: u64,
+    first: u64,
+    query: &'static str,
+) -> anyhow::Result<QueryTimes> {
+    let generator = EventGenerator::new(&load::returns(seed), Encoding::Returner, Jobs::Interleaved, seed);
+    let calls = LoadSpec {
         socket: subject.socket(),
-        pool: &pool,
-        wrap: Wrap::Returner,
+        generator: &generator,
+        encoding: Encoding::Returner,
         first,
         entries: CALLS,
         connections: 1,
@@ -195,20 +199,20 @@ fn returner_calls(subject: &Subject, seed: u64, first: u64, question: &'static s
         batch: 1,
         rate: Some(CALLS_PER_S),
     };
-    let driven = drive(&calls, &mut |_, _| {})?;
-    Ok(Times { question, nanos: driven.latencies, scanned: None })
+    let result = run_load(&calls, &mut |_, _| {})?;
+    Ok(QueryTimes { query, nanos: result.latencies, scanned: None })
 }
 
-/// The same while everything that has been stored is let go.
-fn returner_calls_cleaning(subject: &Subject, seed: u64) -> anyhow::Result<(Times, u64)> {
+/// Like [`returner_calls`], while retention drops all stored jobs.
+fn returner_calls_cleaning(subject: &Subject, seed: u64) -> anyhow::Result<(QueryTimes, u64)> {
     let dropped = |client: &mut Client| -> anyhow::Result<u64> {
         let status = client.call("status", call_args([]))?;
         Ok(status["counters"]["segments_dropped"].as_u64().unwrap_or(0))
     };
-    let mut client = Client::connect_within(subject.socket(), PATIENCE)?;
+    let mut client = Client::connect_within(subject.socket(), TIMEOUT)?;
     let before = dropped(&mut client)?;
     client.call("clean_old_jobs", call_args([("keep_jobs_seconds", Value::from(1))]))?;
-    let times = returner_calls(subject, seed, CALLS, "returner, jobs let go")?;
+    let times = returner_calls(subject, seed, CALLS, "returner, jobs dropped")?;
     Ok((times, dropped(&mut client)? - before))
 }
 
@@ -217,13 +221,13 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let subject = Subject::daemon(&scratch, global.config.as_deref())?;
     let each = args.returns + 1;
     let entries = args.jobs * each;
-    let forms = load::jobs(args.common.seed, args.returns);
-    let pool = Pool::new(&forms, Wrap::EventReturn, Jobs::Of(each), args.common.seed);
-    let mut progress = Progress::new();
-    let fill = Drive {
+    let templates = load::jobs(args.common.seed, args.returns);
+    let generator = EventGenerator::new(&templates, Encoding::EventReturn, Jobs::Of(each), args.common.seed);
+    let mut progress = ProgressLine::new();
+    let fill = LoadSpec {
         socket: subject.socket(),
-        pool: &pool,
-        wrap: Wrap::EventReturn,
+        generator: &generator,
+        encoding: Encoding::EventReturn,
         first: 0,
         entries,
         connections: 4,
@@ -231,26 +235,26 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         batch: 256,
         rate: None,
     };
-    drive(&fill, &mut |answered, _| progress.say(|| format!("storing: {answered} of {entries} events")))?;
-    let mut client = Client::connect_within(subject.socket(), PATIENCE)?;
+    run_load(&fill, &mut |answered, _| progress.show(|| format!("storing: {answered} of {entries} events")))?;
+    let mut client = Client::connect_within(subject.socket(), TIMEOUT)?;
     store_wide(&mut client, args.minions)?;
     subject.wait_until_idle()?;
     drop(client);
     let newest = usize::try_from(args.jobs.min(50)).unwrap_or(50);
     let (subject, cold) = from_cold(subject, &scratch, global.config.as_deref(), newest)?;
-    let mut client = Client::connect_within(subject.socket(), PATIENCE)?;
+    let mut client = Client::connect_within(subject.socket(), TIMEOUT)?;
 
-    let (minion, until) = in_the_middle(&mut client, entries)?;
-    let of_that = [("minion", Value::from(minion.as_str())), ("limit", Value::from(50))];
-    let found = client.call("events_list", call_args(of_that))?["events"].as_array().map_or(0, Vec::len);
+    let (minion, until) = middle_event(&mut client, entries)?;
+    let by_minion = [("minion", Value::from(minion.as_str())), ("limit", Value::from(50))];
+    let found = client.call("events_list", call_args(by_minion))?["events"].as_array().map_or(0, Vec::len);
     let newest_events = usize::try_from(entries.min(50)).unwrap_or(50);
-    let mut ask = |question: &'static str, times: u64, call: &dyn Fn(u64) -> (&'static str, Value, usize)| {
+    let mut ask = |query: &'static str, times: u64, call: &dyn Fn(u64) -> (&'static str, Value, usize)| {
         let mut nanos = Vec::new();
         for n in 0..times {
             let (name, arguments, expected) = call(n);
-            let begun = Instant::now();
+            let started = Instant::now();
             let answer = client.call(name, arguments)?;
-            nanos.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            nanos.push(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
             let found = match name {
                 "jobs_list" => answer["jobs"].as_array().map(Vec::len),
                 "events_list" => answer["events"].as_array().map(Vec::len),
@@ -258,15 +262,15 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             };
             let found = found.with_context(|| format!("read the answer of {name}"))?;
             ensure!(found == expected, "check the answer of {name}: {found} rows, expected {expected}");
-            progress.say(|| format!("{question}: {n} of {times}"));
+            progress.show(|| format!("{query}: {n} of {times}"));
         }
         nanos.sort_unstable();
-        anyhow::Ok(Times { question, nanos, scanned: None })
+        anyhow::Ok(QueryTimes { query, nanos, scanned: None })
     };
     let list =
         ask("newest 50 jobs", LISTS, &|_| ("jobs_list", call_args([("limit", Value::from(50))]), newest))?;
     let mut random = Random::of(args.common.seed, 1);
-    let jids: Vec<String> = (0..LOOKUPS).map(|_| pool.jid(random.below(args.jobs) * each)).collect();
+    let jids: Vec<String> = (0..LOOKUPS).map(|_| generator.jid(random.below(args.jobs) * each)).collect();
     let minions = usize::try_from(args.returns).unwrap_or(0);
     let one = ask("one job's returns", LOOKUPS, &|n| {
         let jid = usize::try_from(n).ok().and_then(|n| jids.get(n)).cloned().unwrap_or_default();
@@ -276,7 +280,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         ("events_list", call_args([("tag", Value::from("*/ret/nobody-*")), ("limit", Value::from(50))]), 0)
     })?;
     scan.scanned = Some(entries);
-    // Only the jid could match, and no summary knows jids: the head of every block is read.
+    // Only the jid distinguishes these tags, and summaries contain no jids, so every block's head is read.
     let mut heads = ask("tag search through every head", SCANS, &|_| {
         (
             "events_list",
@@ -296,21 +300,21 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let (until, limit) = (Value::from(until), Value::from(50));
         ("events_list", call_args([("until", until), ("limit", limit)]), newest_events)
     })?;
-    let mut raw = |question: &'static str, call: &str, arguments: &dyn Fn() -> Value| {
+    let mut raw = |query: &'static str, call: &str, arguments: &dyn Fn() -> Value| {
         let mut nanos = Vec::new();
         for n in 0..WHOLE {
-            let begun = Instant::now();
+            let started = Instant::now();
             let answer = client.call_raw(call, arguments())?;
-            nanos.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            nanos.push(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
             let good = msgpack::elements(&answer).nth(1).and_then(msgpack::as_bool);
             ensure!(good == Some(true), "ask for {call}");
-            progress.say(|| format!("{question}: {n} of {WHOLE}"));
+            progress.show(|| format!("{query}: {n} of {WHOLE}"));
         }
         nanos.sort_unstable();
-        anyhow::Ok(Times { question, nanos, scanned: None })
+        anyhow::Ok(QueryTimes { query, nanos, scanned: None })
     };
     let wide = raw("returns of a wide job", "get_jid", &|| call_args([("jid", WIDE.into())]))?;
-    let every = raw("every job in short", "get_jids", &|| call_args([]))?;
+    let every = raw("summaries of all jobs", "get_jids", &|| call_args([]))?;
     let process = by_command_line(&subject, newest)?;
     let rss = subject.rss_peak_mb();
     let quiet = returner_calls(&subject, args.common.seed, 0, "returner, quiet")?;
@@ -322,8 +326,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let all = [list, process, cold, one, wide, every, scan, heads, of_minion, of_time, quiet, cleaning];
     if out.format == Format::Table {
         let mut table = Table::new([
-            Column::left("QUESTION"),
-            Column::right("ASKED"),
+            Column::left("QUERY"),
+            Column::right("RUNS"),
             Column::right("P50 MS"),
             Column::right("P99 MS"),
             Column::right("MAX MS"),
@@ -331,7 +335,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         ]);
         let rows = all.iter().map(|times| {
             vec![
-                times.question.to_owned(),
+                times.query.to_owned(),
                 times.nanos.len().to_string(),
                 format!("{:.3}", times.ms(0.5)),
                 format!("{:.3}", times.ms(0.99)),
@@ -340,16 +344,16 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             ]
         });
         table.print(&mut out, &rows.collect::<Vec<_>>())?;
-        out.line(&format!("a wide job has {} minions; {dropped} segments were let go", args.minions))?;
+        out.line(&format!("the wide job has {} minions; {dropped} segments were dropped", args.minions))?;
         out.line(&format!(
-            "{} jobs, {} events, {:.1} bytes of disk each, {rss:.0} MB resident at most",
+            "{} jobs, {} events, {:.1} bytes of disk each, peak memory {rss:.0} MB",
             thousands(args.jobs as f64),
             thousands(entries as f64),
             cost.disk_bytes as f64 / entries as f64
         ))?;
     } else {
         let [list, process, cold, one, wide, every, scan, heads, of_minion, of_time, quiet, cleaning] =
-            all.each_ref().map(Times::json);
+            all.each_ref().map(QueryTimes::json);
         out.json(&json!({
             "jobs": args.jobs,
             "entries": entries,

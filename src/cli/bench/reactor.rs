@@ -1,6 +1,6 @@
-//! `saltcellar bench reactor`: the reactor's pipeline in one thread, from tag and bytes to calls.
+//! `saltcellar bench reactor`: the reactor's pipeline in one thread, from tag and body to calls.
 //!
-//! The configurations are those that `tests/lab/bench_reactor_salt.py` times Salt's own pipeline with.
+//! `tests/lab/bench_reactor_salt.py` measures Salt's own pipeline with the same configurations.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,7 +15,7 @@ use super::super::Global;
 use super::super::output::{Format, Output};
 use super::super::table::{Column, Table};
 use super::child::Scratch;
-use super::stage::old_file;
+use super::harness::old_file;
 use super::{rounded, thousands};
 use crate::config::salt_master::SaltMaster;
 use crate::reactor::{Body, Detail, NoSalt, Pipeline, Worker};
@@ -32,54 +32,52 @@ refresh_pool_{{ data['id'] }}:
 {% endif %}
 ";
 
-/// How many rules.
+/// Numbers of rules.
 const ENTRIES: [usize; 4] = [1, 10, 100, 1000];
 
 /// Flags of `bench reactor`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// How long each configuration is measured
+    /// Duration of each measurement
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     seconds: f64,
-    /// Only the situations whose name has this in it
+    /// Only situations whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// The whole way instead: events into the log at --rate, and the requests at a master that is played
+    /// Measure latency from the log to the requests at a fake master instead, at --rate
     #[arg(long, conflicts_with = "only")]
     wire: bool,
     /// Events per second, for --wire and --isolation
     #[arg(long, value_name = "EVENTS", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
-    /// Memory over so many events instead; fails if it grows
+    /// Measure memory over this many events instead; fail if it grows
     #[arg(long, value_name = "EVENTS", conflicts_with_all = ["only", "wire"])]
     soak: Option<u64>,
-    /// Latency beside a rule that is throttled, slow or failing instead, at --rate
+    /// Measure latency while another rule is throttled, slow or failing instead, at --rate
     #[arg(long, conflicts_with_all = ["only", "wire", "soak"])]
     isolation: bool,
-    /// So many events while the master is down instead; fails if they are lost, repeated or out of order
+    /// Submit this many events while the master is down instead; fail if requests are lost, repeated or out of order
     #[arg(long, value_name = "EVENTS", conflicts_with_all = ["only", "wire", "soak", "isolation"])]
     backlog: Option<u64>,
     /// Fail if another rule delays reactions by over 50 ms (--isolation), or memory exceeds 200 MB (--backlog)
     #[arg(long)]
     check: bool,
-    /// Make the temporary files in this directory
+    /// Create the temporary files in DIR
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// One configuration.
 struct Situation {
     name: &'static str,
     entries: usize,
     rules: String,
     tag: &'static str,
     id: &'static str,
-    /// Calls that each event must lead to.
+    /// Expected number of calls of each event.
     calls: usize,
 }
 
-/// What was measured.
-struct Row {
+struct PipelineRow {
     name: &'static str,
     entries: usize,
     per_s: f64,
@@ -188,7 +186,7 @@ fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {
     Ok(found)
 }
 
-fn measure(root: &Path, situation: &Situation, time: Duration) -> anyhow::Result<Row> {
+fn measure(root: &Path, situation: &Situation, time: Duration) -> anyhow::Result<PipelineRow> {
     let config = root.join("master");
     let head =
         format!("root_dir: {0}\nid: m_master\nfile_roots:\n  base: ['{0}/srv/salt']\n", root.display());
@@ -213,7 +211,7 @@ fn measure(root: &Path, situation: &Situation, time: Duration) -> anyhow::Result
         outcome.calls.len(),
         outcome.notes
     );
-    // Each sample is a small batch, so that reading the clock does not count.
+    // Fast situations are measured in batches, to amortise reading the clock.
     let batch: u32 = if situation.tag == "salt/key" { 1 } else { 64 };
     let mut samples = Vec::new();
     let begin = Instant::now();
@@ -227,9 +225,15 @@ fn measure(root: &Path, situation: &Situation, time: Duration) -> anyhow::Result
     let per_s = samples.len() as f64 * f64::from(batch) / begin.elapsed().as_secs_f64();
     samples.sort_by(f64::total_cmp);
     let at = |share: f64| {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place in a list")]
-        let place = (samples.len() as f64 * share) as usize;
-        samples.get(place.min(samples.len().saturating_sub(1))).copied().unwrap_or(0.0)
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
+        let index = (samples.len() as f64 * share) as usize;
+        samples.get(index.min(samples.len().saturating_sub(1))).copied().unwrap_or(0.0)
     };
-    Ok(Row { name: situation.name, entries: situation.entries, per_s, p50_us: at(0.5), p99_us: at(0.99) })
+    Ok(PipelineRow {
+        name: situation.name,
+        entries: situation.entries,
+        per_s,
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+    })
 }

@@ -1,4 +1,4 @@
-//! `saltcellar bench returner`: a master's worker waits for each of these calls.
+//! `saltcellar bench returner`: latency of `returner` calls, for each of which a worker of the master waits.
 
 use serde_json::json;
 
@@ -6,19 +6,19 @@ use super::super::Global;
 use super::super::output::{Format, Output};
 use super::super::table::{Column, Table};
 use super::child::{Scratch, Subject};
-use super::driver::{Drive, drive};
-use super::template::{Jobs, Pool, Wrap};
-use super::{Common, Progress, load, rounded, thousands};
+use super::driver::{LoadSpec, run_load};
+use super::template::{Encoding, EventGenerator, Jobs};
+use super::{Common, ProgressLine, load, rounded, thousands};
 
 /// Flags of `bench returner`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
     common: Common,
-    /// Calls with each number of connections
+    /// Number of calls for each number of connections
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     entries: u64,
-    /// Numbers of connections to try
+    /// Numbers of connections
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [1, 8])]
     connections: Vec<u64>,
 }
@@ -38,20 +38,20 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut runs = Vec::new();
     for &connections in &args.connections {
         let mut document = json!({ "connections": connections });
-        for store in ["saltcellar", "yardstick"] {
+        for store in ["saltcellar", "baseline"] {
             let scratch = Scratch::new(args.common.dir.as_deref(), args.common.keep)?;
-            let (subject, wrap) = if store == "saltcellar" {
-                (Subject::daemon(&scratch, global.config.as_deref())?, Wrap::Returner)
+            let (subject, encoding) = if store == "saltcellar" {
+                (Subject::daemon(&scratch, global.config.as_deref())?, Encoding::Returner)
             } else {
-                (Subject::yardstick(&scratch, 1)?, Wrap::Bare)
+                (Subject::baseline(&scratch, 1)?, Encoding::Bare)
             };
-            let pool = Pool::new(&returns, wrap, Jobs::Interleaved, args.common.seed);
-            let mut progress = Progress::new();
-            let driven = drive(
-                &Drive {
+            let generator = EventGenerator::new(&returns, encoding, Jobs::Interleaved, args.common.seed);
+            let mut progress = ProgressLine::new();
+            let result = run_load(
+                &LoadSpec {
                     socket: subject.socket(),
-                    pool: &pool,
-                    wrap,
+                    generator: &generator,
+                    encoding,
                     first: 0,
                     entries: args.entries,
                     connections: connections.max(1),
@@ -59,12 +59,12 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                     batch: 1,
                     rate: None,
                 },
-                &mut |answered, _| progress.say(|| format!("{store}, {connections}: {answered} calls")),
+                &mut |answered, _| progress.show(|| format!("{store}, {connections}: {answered} calls")),
             )?;
             progress.done();
             let cost = subject.stop()?;
-            let rate = args.entries as f64 / driven.seconds;
-            let (p50, p99) = (driven.latency_ms(0.5), driven.latency_ms(0.99));
+            let rate = args.entries as f64 / result.seconds;
+            let (p50, p99) = (result.latency_ms(0.5), result.latency_ms(0.99));
             let cpu = cost.cpu_s / args.entries as f64 * 1e6;
             if out.format == Format::Table {
                 let row = vec![

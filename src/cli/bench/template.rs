@@ -1,169 +1,178 @@
-//! Events as forms to fill in: bytes that stay, and places whose content is new each time.
+//! Templates of events: fixed bytes with slots that get new content in each event.
 //!
 //! # Invariant
 //!
-//! What is filled in is a pure function of the seed and the event's number, and as long as what it replaces:
-//! an event is one copy of its form and a few small writes, so the generator costs little beside the daemon.
+//! The content of a slot is a pure function of the seed and the event's number, and has the length of the bytes it replaces.
+//! Generating an event is one copy and a few small writes, so the generator is cheap compared with the daemon.
 
 use crate::clock::Micros;
 use crate::model::stamped_jid;
 use crate::wire::msgpack::Writer;
 
-/// The instant of event 0, in microseconds: 2026-11-21.
+/// The time of event 0, in microseconds: 2026-11-21.
 const EPOCH: i64 = 1_795_230_637_000_000;
 
-/// Between one event and the next, and between one job and the next.
+/// Microseconds between events, and between jobs.
 const EVENT_STEP: i64 = 53;
 const JOB_STEP: i64 = 7_003;
 
-/// Minions of the fleet.
 pub(super) const MINIONS: u64 = 20_000;
 
-/// Bytes of a jid, of a stamp without its zone, of a minion's number.
+/// Bytes of a jid, of a time stamp without its zone, and of a minion's number.
 pub(super) const JID_LEN: usize = 20;
 pub(super) const STAMP_LEN: usize = 26;
 pub(super) const MINION_DIGITS: usize = 5;
 
-/// What goes into a place.
+/// The content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum What {
+pub(super) enum SlotContent {
     /// The jid of the event's n-th job.
     Jid(u32),
     /// `2026-11-21T03:15:30.124503`
     Stamp,
     /// The five digits of the event's n-th minion.
     Minion(u32),
-    /// So many random decimal digits.
+    /// This many random decimal digits.
     Digits(u32),
-    /// So many random hexadecimal digits.
+    /// This many random hexadecimal digits.
     Hex(u32),
     /// A float64 near this one, with three decimals.
     Near(f64),
-    /// So many low bytes of an integer.
+    /// This many low bytes of an integer, at random.
     Low(u32),
     /// Seconds since 1970, u32.
     Seconds,
 }
 
-/// A place of a form.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Slot {
     pub(super) at: usize,
-    pub(super) what: What,
+    pub(super) content: SlotContent,
 }
 
-/// Bytes with places.
+/// Bytes with slots.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Part {
+pub(super) struct Template {
     pub(super) bytes: Vec<u8>,
-    pub(super) places: Vec<Place>,
+    pub(super) slots: Vec<Slot>,
 }
 
-impl Part {
-    fn append(&mut self, other: &Part) {
+impl Template {
+    fn append(&mut self, other: &Template) {
         let shift = self.bytes.len();
         self.bytes.extend_from_slice(&other.bytes);
-        self.places.extend(other.places.iter().map(|p| Place { at: p.at + shift, ..*p }));
+        self.slots.extend(other.slots.iter().map(|p| Slot { at: p.at + shift, ..*p }));
     }
 }
 
-/// An event: its tag and its msgpack.
+/// An event: its tag and its msgpack data.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Form {
-    pub(super) tag: Part,
-    pub(super) data: Part,
+pub(super) struct EventTemplate {
+    pub(super) tag: Template,
+    pub(super) data: Template,
 }
 
-/// How an event lies in a request.
+/// Encoding of an event in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wrap {
+pub(super) enum Encoding {
     /// An element of `event_return`'s list.
     EventReturn,
     /// The load of a `returner` call.
     Returner,
-    /// Nothing but tag and data: what the yardstick takes.
+    /// Only tag and data, for the baseline.
     Bare,
     /// Tag, two newlines, data: a message as on Salt's bus.
     Message,
 }
 
-/// A form as it lies in a request.
-struct Flat {
-    part: Part,
+/// A template encoded for a request.
+struct RequestTemplate {
+    part: Template,
     raw_len: usize,
 }
 
-impl Flat {
-    fn new(form: &Form, wrap: Wrap) -> Self {
-        let mut part = Part::default();
-        match wrap {
-            Wrap::EventReturn => {
-                // The head of the tag's text, and not the text itself: it has places.
+impl RequestTemplate {
+    fn new(template: &EventTemplate, encoding: Encoding) -> Self {
+        let mut part = Template::default();
+        match encoding {
+            Encoding::EventReturn => {
+                // Only the head of the tag's str: the text itself has slots.
                 let mut w = Writer::new();
-                w.map(2).str("tag").str(&"x".repeat(form.tag.bytes.len()));
+                w.map(2).str("tag").str(&"x".repeat(template.tag.bytes.len()));
                 let mut head = w.into_bytes();
-                head.truncate(head.len() - form.tag.bytes.len());
+                head.truncate(head.len() - template.tag.bytes.len());
                 part.bytes = head;
-                part.append(&form.tag);
+                part.append(&template.tag);
                 let mut w = Writer::new();
                 w.str("data");
                 part.bytes.extend_from_slice(&w.into_bytes());
-                part.append(&form.data);
+                part.append(&template.data);
             }
-            Wrap::Returner => part.append(&form.data),
-            Wrap::Bare => {
-                part.append(&form.tag);
-                part.append(&form.data);
+            Encoding::Returner => part.append(&template.data),
+            Encoding::Bare => {
+                part.append(&template.tag);
+                part.append(&template.data);
             }
-            Wrap::Message => {
-                part.append(&form.tag);
+            Encoding::Message => {
+                part.append(&template.tag);
                 part.bytes.extend_from_slice(b"\n\n");
-                part.append(&form.data);
+                part.append(&template.data);
             }
         }
-        Self { part, raw_len: form.tag.bytes.len() + form.data.bytes.len() }
+        Self { part, raw_len: template.tag.bytes.len() + template.data.bytes.len() }
     }
 }
 
-/// Which job an event belongs to.
+/// Assignment of events to jobs.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Jobs {
-    /// Fifty returns each, eight jobs at a time.
+    /// Jobs of fifty returns, eight at a time.
     Interleaved,
-    /// So many events each, one job after the other.
+    /// Jobs of this many events, one after the other.
     Of(u64),
-    /// So many jobs in each replay of the recording.
+    /// This many jobs in each replay of a recording.
     Replayed(u64),
 }
 
-/// The events of a load.
-pub(super) struct Pool {
-    flats: Vec<Flat>,
+/// Generates the events of a load.
+pub(super) struct EventGenerator {
+    requests: Vec<RequestTemplate>,
     jobs: Jobs,
     seed: u64,
 }
 
-impl Pool {
-    /// Event `n` is form `n` modulo their number, filled in.
-    pub(super) fn new(forms: &[Form], wrap: Wrap, jobs: Jobs, seed: u64) -> Self {
-        Self { flats: forms.iter().map(|form| Flat::new(form, wrap)).collect(), jobs, seed }
+impl EventGenerator {
+    /// Event `n` uses template `n` modulo their number.
+    pub(super) fn new(templates: &[EventTemplate], encoding: Encoding, jobs: Jobs, seed: u64) -> Self {
+        Self {
+            requests: templates.iter().map(|template| RequestTemplate::new(template, encoding)).collect(),
+            jobs,
+            seed,
+        }
     }
 
-    /// Appends event `n` to a request; answers the bytes of its tag and its data.
+    /// Appends event `n` to a request, and returns the bytes of its tag and data.
     pub(super) fn write(&self, n: u64, out: &mut Vec<u8>) -> usize {
-        let forms = self.flats.len().max(1) as u64;
-        let Some(flat) = usize::try_from(n % forms).ok().and_then(|at| self.flats.get(at)) else { return 0 };
+        let templates = self.requests.len().max(1) as u64;
+        let Some(request) = usize::try_from(n % templates).ok().and_then(|at| self.requests.get(at)) else {
+            return 0;
+        };
         let start = out.len();
-        out.extend_from_slice(&flat.part.bytes);
+        out.extend_from_slice(&request.part.bytes);
         let Some(own) = out.get_mut(start..) else { return 0 };
-        let mut fill =
-            Fill { n, cycle: n / forms, jobs: self.jobs, seed: self.seed, random: Random::of(self.seed, n) };
-        for place in &flat.part.places {
-            if let Some(to) = own.get_mut(place.at..) {
-                fill.fill(place.what, to);
+        let mut fill = SlotFiller {
+            n,
+            cycle: n / templates,
+            jobs: self.jobs,
+            seed: self.seed,
+            random: Random::of(self.seed, n),
+        };
+        for slot in &request.part.slots {
+            if let Some(to) = own.get_mut(slot.at..) {
+                fill.fill(slot.content, to);
             }
         }
-        flat.raw_len
+        request.raw_len
     }
 
     /// The jid of the job of event `n`.
@@ -184,12 +193,12 @@ fn job_time(number: u64) -> Micros {
     Micros(EPOCH.saturating_add(JOB_STEP.saturating_mul(i64::try_from(number).unwrap_or(i64::MAX))))
 }
 
-/// Numbers that follow from a seed.
+/// A pseudorandom generator.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Random(u64);
 
 impl Random {
-    /// The numbers of event `n`.
+    /// The generator for event `n`.
     pub(super) fn of(seed: u64, n: u64) -> Self {
         let mut x = (seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x9e37_79b9_7f4a_7c15);
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -224,7 +233,7 @@ const fn three_digits() -> [[u8; 3]; 1000] {
 
 static THREE: [[u8; 3]; 1000] = three_digits();
 
-/// The first bytes, or none if there are not so many.
+/// The first `len` bytes, or none if there are fewer.
 fn first(to: &mut [u8], len: usize) -> &mut [u8] {
     to.get_mut(..len).unwrap_or_default()
 }
@@ -235,15 +244,15 @@ fn put(to: &mut [u8], bytes: &[u8]) {
     }
 }
 
-/// A number's last digits, as many as there is room.
+/// Writes the last digits of a number, right-aligned.
 fn put_decimal(to: &mut [u8], mut n: u64) {
-    for place in to.iter_mut().rev() {
-        *place = b'0' + u8::try_from(n % 10).unwrap_or(0);
+    for slot in to.iter_mut().rev() {
+        *slot = b'0' + u8::try_from(n % 10).unwrap_or(0);
         n /= 10;
     }
 }
 
-struct Fill {
+struct SlotFiller {
     n: u64,
     cycle: u64,
     jobs: Jobs,
@@ -251,37 +260,37 @@ struct Fill {
     random: Random,
 }
 
-impl Fill {
+impl SlotFiller {
     #[inline]
-    fn fill(&mut self, what: What, to: &mut [u8]) {
-        match what {
-            What::Digits(len) => self.digits(first(to, len as usize)),
-            What::Jid(index) => {
+    fn fill(&mut self, content: SlotContent, to: &mut [u8]) {
+        match content {
+            SlotContent::Digits(len) => self.digits(first(to, len as usize)),
+            SlotContent::Jid(index) => {
                 let time = job_time(job_number(self.jobs, self.n, self.cycle, index));
                 put_stamp(first(to, JID_LEN), time, JID_FIELDS);
             }
-            What::Stamp => put_stamp(first(to, STAMP_LEN), self.time(), STAMP_FIELDS),
-            What::Minion(index) => {
+            SlotContent::Stamp => put_stamp(first(to, STAMP_LEN), self.time(), STAMP_FIELDS),
+            SlotContent::Minion(index) => {
                 let group = if matches!(self.jobs, Jobs::Replayed(_)) { self.cycle } else { self.n };
                 let number = Random::of(self.seed ^ 0x6d69, group * 64 + u64::from(index)).below(MINIONS);
                 put_decimal(first(to, MINION_DIGITS), number);
             }
-            What::Hex(len) => {
-                for place in first(to, len as usize) {
+            SlotContent::Hex(len) => {
+                for slot in first(to, len as usize) {
                     let digit = u8::try_from(self.random.below(16)).unwrap_or(0);
-                    *place = if digit < 10 { b'0' + digit } else { b'a' + digit - 10 };
+                    *slot = if digit < 10 { b'0' + digit } else { b'a' + digit - 10 };
                 }
             }
-            What::Near(value) => {
+            SlotContent::Near(value) => {
                 let factor = 0.5 + self.random.below(1_000_000) as f64 / 1e6;
                 let near = if value.fract() == 0.0 { (value * factor).round() } else { value * factor };
                 put(first(to, 8), &((near * 1e3).round() / 1e3).to_be_bytes());
             }
-            What::Low(bytes) => {
+            SlotContent::Low(bytes) => {
                 let from = self.random.next().to_be_bytes();
                 put(first(to, bytes as usize), &from);
             }
-            What::Seconds => {
+            SlotContent::Seconds => {
                 let seconds = u32::try_from(self.time().0 / 1_000_000).unwrap_or(0);
                 put(first(to, 4), &seconds.to_be_bytes());
             }
@@ -292,7 +301,7 @@ impl Fill {
         Micros(EPOCH + EVENT_STEP * i64::try_from(self.n).unwrap_or(0))
     }
 
-    /// Random digits, three at a time; eighteen of them out of one random number.
+    /// Writes random digits in groups of three; one random number gives eighteen digits.
     fn digits(&mut self, to: &mut [u8]) {
         for group in to.chunks_mut(18) {
             let mut bits = self.random.next();
@@ -305,7 +314,7 @@ impl Fill {
     }
 }
 
-/// Where year, month, day, hour, minute, second and microseconds begin.
+/// Offsets of year, month, day, hour, minute, second and microseconds.
 type Fields = [usize; 7];
 const JID_FIELDS: Fields = [0, 4, 6, 8, 10, 12, 14];
 const STAMP_FIELDS: Fields = [0, 5, 8, 11, 14, 17, 20];
@@ -325,39 +334,42 @@ fn put_stamp(to: &mut [u8], time: Micros, fields: Fields) {
 mod tests {
     use super::*;
 
-    fn form() -> Form {
-        let tag = Part {
+    fn template() -> EventTemplate {
+        let tag = Template {
             bytes: b"salt/job/00000000000000000000/ret/web00000".to_vec(),
-            places: vec![Place { at: 9, what: What::Jid(0) }, Place { at: 37, what: What::Minion(0) }],
+            slots: vec![
+                Slot { at: 9, content: SlotContent::Jid(0) },
+                Slot { at: 37, content: SlotContent::Minion(0) },
+            ],
         };
         let mut w = Writer::new();
         w.map(1).str("n").str(&"0".repeat(40));
         let data = w.into_bytes();
-        let places = vec![Place { at: data.len() - 40, what: What::Digits(40) }];
-        Form { tag, data: Part { bytes: data, places } }
+        let slots = vec![Slot { at: data.len() - 40, content: SlotContent::Digits(40) }];
+        EventTemplate { tag, data: Template { bytes: data, slots } }
     }
 
     #[test]
-    fn an_event_follows_from_its_number_alone_and_its_wrapping_changes_nothing() {
-        let write = |wrap: Wrap, n: u64| {
+    fn an_event_depends_only_on_its_number_and_not_on_its_encoding() {
+        let write = |encoding: Encoding, n: u64| {
             let mut out = Vec::new();
-            let raw = Pool::new(&[form()], wrap, Jobs::Interleaved, 7).write(n, &mut out);
+            let raw = EventGenerator::new(&[template()], encoding, Jobs::Interleaved, 7).write(n, &mut out);
             (raw, out)
         };
-        let (raw, bare) = write(Wrap::Bare, 9);
-        assert_eq!((raw, &bare), (bare.len(), &write(Wrap::Bare, 9).1));
-        assert_ne!(bare, write(Wrap::Bare, 10).1);
-        let (tag, data) = bare.split_at(form().tag.bytes.len());
+        let (raw, bare) = write(Encoding::Bare, 9);
+        assert_eq!((raw, &bare), (bare.len(), &write(Encoding::Bare, 9).1));
+        assert_ne!(bare, write(Encoding::Bare, 10).1);
+        let (tag, data) = bare.split_at(template().tag.bytes.len());
         assert!(tag.starts_with(b"salt/job/2026112103"), "{}", String::from_utf8_lossy(tag));
-        let wrapped = write(Wrap::EventReturn, 9).1;
+        let wrapped = write(Encoding::EventReturn, 9).1;
         let value = rmpv::decode::read_value(&mut wrapped.as_slice()).unwrap();
         assert_eq!(value["tag"].as_str().unwrap().as_bytes(), tag);
         assert!(wrapped.ends_with(data));
-        assert_eq!(write(Wrap::Returner, 9).1, data);
+        assert_eq!(write(Encoding::Returner, 9).1, data);
     }
 
     #[test]
-    fn stamps_are_those_of_the_calendar() {
+    fn jids_and_time_stamps_match_the_calendar() {
         let time = Micros(EPOCH + 123_456);
         let mut jid = *b"xxxxxxxxxxxxxxxxxxxx";
         put_stamp(&mut jid, time, JID_FIELDS);

@@ -1,7 +1,6 @@
-//! `saltcellar bench reactor --wire`: from an event's arrival to the request at the master, at a given rate.
+//! `saltcellar bench reactor --wire`: latency from an event's arrival to the request at the master, at a given rate.
 //!
-//! An event is on disk before anybody looks at it, so no request is faster than the disk: each row has beside it what a bare
-//! `fdatasync` took there a moment before.
+//! The reactor reads only durable events, so each row includes the latency of a bare `fdatasync`, measured before it.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -14,25 +13,23 @@ use serde_json::{Value as Json, json};
 
 use super::super::output::{Format, Output};
 use super::super::table::{Column, Table};
-use super::stage::{PlayedMaster, Stage, own_cpu_s};
+use super::harness::{FakeMaster, Harness, own_cpu_s};
 use super::{rounded, thousands};
 use crate::model::ReactorSettings;
 
-/// One in so many events is reacted to.
+/// One of this many events matches a rule.
 const ONE_OF: [usize; 3] = [100, 10, 1];
 
-/// Minions that the events are about.
 const MINIONS: usize = 500;
 
-/// Bare syncs beside each row.
+/// Number of bare syncs for each row.
 const SYNCS: u32 = 200;
 
-/// What was measured.
-struct Row {
+struct WireRow {
     one_of: usize,
     rate: f64,
     requests: usize,
-    /// Requests per second from the first event's time to the last request.
+    /// Requests per second from the first event to the last request.
     requests_per_s: f64,
     ms: [f64; 3],
     sync_ms: [f64; 2],
@@ -40,12 +37,12 @@ struct Row {
 }
 
 pub(super) fn run(out: &mut Output, root: &Path, rate: u32, time: Duration) -> anyhow::Result<()> {
-    let rows: Vec<Row> =
+    let rows: Vec<WireRow> =
         ONE_OF.iter().map(|one_of| measure(root, *one_of, rate, time)).collect::<anyhow::Result<_>>()?;
     match out.format {
         Format::Table => {
             let mut table = Table::new([
-                Column::left("REACTED TO"),
+                Column::left("MATCHING"),
                 Column::right("EVENTS/S"),
                 Column::right("REQUESTS"),
                 Column::right("REQUESTS/S"),
@@ -94,38 +91,38 @@ pub(super) fn run(out: &mut Output, root: &Path, rate: u32, time: Duration) -> a
     Ok(())
 }
 
-fn measure(root: &Path, one_of: usize, rate: u32, time: Duration) -> anyhow::Result<Row> {
+fn measure(root: &Path, one_of: usize, rate: u32, time: Duration) -> anyhow::Result<WireRow> {
     let dir = root.join(format!("wire-{one_of}"));
-    std::fs::create_dir_all(&dir).context("make a directory")?;
+    std::fs::create_dir_all(&dir).context("create a directory")?;
     let sync_ms = syncs(&dir)?;
-    let master = PlayedMaster::start(&dir)?;
-    let mut stage =
-        Stage::start(&dir, &["hot/*"], ReactorSettings::default(), Default::default(), |metrics| {
+    let master = FakeMaster::start(&dir)?;
+    let mut harness =
+        Harness::start(&dir, &["hot/*"], ReactorSettings::default(), Default::default(), |metrics| {
             master.client(metrics)
         })?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of events")]
     let events = (f64::from(rate) * time.as_secs_f64()) as usize;
     let each = Duration::from_secs(1) / rate.max(1);
-    // The first reaction connects and compiles; the master has long been asked something when a day's events come.
-    stage.tell(&[("hot/first".to_owned(), "web0".to_owned())])?;
-    stage.wait_until_through()?;
+    // The first reaction connects to the master and compiles the template.
+    harness.submit(&[("hot/first".to_owned(), "web0".to_owned())])?;
+    harness.wait_until_done()?;
     let cpu = own_cpu_s()?;
-    let began = Instant::now();
+    let started = Instant::now();
     let mut sent = Vec::with_capacity(events);
     for n in 0..events {
-        let due = began + each * u32::try_from(n).unwrap_or(u32::MAX);
+        let due = started + each * u32::try_from(n).unwrap_or(u32::MAX);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let kind = if n % one_of == 0 { "hot" } else { "cold" };
-        // Late is late: a sender that could not keep its time counts as part of the way.
+        // Latency counts from the due time, even if the sender is late.
         sent.push(due);
-        stage.tell(&[(format!("{kind}/{n}"), format!("web{}", n % MINIONS))])?;
+        harness.submit(&[(format!("{kind}/{n}"), format!("web{}", n % MINIONS))])?;
     }
-    let rate = events as f64 / began.elapsed().as_secs_f64();
-    stage.wait_until_through()?;
+    let rate = events as f64 / started.elapsed().as_secs_f64();
+    harness.wait_until_done()?;
     let cpu_us = (own_cpu_s()? - cpu) * 1e6 / events.max(1) as f64;
-    stage.stop();
-    let asked = master.asked.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut took: Vec<f64> = asked
+    harness.stop();
+    let requests = master.requests.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut took: Vec<f64> = requests
         .iter()
         .filter_map(|(tag, at)| {
             let due = sent.get(tag.strip_prefix("hot/")?.parse::<usize>().ok()?)?;
@@ -134,31 +131,31 @@ fn measure(root: &Path, one_of: usize, rate: u32, time: Duration) -> anyhow::Res
         .collect();
     let wanted = events.div_ceil(one_of);
     anyhow::ensure!(took.len() == wanted, "{} of {wanted} requests reached the master", took.len());
-    let last = asked.iter().map(|(_, at)| *at).max().unwrap_or(began);
-    let requests_per_s = took.len() as f64 / last.saturating_duration_since(began).as_secs_f64().max(1e-9);
+    let last = requests.iter().map(|(_, at)| *at).max().unwrap_or(started);
+    let requests_per_s = took.len() as f64 / last.saturating_duration_since(started).as_secs_f64().max(1e-9);
     took.sort_by(f64::total_cmp);
-    let ms = [500, 990, 1000].map(|thousandth| share(&took, thousandth));
-    Ok(Row { one_of, rate, requests: took.len(), requests_per_s, ms, sync_ms, cpu_us })
+    let ms = [500, 990, 1000].map(|thousandth| quantile(&took, thousandth));
+    Ok(WireRow { one_of, rate, requests: took.len(), requests_per_s, ms, sync_ms, cpu_us })
 }
 
-/// A value of a sorted list.
-pub(super) fn share(sorted: &[f64], thousandth: usize) -> f64 {
-    let place = sorted.len().saturating_sub(1) * thousandth / 1000;
-    sorted.get(place).copied().unwrap_or(0.0)
+/// The quantile of sorted values, in thousandths.
+pub(super) fn quantile(sorted: &[f64], thousandth: usize) -> f64 {
+    let index = sorted.len().saturating_sub(1) * thousandth / 1000;
+    sorted.get(index).copied().unwrap_or(0.0)
 }
 
-/// What it takes to write 4 KB and have them on disk: the median and the 99th percentile, in milliseconds.
+/// Latency of writing and syncing 4 KB: the median and the 99th percentile, in milliseconds.
 fn syncs(dir: &Path) -> anyhow::Result<[f64; 2]> {
-    let path = dir.join("yardstick");
-    let mut file = File::create(&path).context("make the yardstick's file")?;
+    let path = dir.join("baseline");
+    let mut file = File::create(&path).context("create the baseline's file")?;
     let mut took = Vec::new();
     for _ in 0..SYNCS {
-        file.write_all(&[0x5a; 4096]).context("write the yardstick")?;
-        let began = Instant::now();
-        file.sync_data().context("sync the yardstick")?;
-        took.push(began.elapsed().as_secs_f64() * 1e3);
+        file.write_all(&[0x5a; 4096]).context("write the baseline")?;
+        let started = Instant::now();
+        file.sync_data().context("sync the baseline")?;
+        took.push(started.elapsed().as_secs_f64() * 1e3);
     }
-    std::fs::remove_file(&path).context("remove the yardstick")?;
+    std::fs::remove_file(&path).context("remove the baseline")?;
     took.sort_by(f64::total_cmp);
-    Ok([share(&took, 500), share(&took, 990)])
+    Ok([quantile(&took, 500), quantile(&took, 990)])
 }

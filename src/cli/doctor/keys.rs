@@ -1,18 +1,17 @@
-//! Masters' keys in the archive, and the redaction that is configured.
+//! Masters' keys in the archive, and the configured redaction.
 
 use serde_json::Value as Json;
 
 use super::super::ask;
-use super::{Advice, Findings, Verdict, number, text};
+use super::{Advice, CheckResult, Findings, number, text};
 use crate::api::client::Client;
 use crate::config::Config;
 use crate::model::{Builtin, MANAGE_TAG, REDACTED};
 
-/// Stored requests to the reactor that are looked at, the latest first.
+/// Maximum number of stored reactor requests that are checked, latest first.
 const REQUESTS: u64 = 1000;
 
-/// Looks at what the daemon knows and has stored.
-pub(super) fn look(found: &mut Findings, client: &mut Client, status: &Json) {
+pub(super) fn check(found: &mut Findings, client: &mut Client, status: &Json) {
     known(found, status);
     stored(found, client);
 }
@@ -22,18 +21,18 @@ fn known(found: &mut Findings, status: &Json) {
     let keys = status.get("master_keys").unwrap_or(&Json::Null);
     let unreadable = keys.get("unreadable").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
     if let Some(first) = unreadable.first().and_then(Json::as_str) {
-        let words = format!("the daemon cannot read {} key files of masters: {first}", unreadable.len());
+        let message =
+            format!("the daemon cannot read {} key files of masters, the first is {first}", unreadable.len());
         let why =
-            "only the requests of salt-run reactor.* are then redacted, not a key that occurs elsewhere"
-                .to_owned();
-        let write = "run the daemon as root or as the master's user, or correct ingest.masters".to_owned();
-        return found.advise(CHECK, Verdict::Warning, words, Advice { why, write });
+            "unread keys are redacted only in requests of salt-run reactor.*, not in other events".to_owned();
+        let write = "run the daemon as root or as the master's user, or fix ingest.masters".to_owned();
+        return found.add_with_advice(CHECK, CheckResult::Warning, message, Advice { why, write });
     }
-    let words = match number(keys, "known") {
-        0 => "no master's key is known (ingest.masters); requests of salt-run reactor.* are redacted all the same".to_owned(),
-        known => format!("{known} keys of masters are redacted wherever they occur"),
+    let message = match number(keys, "known") {
+        0 => "no master's key is known (ingest.masters); requests of salt-run reactor.* are redacted nevertheless".to_owned(),
+        known => format!("{known} keys of masters are redacted in all events"),
     };
-    found.say(CHECK, Verdict::Ok, words);
+    found.add(CHECK, CheckResult::Ok, message);
 }
 
 fn stored(found: &mut Findings, client: &mut Client) {
@@ -41,7 +40,7 @@ fn stored(found: &mut Findings, client: &mut Client) {
     let tag = format!("*{MANAGE_TAG}*");
     let page = match ask::call(client, "events_list", [("tag", tag.into()), ("limit", REQUESTS.into())]) {
         Ok(page) => page,
-        Err(error) => return found.say(CHECK, Verdict::Problem, error.to_string()),
+        Err(error) => return found.add(CHECK, CheckResult::Problem, error.to_string()),
     };
     let events = page.get("events").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
     let is_clear = |event: &&Json| {
@@ -50,35 +49,40 @@ fn stored(found: &mut Findings, client: &mut Client) {
     };
     let clear: Vec<_> = events.iter().filter(is_clear).collect();
     let Some(latest) = clear.first() else {
-        let words = format!("none in the latest {} requests of salt-run reactor.*", events.len());
-        return found.say(CHECK, Verdict::Ok, words);
+        let message = format!("no keys in the latest {} requests of salt-run reactor.*", events.len());
+        return found.add(CHECK, CheckResult::Ok, message);
     };
-    let words = format!(
-        "{} stored events hold a master's key in clear, the latest with tag {}",
+    let message = format!(
+        "{} stored events contain a master's key in plain text, the latest has tag {}",
         clear.len(),
         text(latest, "tag")
     );
-    let why = "a reader of the archive, of a backup or of an export becomes root on all minions with it, through port 4506";
+    let why = "with this key, a reader of the archive, a backup or an export can become root on all minions through port 4506";
     let write = "`systemctl stop saltcellar && saltcellar store redact-keys && systemctl start saltcellar`; then update each backup \
-                 (`saltcellar store backup --delete DIR`) and delete exports; then give the master new keys: stop salt-master, \
+                 (`saltcellar store backup --delete DIR`) and delete exports; then rotate the master's keys: stop salt-master, \
                  delete .*_key in its cachedir (/var/cache/salt/master), start it";
-    found.advise(CHECK, Verdict::Problem, words, Advice { why: why.to_owned(), write: write.to_owned() });
+    found.add_with_advice(
+        CHECK,
+        CheckResult::Problem,
+        message,
+        Advice { why: why.to_owned(), write: write.to_owned() },
+    );
 }
 
-/// Says which built-in redactions are off.
+/// Lists the built-in redactions that are off.
 pub(super) fn redaction(found: &mut Findings, config: &Config) {
     const CHECK: &str = "ingest.redact";
     let is_on = |builtin: &Builtin| config.ingest.redact.iter().any(|rule| rule.builtin == Some(*builtin));
     let off: Vec<_> =
         Builtin::ALL.iter().filter(|builtin| !is_on(builtin)).map(|builtin| builtin.name()).collect();
     if off.is_empty() {
-        return found.say(CHECK, Verdict::Ok, "all built-in redactions are on");
+        return found.add(CHECK, CheckResult::Ok, "all built-in redactions are on");
     }
     let rules: Vec<_> = off.iter().map(|name| format!("{{builtin: {name}}}")).collect();
-    let words = format!(
-        "off: {}. What minions return, passwords and pillar among it, is stored in clear. To redact it from now on: ingest.redact: [{}]",
+    let message = format!(
+        "off: {}. Minions' returns, including passwords and pillar, are stored in plain text. To redact future events: ingest.redact: [{}]",
         off.join(", "),
         rules.join(", ")
     );
-    found.say(CHECK, Verdict::Ok, words);
+    found.add(CHECK, CheckResult::Ok, message);
 }

@@ -1,47 +1,45 @@
-//! What a Salt master's configuration says that is missing, dangerous or of no use beside saltcellar.
+//! Checks of a Salt master's configuration: options that are missing, dangerous or useless with saltcellar.
 //!
-//! Each check is a function of what was read, named as the option that it is about. None of them changes anything, and none
-//! needs a daemon or a master to be running; what only a running one has, such as a socket, is passed over while it is not there.
+//! Each check is a function of the configuration, named after its option. Checks need no running daemon or master:
+//! files that exist only at run time, such as sockets, are skipped while they are missing.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::access::{ENTER, READ, WRITE, Who};
+use super::access::{ENTER, READ, User, WRITE};
 use super::python::{Installed, single_file};
-use super::{Advice, Findings, Verdict, options};
-use crate::config::salt_master::{SaltMaster, same_place};
+use super::{Advice, CheckResult, Findings, options};
+use crate::config::salt_master::{SaltMaster, same_file};
 use crate::config::{Config, SYSTEM_SOCKET};
 use crate::reactor::{Account, acting};
 use crate::sls::Value;
 
-/// What the checks look at.
-pub(super) struct Beside<'a> {
-    /// The master's configuration.
+/// Input of the checks.
+pub(super) struct MasterContext<'a> {
     pub(super) master: &'a SaltMaster,
-    /// The daemon's.
+    /// The daemon's configuration.
     pub(super) config: &'a Config,
     /// The daemon's socket.
     pub(super) socket: &'a Path,
-    /// Whom the daemon runs as, or would.
-    pub(super) daemon: &'a Who,
-    /// What Salt's Python has, or why that is not known.
+    /// The user of the daemon.
+    pub(super) daemon: &'a User,
+    /// Packages in Salt's Python, or the reason why they are unknown.
     pub(super) python: &'a Result<Installed, String>,
 }
 
-/// Where the master uses saltcellar.
+/// The master's uses of saltcellar.
 #[expect(clippy::struct_excessive_bools, reason = "they are independent")]
 pub(super) struct Uses {
     pub(super) job_cache: bool,
     pub(super) event_return: bool,
     pub(super) ext_job_cache: bool,
-    /// The daemon reads this master's bus.
     pub(super) bus: bool,
 }
 
 impl Uses {
-    fn of(beside: &Beside<'_>) -> Self {
-        let master = beside.master;
+    fn of(context: &MasterContext<'_>) -> Self {
+        let master = context.master;
         let several = master.texts("multi_returner");
         let names = |option: &str| {
             let given = master.texts(option);
@@ -53,63 +51,62 @@ impl Uses {
             job_cache: names("master_job_cache"),
             event_return: names("event_return"),
             ext_job_cache: names("ext_job_cache"),
-            bus: beside.config.bus.iter().any(|dir| same_place(dir, &master.sock_dir)),
+            bus: context.config.bus.iter().any(|dir| same_file(dir, &master.sock_dir)),
         }
     }
 }
 
-/// Goes through all of it.
-pub(super) fn look(found: &mut Findings, beside: &Beside<'_>) {
-    let uses = Uses::of(beside);
-    configuration(found, beside);
-    use_of_saltcellar(found, beside, &uses);
-    extension(found, beside, &uses);
-    extensions_socket(found, beside, &uses);
-    options::ipc_write_buffer(found, beside, &uses);
-    options::ipc_mode(found, beside, &uses);
-    options::event_return(found, beside, &uses);
-    options::max_event_size(found, beside, &uses);
-    options::job_cache(found, beside, &uses);
-    options::ext_job_cache(found, beside, &uses);
-    options::job_cache_store_endtime(found, beside, &uses);
-    options::keep_jobs_seconds(found, beside, &uses);
-    sock_dir(found, beside, &uses);
-    keys(found, beside);
-    reactor(found, beside);
-    helper(found, beside);
-    nobody_reacts(found, beside);
+pub(super) fn check(found: &mut Findings, context: &MasterContext<'_>) {
+    let uses = Uses::of(context);
+    configuration(found, context);
+    use_of_saltcellar(found, context, &uses);
+    extension(found, context, &uses);
+    extension_socket_access(found, context, &uses);
+    options::ipc_write_buffer(found, context, &uses);
+    options::ipc_mode(found, context, &uses);
+    options::event_return(found, context, &uses);
+    options::max_event_size(found, context, &uses);
+    options::job_cache(found, context, &uses);
+    options::ext_job_cache(found, context, &uses);
+    options::job_cache_store_endtime(found, context, &uses);
+    options::keep_jobs_seconds(found, context, &uses);
+    sock_dir(found, context, &uses);
+    keys(found, context);
+    reactor(found, context);
+    helper(found, context);
+    no_active_reactor(found, context);
 }
 
-/// The files themselves, in Salt's words where Salt has some.
-fn configuration(found: &mut Findings, beside: &Beside<'_>) {
+/// The configuration files, with Salt's own warnings about them.
+fn configuration(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "master_config";
-    let Beside { master, .. } = beside;
+    let MasterContext { master, .. } = context;
     for note in &master.notes {
-        found.say(CHECK, Verdict::Warning, format!("Salt would say: {}", note.message));
+        found.add(CHECK, CheckResult::Warning, format!("Salt warns: {}", note.message));
     }
     if master.files.is_empty() {
-        let words = format!("{} cannot be read: Salt's defaults are assumed", master.conf_file.display());
-        found.say(CHECK, Verdict::Warning, words);
+        let message = format!("{} is unreadable: Salt's defaults are assumed", master.conf_file.display());
+        found.add(CHECK, CheckResult::Warning, message);
     } else {
         let files: Vec<_> = master.files.iter().map(|file| file.display().to_string()).collect();
-        found.say(CHECK, Verdict::Ok, files.join(", "));
+        found.add(CHECK, CheckResult::Ok, files.join(", "));
     }
 }
 
-fn use_of_saltcellar(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
+fn use_of_saltcellar(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "master_job_cache";
-    let now = beside.master.text("master_job_cache").unwrap_or("local_cache");
+    let now = context.master.text("master_job_cache").unwrap_or("local_cache");
     if uses.job_cache {
-        found.say(CHECK, Verdict::Ok, "saltcellar is the master's job cache");
+        found.add(CHECK, CheckResult::Ok, "saltcellar is the master's job cache");
     } else if uses.event_return || uses.ext_job_cache || uses.bus {
-        let words =
-            format!("the master keeps its jobs in {now}; saltcellar gets events or minions' returns only");
-        found.say(CHECK, Verdict::Ok, words);
+        let message =
+            format!("the master's job cache is {now}; saltcellar receives only events or minions' returns");
+        found.add(CHECK, CheckResult::Ok, message);
     } else {
-        found.advise(
+        found.add_with_advice(
             CHECK,
-            Verdict::Warning,
-            format!("this master hands nothing to saltcellar: its job cache is {now}"),
+            CheckResult::Warning,
+            format!("this master does not use saltcellar: its job cache is {now}"),
             Advice {
                 why: "no option names saltcellar, and the daemon reads no bus of this master".to_owned(),
                 write: "run `saltcellar setup --write`, and restart the master".to_owned(),
@@ -118,25 +115,25 @@ fn use_of_saltcellar(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
     }
 }
 
-/// Whether Salt's loader finds the returner, and which.
-fn extension(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
+/// Whether Salt's loader finds the returner, and its version.
+fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "extension";
     if !(uses.job_cache || uses.event_return || uses.ext_job_cache) {
         return;
     }
-    let file = single_file(&candidates(beside.master));
-    let packaged = beside.python.as_ref().ok().and_then(|python| python.extension.clone());
-    let install = "`salt-pip install` the wheel (`pip` where Salt came by pip), or put the single file into salt://_returners/ and \
+    let file = single_file(&candidates(context.master));
+    let packaged = context.python.as_ref().ok().and_then(|python| python.extension.clone());
+    let install = "`salt-pip install` the wheel (`pip` if Salt was installed by pip), or copy the single file to salt://_returners/ and \
                    run `salt-run saltutil.sync_returners`; then restart the master";
-    let version = match (&file, &packaged, beside.python) {
+    let version = match (&file, &packaged, context.python) {
         (Some((path, version)), packaged, _) => {
             if packaged.is_some() {
-                found.advise(
+                found.add_with_advice(
                     CHECK,
-                    Verdict::Warning,
-                    format!("the extension is there twice: {}, and as a package", path.display()),
+                    CheckResult::Warning,
+                    format!("the extension is installed twice: as {} and as a package", path.display()),
                     Advice {
-                        why: "Salt takes the file, so an update of the package changes nothing".to_owned(),
+                        why: "Salt loads the file, so updates of the package have no effect".to_owned(),
                         write: format!("remove {}, or uninstall the package", path.display()),
                     },
                 );
@@ -145,26 +142,26 @@ fn extension(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
         }
         (None, Some(version), _) => Some(version.clone()),
         (None, None, Ok(python)) => {
-            return found.advise(
+            return found.add_with_advice(
                 CHECK,
-                Verdict::Problem,
+                CheckResult::Problem,
                 format!("Salt's Python ({}) does not find the extension", python.python.display()),
                 Advice {
-                    why: "a master whose returner is missing cannot give a job its id: no job is sent"
+                    why: "without its returner, the master cannot allocate job ids and sends no jobs"
                         .to_owned(),
                     write: install.to_owned(),
                 },
             );
         }
         (None, None, Err(why)) => {
-            return found.advise(
+            return found.add_with_advice(
                 CHECK,
-                Verdict::Warning,
-                format!("whether Salt finds the extension is not known: {why}"),
+                CheckResult::Warning,
+                format!("cannot check whether Salt finds the extension: {why}"),
                 Advice {
-                    why: "a master whose returner is missing cannot give a job its id: no job is sent"
+                    why: "without its returner, the master cannot allocate job ids and sends no jobs"
                         .to_owned(),
-                    write: "name Salt's Python by --salt-python, or see that the extension is installed"
+                    write: "set Salt's Python with --salt-python, or check that the extension is installed"
                         .to_owned(),
                 },
             );
@@ -172,21 +169,21 @@ fn extension(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
     };
     let ours = env!("CARGO_PKG_VERSION");
     match version {
-        Some(theirs) if theirs != ours => found.advise(
+        Some(theirs) if theirs != ours => found.add_with_advice(
             CHECK,
-            Verdict::Warning,
-            format!("the extension is of version {theirs}, this program of {ours}"),
+            CheckResult::Warning,
+            format!("the extension has version {theirs}, this program {ours}"),
             Advice {
-                why: "they are tested together; an older one may lack calls that the other makes".to_owned(),
+                why: "only equal versions are tested together; the older one allows lack calls".to_owned(),
                 write: install.to_owned(),
             },
         ),
-        Some(theirs) => found.say(CHECK, Verdict::Ok, format!("version {theirs} is found by Salt")),
-        None => found.say(CHECK, Verdict::Ok, "it is found by Salt; it does not say its version"),
+        Some(theirs) => found.add(CHECK, CheckResult::Ok, format!("version {theirs}")),
+        None => found.add(CHECK, CheckResult::Ok, "installed, version unknown"),
     }
 }
 
-/// Where a returner that is one file may lie, in the order in which Salt looks.
+/// Possible paths of a single-file returner, in Salt's search order.
 fn candidates(master: &SaltMaster) -> Vec<PathBuf> {
     const FILE: &str = "returners/saltcellar.py";
     let mut found: Vec<PathBuf> =
@@ -196,77 +193,80 @@ fn candidates(master: &SaltMaster) -> Vec<PathBuf> {
     found
 }
 
-/// The socket that the extension asks at, and whether the master's user may open it.
-fn extensions_socket(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
+/// The extension's socket, and whether the master's user has access to it.
+fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "saltcellar.socket";
     if !(uses.job_cache || uses.event_return) {
         return;
     }
-    let Beside { master, socket, .. } = beside;
-    let said = setting(master, "socket");
-    // A user other than root may take a socket of their own where this one is missing; then nobody can tell from here.
-    let asked = said.clone().unwrap_or_else(|| SYSTEM_SOCKET.to_owned());
-    if (said.is_some() || master.user == "root") && !same_place(Path::new(&asked), socket) {
-        return found.advise(
+    let MasterContext { master, socket, .. } = context;
+    let configured = setting(master, "socket");
+    // Without this socket, the extension of a user other than root falls back to one of that user, which is unknown here.
+    let extension_socket = configured.clone().unwrap_or_else(|| SYSTEM_SOCKET.to_owned());
+    if (configured.is_some() || master.user == "root") && !same_file(Path::new(&extension_socket), socket) {
+        return found.add_with_advice(
             CHECK,
-            Verdict::Problem,
-            format!("the extension asks at {asked}, the daemon listens at {}", socket.display()),
+            CheckResult::Problem,
+            format!(
+                "the extension uses socket {extension_socket}, the daemon listens on {}",
+                socket.display()
+            ),
             Advice {
-                why: "all that the master stores goes to its spool, and is lost when that is full".to_owned(),
+                why: "the master's entries go to the spool, and are lost once it is full".to_owned(),
                 write: format!("saltcellar.socket: {}", socket.display()),
             },
         );
     }
     let Ok(file) = fs::metadata(socket) else { return };
-    let Some(user) = Who::named(&master.user) else { return };
-    if !extension_trusts(beside, user.uid) {
-        let name = &beside.daemon.name;
-        return found.advise(
+    let Some(user) = User::named(&master.user) else { return };
+    if !extension_trusts(context, user.uid) {
+        let name = &context.daemon.name;
+        return found.add_with_advice(
             CHECK,
-            Verdict::Problem,
+            CheckResult::Problem,
             format!(
-                "the extension does not trust {name}, the user of {}, and sends nothing there",
+                "the extension does not trust {name}, the owner of {}, and sends nothing",
                 socket.display()
             ),
             Advice {
-                why: "all that the master stores goes to its spool, and is lost when that is full".to_owned(),
+                why: "the master's entries go to the spool, and are lost once it is full".to_owned(),
                 write: format!("saltcellar.daemon_user: {name}"),
             },
         );
     }
     let dir = socket.parent().and_then(|dir| fs::metadata(dir).ok());
-    if user.may(&file, READ | WRITE) && dir.is_none_or(|dir| user.may(&dir, ENTER)) {
-        found.say(CHECK, Verdict::Ok, format!("{}, which the master's user may open", socket.display()));
+    if user.allows(&file, READ | WRITE) && dir.is_none_or(|dir| user.allows(&dir, ENTER)) {
+        found.add(CHECK, CheckResult::Ok, format!("{}, accessible to the master's user", socket.display()));
     } else {
-        found.advise(
+        found.add_with_advice(
             CHECK,
-            Verdict::Problem,
-            format!("the master's user {} may not open {}", user.name, socket.display()),
+            CheckResult::Problem,
+            format!("the master's user {} has no access to {}", user.name, socket.display()),
             Advice {
-                why: "all that the master stores goes to its spool, and is lost when that is full".to_owned(),
+                why: "the master's entries go to the spool, and are lost once it is full".to_owned(),
                 write: format!("`usermod -aG saltcellar {}`, or run the daemon as that user", user.name),
             },
         );
     }
 }
 
-/// Would the extension in the process of a master with that user trust the daemon's? By the rules of its `peer.py`.
-fn extension_trusts(beside: &Beside<'_>, master_uid: u32) -> bool {
-    let uid = beside.daemon.uid;
+/// Whether the extension trusts the daemon's user if the master runs as `master_uid`, by the rules of its `peer.py`.
+fn extension_trusts(context: &MasterContext<'_>, master_uid: u32) -> bool {
+    let uid = context.daemon.uid;
     if uid == 0 || uid == master_uid {
         return true;
     }
-    let map = beside.master.option("saltcellar").and_then(Value::as_map);
-    let user = beside.master.option("saltcellar.daemon_user").or_else(|| map?.get("daemon_user"));
+    let map = context.master.option("saltcellar").and_then(Value::as_map);
+    let user = context.master.option("saltcellar.daemon_user").or_else(|| map?.get("daemon_user"));
     match user {
         Some(Value::Int(number)) => return *number == i64::from(uid),
         Some(Value::Str(name)) if !name.is_empty() => {
-            let named = name.parse().ok().or_else(|| Some(Who::named(name)?.uid));
+            let named = name.parse().ok().or_else(|| Some(User::named(name)?.uid));
             return named == Some(uid);
         }
         _ => {}
     }
-    let Some(dir) = beside.socket.parent().and_then(|dir| dir.canonicalize().ok()) else { return false };
+    let Some(dir) = context.socket.parent().and_then(|dir| dir.canonicalize().ok()) else { return false };
     let is = |dir: &Path, fits: &dyn Fn(&fs::Metadata) -> bool| fs::metadata(dir).is_ok_and(|dir| fits(&dir));
     is(&dir, &|dir| dir.uid() == uid)
         && dir.ancestors().skip(1).all(|above| {
@@ -274,19 +274,19 @@ fn extension_trusts(beside: &Beside<'_>, master_uid: u32) -> bool {
         })
 }
 
-/// The directory of the master's sockets, and the bus in it.
-fn sock_dir(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
+/// The directory of the master's sockets, and its bus.
+fn sock_dir(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "sock_dir";
-    let Beside { master, daemon, .. } = beside;
+    let MasterContext { master, daemon, .. } = context;
     let name = master.sock_dir.display();
     let Ok(dir) = fs::metadata(&master.sock_dir) else { return };
     if dir.mode() & 0o002 != 0 && dir.mode() & 0o1000 == 0 {
-        found.advise(
+        found.add_with_advice(
             CHECK,
-            Verdict::Problem,
-            format!("anyone may write to {name} (mode {:04o})", dir.mode() & 0o7777),
+            CheckResult::Problem,
+            format!("{name} is world-writable (mode {:04o})", dir.mode() & 0o7777),
             Advice {
-                why: "whoever puts a socket of their own in the bus's place is believed by Salt and by saltcellar".to_owned(),
+                why: "any user can replace the bus's socket, which Salt and saltcellar trust".to_owned(),
                 write: format!("`chmod o-w {name}`"),
             },
         );
@@ -297,19 +297,19 @@ fn sock_dir(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
     let bus = master.sock_dir.join("master_event_pub.ipc");
     let Ok(socket) = fs::symlink_metadata(&bus) else { return };
     let mode = socket.mode() & 0o777;
-    if daemon.may(&socket, READ | WRITE) && daemon.may(&dir, ENTER) {
-        found.say(
+    if daemon.allows(&socket, READ | WRITE) && daemon.allows(&dir, ENTER) {
+        found.add(
             CHECK,
-            Verdict::Ok,
-            format!("{}, mode {mode:04o}, which {} may open", bus.display(), daemon.name),
+            CheckResult::Ok,
+            format!("{}, mode {mode:04o}, accessible to {}", bus.display(), daemon.name),
         );
     } else {
-        found.advise(
+        found.add_with_advice(
             CHECK,
-            Verdict::Problem,
-            format!("the daemon's user {} may not open {} (mode {mode:04o})", daemon.name, bus.display()),
+            CheckResult::Problem,
+            format!("the daemon's user {} has no access to {} (mode {mode:04o})", daemon.name, bus.display()),
             Advice {
-                why: "no event is archived; up to Salt 3006 the socket is open to the master's user alone"
+                why: "no event is archived; up to Salt 3006 only the master's user has access to the socket"
                     .to_owned(),
                 write: format!(
                     "run the daemon as {} (`systemctl edit saltcellar`: User={})",
@@ -320,20 +320,20 @@ fn sock_dir(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
     }
 }
 
-/// Keys: those that minions sign with, and the master's own.
-fn keys(found: &mut Findings, beside: &Beside<'_>) {
+/// The master's private key, and the minions' public keys.
+fn keys(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "pki_dir";
-    let Beside { master, config, daemon, .. } = beside;
+    let MasterContext { master, config, daemon, .. } = context;
     let private = master.pki_dir.join("master.pem");
     if let Ok(key) = fs::metadata(&private)
         && key.mode() & 0o077 != 0
     {
-        found.advise(
+        found.add_with_advice(
             CHECK,
-            Verdict::Problem,
-            format!("{} may be read by others (mode {:04o})", private.display(), key.mode() & 0o777),
+            CheckResult::Problem,
+            format!("{} is readable by other users (mode {:04o})", private.display(), key.mode() & 0o777),
             Advice {
-                why: "whoever has the master's private key is the master to every minion".to_owned(),
+                why: "the private key lets its owner impersonate the master to all minions".to_owned(),
                 write: format!("`chmod 0400 {}`", private.display()),
             },
         );
@@ -341,17 +341,17 @@ fn keys(found: &mut Findings, beside: &Beside<'_>) {
     if config.https.listen.is_none() {
         return;
     }
-    if !same_place(&config.https.pki_dir, &master.pki_dir) {
-        found.advise(
+    if !same_file(&config.https.pki_dir, &master.pki_dir) {
+        found.add_with_advice(
             CHECK,
-            Verdict::Problem,
+            CheckResult::Problem,
             format!(
-                "the HTTPS door believes the keys in {}, this master's are in {}",
+                "the HTTPS source uses the keys in {}, but this master's are in {}",
                 config.https.pki_dir.display(),
                 master.pki_dir.display()
             ),
             Advice {
-                why: "no minion is let in whose key is not there".to_owned(),
+                why: "minions without a key there are rejected".to_owned(),
                 write: format!("https.pki_dir: {} in the daemon's configuration", master.pki_dir.display()),
             },
         );
@@ -359,107 +359,109 @@ fn keys(found: &mut Findings, beside: &Beside<'_>) {
     let accepted = config.https.pki_dir.join("minions");
     let readable = [config.https.pki_dir.as_path(), accepted.as_path()]
         .iter()
-        .all(|dir| fs::metadata(dir).is_ok_and(|dir| daemon.may(&dir, READ | ENTER)));
+        .all(|dir| fs::metadata(dir).is_ok_and(|dir| daemon.allows(&dir, READ | ENTER)));
     if readable {
-        found.say(CHECK, Verdict::Ok, format!("{} may read {}", daemon.name, accepted.display()));
+        found.add(CHECK, CheckResult::Ok, format!("{} can read {}", daemon.name, accepted.display()));
     } else {
-        found.advise(
+        found.add_with_advice(
             CHECK,
-            Verdict::Problem,
+            CheckResult::Problem,
             format!("the daemon's user {} cannot read {}", daemon.name, accepted.display()),
             Advice {
-                why: "the HTTPS door verifies minions by the keys there, and lets nobody in without"
+                why: "the HTTPS source needs these keys to verify minions, and rejects all without them"
                     .to_owned(),
-                write: format!("run the daemon as {}, whose keys they are", master.user),
+                write: format!("run the daemon as {}, the owner of the keys", master.user),
             },
         );
     }
 }
 
-/// Two that react to one event do everything twice.
-fn reactor(found: &mut Findings, beside: &Beside<'_>) {
+/// Two active reactors would execute every reaction twice.
+fn reactor(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "reactor";
-    let Beside { master, config, .. } = beside;
+    let MasterContext { master, config, .. } = context;
     if master.runs_reactor() && reacts(config, &master.conf_file) {
-        found.advise(
+        found.add_with_advice(
             CHECK,
-            Verdict::Problem,
-            format!("Salt's own reactor is on ({}), and saltcellar's too", said_at(master, CHECK)),
+            CheckResult::Problem,
+            format!("Salt's own reactor and saltcellar's are both enabled ({})", option_origin(master, CHECK)),
             Advice {
-                why: "so that nothing is done twice, saltcellar's only watches".to_owned(),
-                write: "`engines: [saltcellar-reactor]` into the master's configuration, which keeps Salt's own from starting, and \
-                        restart the master; or reactor.shadow: true into the daemon's, to look on only"
+                why: "to avoid executing reactions twice, saltcellar's runs in shadow mode".to_owned(),
+                write: "`engines: [saltcellar-reactor]` in the master's configuration, which disables Salt's own, then \
+                        restart the master; or reactor.shadow: true in the daemon's, to stay in shadow mode"
                     .to_owned(),
             },
         );
     }
 }
 
-/// Salt's Python runs as the master's user, or not at all.
-fn helper(found: &mut Findings, beside: &Beside<'_>) {
+/// Salt's Python must run as the master's user.
+fn helper(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "reactor.python";
-    let Beside { master, config, daemon, .. } = beside;
+    let MasterContext { master, config, daemon, .. } = context;
     let reactor = &config.reactor;
-    let is_its_reactor = reactor.master.as_deref().is_some_and(|path| same_place(path, &master.conf_file));
+    let is_its_reactor = reactor.master.as_deref().is_some_and(|path| same_file(path, &master.conf_file));
     let (true, Some(user)) = (is_its_reactor, master.configured_user()) else { return };
     match Account::switch(user, daemon.uid) {
-        Ok(_) => found.say(CHECK, Verdict::Ok, format!("Salt's Python runs as {user}, the master's user")),
-        Err(why) => found.advise(
+        Ok(_) => {
+            found.add(CHECK, CheckResult::Ok, format!("Salt's Python runs as {user}, the master's user"));
+        }
+        Err(why) => found.add_with_advice(
             CHECK,
-            Verdict::Problem,
+            CheckResult::Problem,
             why,
             Advice {
                 why: "reactor files that only Salt's Python can render (`#!py`, `salt[...]`) fail".to_owned(),
-                write: format!("run the daemon as root or as {user}, and see that {user} exists"),
+                write: format!("run the daemon as root or as {user}, and check that {user} exists"),
             },
         ),
     }
 }
 
-/// A reactor that was handed over and that nobody took.
-fn nobody_reacts(found: &mut Findings, beside: &Beside<'_>) {
+/// Salt's reactor is disabled in favour of ours, which does not run.
+fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "reactor";
-    let Beside { master, config, .. } = beside;
+    let MasterContext { master, config, .. } = context;
     let salts = acting::of_master(master);
-    let is_ours = config.reactor.master.as_deref().is_some_and(|path| same_place(path, &master.conf_file));
+    let is_ours = config.reactor.master.as_deref().is_some_and(|path| same_file(path, &master.conf_file));
     if salts.runs || salts.rules.is_empty() || is_ours {
         return;
     }
     let count = salts.rules.len();
-    found.advise(
+    found.add_with_advice(
         CHECK,
-        Verdict::Problem,
+        CheckResult::Problem,
         format!(
-            "nobody acts on the {count} rules of `reactor` ({}): Salt's own reactor is off ({}), and the daemon has none for this master",
-            said_at(master, CHECK),
-            said_at(master, "engines")
+            "no reactor acts on the {count} rules of `reactor` ({}): Salt's own reactor is disabled ({}), and the daemon has none for this master",
+            option_origin(master, CHECK),
+            option_origin(master, "engines")
         ),
         Advice {
-            why: "events that these rules take cause nothing".to_owned(),
+            why: "events that match these rules cause no reaction".to_owned(),
             write: format!(
-                "`reactor: {{master: {}}}` into the daemon's configuration, and restart it; or take `saltcellar-reactor` out of the \
-                 master's `engines`, and restart the master",
+                "`reactor: {{master: {}}}` in the daemon's configuration, then restart it; or remove `saltcellar-reactor` from the \
+                 master's `engines`, then restart the master",
                 master.conf_file.display()
             ),
         },
     );
 }
 
-/// Does the daemon react for the master of that file? With `shadow` it looks on and carries nothing out.
+/// Whether the daemon's reactor acts for the master with that file. With `shadow` it executes nothing.
 fn reacts(config: &Config, conf_file: &Path) -> bool {
     let reactor = &config.reactor;
-    reactor.master.as_deref().is_some_and(|path| same_place(path, conf_file)) && !reactor.settings.shadow
+    reactor.master.as_deref().is_some_and(|path| same_file(path, conf_file)) && !reactor.settings.shadow
 }
 
-/// A setting of the extension: flat, or in the map `saltcellar`; the flat one wins.
+/// An option of the extension: flat, or in the map `saltcellar`; the flat one takes precedence.
 pub(super) fn setting(master: &SaltMaster, key: &str) -> Option<String> {
     let map = master.option("saltcellar").and_then(Value::as_map);
-    let said = master.text(&format!("saltcellar.{key}")).or_else(|| map?.get(key)?.as_str());
-    said.filter(|said| !said.is_empty()).map(str::to_owned)
+    let configured = master.text(&format!("saltcellar.{key}")).or_else(|| map?.get(key)?.as_str());
+    configured.filter(|configured| !configured.is_empty()).map(str::to_owned)
 }
 
-/// The file and line that say an option at top level; the last file that does counts.
-pub(super) fn said_at(master: &SaltMaster, key: &str) -> String {
+/// The file and line of a top-level option; the last file takes precedence.
+pub(super) fn option_origin(master: &SaltMaster, key: &str) -> String {
     for path in master.files.iter().rev() {
         let text = fs::read_to_string(path).unwrap_or_default();
         let line = text.lines().position(|line| {
@@ -479,7 +481,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_that_cannot_run_salts_python_as_the_masters_user_is_told_of() {
+    fn a_daemon_that_cannot_switch_to_the_masters_user_is_a_problem() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("master");
         fs::write(&file, "user: root\n").unwrap();
@@ -487,23 +489,23 @@ mod tests {
         let verdicts = |uid: u32, reactor: bool| {
             let mut config = Config::for_state_dir(Path::new("/state"), "/s");
             config.reactor.master = reactor.then(|| file.clone());
-            let (socket, daemon) = (Path::new("/s"), Who::numbered(uid));
+            let (socket, daemon) = (Path::new("/s"), User::numbered(uid));
             let python = Err(String::new());
-            let beside =
-                Beside { master: &master, config: &config, socket, daemon: &daemon, python: &python };
+            let context =
+                MasterContext { master: &master, config: &config, socket, daemon: &daemon, python: &python };
             let mut found = Findings::default();
-            helper(&mut found, &beside);
-            found.0.iter().map(|finding| (finding.verdict, finding.words.clone())).collect::<Vec<_>>()
+            helper(&mut found, &context);
+            found.0.iter().map(|finding| (finding.verdict, finding.message.clone())).collect::<Vec<_>>()
         };
         assert_eq!(verdicts(4_000_000, false), []);
-        assert_eq!(verdicts(0, true)[0].0, Verdict::Ok);
-        let (verdict, words) = verdicts(4_000_000, true).remove(0);
-        assert_eq!(verdict, Verdict::Problem);
-        assert!(words.contains("Salt runs as user root") && words.contains("uid 4000000"), "{words}");
+        assert_eq!(verdicts(0, true)[0].0, CheckResult::Ok);
+        let (verdict, message) = verdicts(4_000_000, true).remove(0);
+        assert_eq!(verdict, CheckResult::Problem);
+        assert!(message.contains("Salt runs as user root") && message.contains("uid 4000000"), "{message}");
     }
 
     #[test]
-    fn a_daemon_reacts_for_a_master_unless_it_only_looks_on() {
+    fn a_reactor_in_shadow_mode_does_not_act() {
         let with = |master: Option<&str>, shadow| {
             let mut config = Config::for_state_dir(Path::new("/state"), "/s");
             config.reactor.master = master.map(PathBuf::from);
@@ -513,6 +515,6 @@ mod tests {
         assert!(!with(None, false));
         assert!(with(Some("/etc/salt/master"), false));
         assert!(!with(Some("/etc/salt/master"), true));
-        assert!(!with(Some("/srv/other/master"), false), "for another one");
+        assert!(!with(Some("/srv/other/master"), false), "another master");
     }
 }

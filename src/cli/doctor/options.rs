@@ -1,33 +1,33 @@
-//! Options of the master that are about events and jobs: each check is named as its option.
+//! Checks of the master's options for events and jobs, each named after its option.
 
-use super::master::{Beside, Uses, said_at};
-use super::{Advice, Findings, Verdict};
+use super::master::{MasterContext, Uses, option_origin};
+use super::{Advice, CheckResult, Findings};
 use crate::model::Age;
 use crate::sls::Value;
 
-/// Salt's own bound on an event (`max_event_size`).
+/// Salt's default of `max_event_size`, in bytes.
 const MAX_EVENT_SIZE: i64 = 1_048_576;
-/// The queue that one batch of events is handed over from.
+/// Recommended `event_return_queue`, in events.
 const EVENT_RETURN_QUEUE: i64 = 1000;
 
-pub(super) fn ipc_write_buffer(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
+pub(super) fn ipc_write_buffer(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "ipc_write_buffer";
-    let Beside { master, .. } = beside;
-    // A number, or the word `dynamic`, of which Salt makes one.
+    let MasterContext { master, .. } = context;
+    // A number, or the word `dynamic`.
     let is_set = match master.option(CHECK) {
         Some(Value::Int(bytes)) => *bytes != 0,
         Some(Value::Str(word)) => !word.is_empty() && word != "0",
         _ => false,
     };
     if is_set {
-        let verdict = if uses.bus { Verdict::Problem } else { Verdict::Warning };
-        found.advise(
+        let verdict = if uses.bus { CheckResult::Problem } else { CheckResult::Warning };
+        found.add_with_advice(
             CHECK,
             verdict,
-            format!("{CHECK} is set ({})", said_at(master, CHECK)),
+            format!("{CHECK} is set ({})", option_origin(master, CHECK)),
             Advice {
-                why: "on Salt 3006 a reader of the bus that pauses loses events then, without a word in any log; on 3008 it is \
-                      disconnected and loses those in between"
+                why: "on Salt 3006 a slow reader of the bus then loses events without a log message; on 3008 it is \
+                      disconnected and loses events until it reconnects"
                     .to_owned(),
                 write: format!("{CHECK}: 0"),
             },
@@ -35,18 +35,18 @@ pub(super) fn ipc_write_buffer(found: &mut Findings, beside: &Beside<'_>, uses: 
     }
 }
 
-pub(super) fn ipc_mode(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
+pub(super) fn ipc_mode(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "ipc_mode";
-    let Beside { master, .. } = beside;
+    let MasterContext { master, .. } = context;
     if master.text(CHECK) == Some("tcp") {
-        let verdict = if uses.bus { Verdict::Problem } else { Verdict::Warning };
-        found.advise(
+        let verdict = if uses.bus { CheckResult::Problem } else { CheckResult::Warning };
+        found.add_with_advice(
             CHECK,
             verdict,
-            format!("{CHECK} is tcp ({})", said_at(master, CHECK)),
+            format!("{CHECK} is tcp ({})", option_origin(master, CHECK)),
             Advice {
-                why: "the master's bus is a port then, open to every user of this machine, and not a socket in sock_dir, which is \
-                      what the daemon reads"
+                why: "the master's bus is then a TCP port, open to every user of this machine, instead of the socket in sock_dir \
+                      that the daemon reads"
                     .to_owned(),
                 write: format!("{CHECK}: ipc; or `event_return: saltcellar` instead of `bus` in the daemon's configuration"),
             },
@@ -54,25 +54,25 @@ pub(super) fn ipc_mode(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
     }
 }
 
-/// Events: by which way, and how many calls it takes.
-pub(super) fn event_return(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
-    let Beside { master, .. } = beside;
+/// The way by which events arrive, and the number of calls it needs.
+pub(super) fn event_return(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
+    let MasterContext { master, .. } = context;
     match (uses.event_return, uses.bus) {
-        (false, true) => found.say("event_return", Verdict::Ok, "the daemon reads the bus by itself"),
+        (false, true) => found.add("event_return", CheckResult::Ok, "the daemon reads the bus directly"),
         (false, false) => {
-            found.say("event_return", Verdict::Ok, "events are not archived: neither event_return nor the bus is used");
+            found.add("event_return", CheckResult::Ok, "events are not archived: neither event_return nor bus is configured");
         }
-        (true, true) => found.advise(
+        (true, true) => found.add_with_advice(
             "event_return",
-            Verdict::Warning,
-            format!("event_return ({}) stands beside the bus that the daemon reads", said_at(master, "event_return")),
+            CheckResult::Warning,
+            format!("event_return ({}) is redundant: the daemon reads the bus", option_origin(master, "event_return")),
             Advice {
-                why: "each event is stored once, and arrives twice: Salt's process takes a hundred times the processor time for it"
+                why: "each event is stored once but arrives twice: event_return needs a hundred times the CPU time of the bus"
                     .to_owned(),
-                write: "take saltcellar out of event_return".to_owned(),
+                write: "remove saltcellar from event_return".to_owned(),
             },
         ),
-        (true, false) => found.say("event_return", Verdict::Ok, "events come by event_return"),
+        (true, false) => found.add("event_return", CheckResult::Ok, "events arrive by event_return"),
     }
     if !uses.event_return {
         return;
@@ -80,58 +80,57 @@ pub(super) fn event_return(found: &mut Findings, beside: &Beside<'_>, uses: &Use
     let queue = master.int("event_return_queue").unwrap_or(0);
     let seconds = master.int("event_return_queue_max_seconds").unwrap_or(0);
     if queue < 2 {
-        found.advise(
+        found.add_with_advice(
             "event_return_queue",
-            Verdict::Warning,
-            format!("event_return_queue is {queue}: a call for each event, and each waits for the disk"),
+            CheckResult::Warning,
+            format!("event_return_queue is {queue}: one call per event, and each waits for the disk"),
             Advice {
-                why: "Salt's one process for events falls behind on a busy master; then the bus grows in memory (3006), or hangs up \
-                      on it after 60 s (3007, 3008) and the events in between are lost"
+                why: "Salt's only process for events falls behind on a busy master; then the bus buffers in memory (3006), or disconnects \
+                      it after 60 s (3007, 3008), and events are lost"
                     .to_owned(),
                 write: format!("event_return_queue: {EVENT_RETURN_QUEUE}, event_return_queue_max_seconds: 1"),
             },
         );
     } else if seconds == 0 {
-        found.advise(
+        found.add_with_advice(
             "event_return_queue_max_seconds",
-            Verdict::Warning,
-            format!("event_return_queue is {queue}, and nothing bounds how long events wait in it"),
+            CheckResult::Warning,
+            format!("event_return_queue is {queue}, without a limit on waiting time"),
             Advice {
-                why: "the queue is emptied when it is full, and lost if the master is killed".to_owned(),
+                why: "the queue is flushed only when it is full, and lost if the master is killed".to_owned(),
                 write: "event_return_queue_max_seconds: 1".to_owned(),
             },
         );
     }
 }
 
-pub(super) fn max_event_size(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
+pub(super) fn max_event_size(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "max_event_size";
-    let Beside { master, config, .. } = beside;
+    let MasterContext { master, config, .. } = context;
     let Some(size) = master.int(CHECK) else { return };
-    let taken = i64::try_from(config.store.entry_bytes_max).unwrap_or(i64::MAX);
-    if size > taken {
-        found.advise(
+    let entry_max = i64::try_from(config.store.entry_bytes_max).unwrap_or(i64::MAX);
+    if size > entry_max {
+        found.add_with_advice(
             CHECK,
-            Verdict::Warning,
+            CheckResult::Warning,
             format!(
-                "{CHECK} is {size} ({}), and the store takes entries of {taken} bytes at most",
-                said_at(master, CHECK)
+                "{CHECK} is {size} ({}), but the store's limit for an entry is {entry_max} bytes",
+                option_origin(master, CHECK)
             ),
             Advice {
-                why: "a larger event or return is refused and counted (entries_too_large), not stored"
-                    .to_owned(),
+                why: "larger events and returns are rejected and counted (entries_too_large)".to_owned(),
                 write: format!(
-                    "{CHECK}: {taken}, or a larger store.entry_bytes_max in the daemon's configuration"
+                    "{CHECK}: {entry_max}, or a larger store.entry_bytes_max in the daemon's configuration"
                 ),
             },
         );
     } else if size < MAX_EVENT_SIZE && (uses.bus || uses.event_return) {
-        found.advise(
+        found.add_with_advice(
             CHECK,
-            Verdict::Warning,
-            format!("{CHECK} is {size} ({})", said_at(master, CHECK)),
+            CheckResult::Warning,
+            format!("{CHECK} is {size} ({})", option_origin(master, CHECK)),
             Advice {
-                why: "Salt replaces what is large in an event with VALUE_TRIMMED before anybody can store it"
+                why: "Salt replaces large values of an event with VALUE_TRIMMED before it reaches the store"
                     .to_owned(),
                 write: format!("{CHECK}: {MAX_EVENT_SIZE}"),
             },
@@ -139,128 +138,128 @@ pub(super) fn max_event_size(found: &mut Findings, beside: &Beside<'_>, uses: &U
     }
 }
 
-pub(super) fn job_cache(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
+pub(super) fn job_cache(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "job_cache";
-    let Beside { master, .. } = beside;
+    let MasterContext { master, .. } = context;
     if uses.job_cache && !master.flag(CHECK) {
-        found.advise(
+        found.add_with_advice(
             CHECK,
-            Verdict::Problem,
-            format!("{CHECK} is False ({})", said_at(master, CHECK)),
+            CheckResult::Problem,
+            format!("{CHECK} is False ({})", option_origin(master, CHECK)),
             Advice {
-                why: "Salt hands the job cache what is published, and none of the returns".to_owned(),
+                why: "Salt then stores only published jobs in the job cache, not returns".to_owned(),
                 write: format!("{CHECK}: True"),
             },
         );
     }
 }
 
-pub(super) fn ext_job_cache(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
+pub(super) fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "ext_job_cache";
-    let Beside { master, config, .. } = beside;
+    let MasterContext { master, config, .. } = context;
     let named = master.text(CHECK).unwrap_or_default();
     if named.is_empty() {
         return;
     }
     if !uses.ext_job_cache {
         if uses.job_cache {
-            found.advise(
+            found.add_with_advice(
                 CHECK,
-                Verdict::Problem,
-                format!("{CHECK} is {named} ({})", said_at(master, CHECK)),
+                CheckResult::Problem,
+                format!("{CHECK} is {named} ({})", option_origin(master, CHECK)),
                 Advice {
-                    why: "with it the master stores no returns in master_job_cache, and asks the other one first".to_owned(),
+                    why:
+                        "the master then stores no returns in master_job_cache, and reads from {CHECK} first"
+                            .to_owned(),
                     write: format!("remove {CHECK}, or {CHECK}: saltcellar"),
                 },
             );
         }
         return;
     }
-    let door = config.https.listen.is_some();
-    found.advise(
+    let source = config.https.listen.is_some();
+    found.add_with_advice(
         CHECK,
-        Verdict::Warning,
+        CheckResult::Warning,
         format!(
-            "{CHECK} is saltcellar ({}): minions return by themselves, the master stores no returns",
-            said_at(master, CHECK)
+            "{CHECK} is saltcellar ({}): minions send their returns directly, the master stores none",
+            option_origin(master, CHECK)
         ),
         Advice {
-            why: if door {
-                "a minion without the extension, or without saltcellar.url, has its returns stored nowhere"
-                    .to_owned()
+            why: if source {
+                "returns of minions without the extension or without saltcellar.url are lost".to_owned()
             } else {
-                "and the daemon has no door for minions of other machines: https.listen is not set".to_owned()
+                "the daemon does not accept minions of other machines: https.listen is not set".to_owned()
             },
-            write: "master_job_cache: saltcellar alone stores all returns, with nothing on the minions"
+            write: "master_job_cache: saltcellar alone, which stores all returns without setup on minions"
                 .to_owned(),
         },
     );
 }
 
-pub(super) fn job_cache_store_endtime(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
+pub(super) fn job_cache_store_endtime(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "job_cache_store_endtime";
-    let Beside { master, .. } = beside;
+    let MasterContext { master, .. } = context;
     if uses.job_cache && master.flag(CHECK) {
-        found.advise(
+        found.add_with_advice(
             CHECK,
-            Verdict::Warning,
-            format!("{CHECK} is on ({})", said_at(master, CHECK)),
+            CheckResult::Warning,
+            format!("{CHECK} is on ({})", option_origin(master, CHECK)),
             Advice {
-                why: "a call more for every return; saltcellar knows when each return came without it"
-                    .to_owned(),
+                why: "one more call per return; saltcellar records the time of each return anyway".to_owned(),
                 write: format!("{CHECK}: False, unless something reads EndTime from jobs.list_jobs"),
             },
         );
     }
 }
 
-/// Salt's word on how long jobs are kept, and the store's.
-pub(super) fn keep_jobs_seconds(found: &mut Findings, beside: &Beside<'_>, uses: &Uses) {
+/// Retention of jobs by Salt's option and by the store's classes.
+pub(super) fn keep_jobs_seconds(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "keep_jobs_seconds";
-    let Beside { master, config, .. } = beside;
+    let MasterContext { master, config, .. } = context;
     let Some(keep) = config.store.classes.iter().find(|class| class.name == "jobs").map(|class| class.keep)
     else {
         return;
     };
-    let bounded = keep.bytes.is_some() || keep.entries.is_some();
+    let limited = keep.bytes.is_some() || keep.entries.is_some();
     let salts = master.int(CHECK).unwrap_or(86_400);
     match keep.age {
-        Age::Salt if !uses.job_cache && !bounded => found.advise(
+        Age::Salt if !uses.job_cache && !limited => found.add_with_advice(
             CHECK,
-            Verdict::Warning,
-            "the store keeps jobs for as long as Salt says, and Salt does not say",
+            CheckResult::Warning,
+            "the store's retention of jobs follows Salt's, which is unknown",
             Advice {
-                why: "only a master whose job cache is saltcellar passes keep_jobs_seconds on: jobs are kept for ever".to_owned(),
+                why: "only a master whose job cache is saltcellar reports keep_jobs_seconds: jobs are kept forever".to_owned(),
                 write: "store.classes: [{name: jobs, keep: {age: 30d}}] in the daemon's configuration".to_owned(),
             },
         ),
-        Age::Salt if salts == 0 && !bounded => found.advise(
+        Age::Salt if salts == 0 && !limited => found.add_with_advice(
             CHECK,
-            Verdict::Warning,
-            format!("{CHECK} is 0 ({}): jobs are kept for ever", said_at(master, CHECK)),
+            CheckResult::Warning,
+            format!("{CHECK} is 0 ({}): jobs are kept forever", option_origin(master, CHECK)),
             Advice {
-                why: "the disk fills; then the oldest go for want of room, and nothing says in time".to_owned(),
-                write: format!("{CHECK}: 2592000 (30 days), or bytes for the class jobs in store.classes"),
+                why: "the disk fills up, and the oldest jobs are then dropped without notice".to_owned(),
+                write: format!("{CHECK}: 2592000 (30 days), or a byte limit for the class jobs in store.classes"),
             },
         ),
-        Age::Salt => found.say(CHECK, Verdict::Ok, format!("jobs are kept for {salts} s, as Salt says")),
-        Age::For(age) if uses.job_cache && (salts == 0 || age.as_secs() < salts.unsigned_abs()) => found.advise(
+        Age::Salt => found.add(CHECK, CheckResult::Ok, format!("jobs are kept for {salts} s, by {CHECK}")),
+        Age::For(age) if uses.job_cache && (salts == 0 || age.as_secs() < salts.unsigned_abs()) => found.add_with_advice(
             CHECK,
-            Verdict::Warning,
-            format!("Salt is to keep jobs for {}, the store keeps them for {} s", forever(salts), age.as_secs()),
+            CheckResult::Warning,
+            format!("{CHECK} is {}, but the store keeps jobs for {} s", forever(salts), age.as_secs()),
             Advice {
-                why: "the store's own word counts: jobs go sooner than the master's configuration says".to_owned(),
-                write: "age: salt for the class jobs in store.classes, to have one word for both".to_owned(),
+                why: "the store's setting takes precedence: jobs expire earlier than the master's configuration specifies".to_owned(),
+                write: "age: salt for the class jobs in store.classes, to use {CHECK} for both".to_owned(),
             },
         ),
         Age::For(age) => {
-            found.say(CHECK, Verdict::Ok, format!("jobs are kept for {} s, as the store's class says", age.as_secs()));
+            found.add(CHECK, CheckResult::Ok, format!("jobs are kept for {} s, by the class jobs in store.classes", age.as_secs()));
         }
-        Age::Forever if bounded => found.say(CHECK, Verdict::Ok, "jobs are kept until their class's bounds"),
-        Age::Forever => found.say(CHECK, Verdict::Ok, "jobs are kept for ever, as the store's class says"),
+        Age::Forever if limited => found.add(CHECK, CheckResult::Ok, "jobs are kept up to the limits of their class"),
+        Age::Forever => found.add(CHECK, CheckResult::Ok, "jobs are kept forever, by the class jobs in store.classes"),
     }
 }
 
 fn forever(seconds: i64) -> String {
-    if seconds == 0 { "ever".to_owned() } else { format!("{seconds} s") }
+    if seconds == 0 { "0 (forever)".to_owned() } else { format!("{seconds} s") }
 }

@@ -1,54 +1,64 @@
-//! Who else can read or write the state directory and the key of HTTPS, or replace the directories that hold them.
+//! Permissions of the state directory and the HTTPS key, and of the directories above them.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::{Advice, Findings, Verdict};
+use super::{Advice, CheckResult, Findings};
 use crate::config::Config;
-use crate::door;
+use crate::unix_listener;
 
-/// Looks at both; `uid` is whom the daemon runs as.
-pub(super) fn look(found: &mut Findings, config: &Config, uid: u32) {
-    let why = "it holds every event and return in clear: secrets, and what minions are told to do";
-    let dir =
-        Private { check: "state directory", path: &config.state_dir, forbidden: config.umask(), why, uid };
-    dir.look(found);
+/// `uid` is that of the daemon.
+pub(super) fn check(found: &mut Findings, config: &Config, uid: u32) {
+    let why = "it contains every event and return in plain text, including secrets";
+    let dir = PrivatePath {
+        check: "state directory",
+        path: &config.state_dir,
+        forbidden: config.umask(),
+        why,
+        uid,
+    };
+    dir.check(found);
     if let Some(key) = &config.https.key {
-        let why = "with it another machine can pass for the daemon";
-        // A key that a group may read is usual: `ssl-cert`.
-        Private { check: "https.key", path: key, forbidden: 0o037, why, uid }.look(found);
+        let why = "with it another machine can impersonate the daemon";
+        // Group read access is usual for keys: `ssl-cert`.
+        PrivatePath { check: "https.key", path: key, forbidden: 0o037, why, uid }.check(found);
     }
 }
 
-/// A file or directory that only the daemon's user, and perhaps a group, is to come to.
-struct Private<'a> {
+/// A file or directory that should be accessible only to the daemon's user, and possibly a group.
+struct PrivatePath<'a> {
     check: &'static str,
     path: &'a Path,
-    /// Permissions that it should not have.
+    /// Mode bits that it must not have.
     forbidden: u32,
-    /// Why it matters.
     why: &'a str,
     uid: u32,
 }
 
-impl Private<'_> {
-    fn look(&self, found: &mut Findings) {
+impl PrivatePath<'_> {
+    fn check(&self, found: &mut Findings) {
         let Self { check, path, forbidden, why, uid } = *self;
         let name = path.display();
-        let looked = fs::metadata(path).and_then(|file| Ok((file, door::parents(path, check, uid)?)));
+        let looked =
+            fs::metadata(path).and_then(|file| Ok((file, unix_listener::parent_problems(path, check, uid)?)));
         let (file, replaced) = match looked {
-            // The daemon makes its directory; a key that is not there is said by `check`.
+            // The daemon creates its directory; `saltcellar check` reports a missing key.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => {
-                return found.say(check, Verdict::Warning, format!("cannot look at {name}: {error}"));
+                return found.add(check, CheckResult::Warning, format!("cannot inspect {name}: {error}"));
             }
             Ok(looked) => looked,
         };
         let before = found.0.len();
-        let advise = |found: &mut Findings, words: String, write: String| {
-            found.advise(check, Verdict::Warning, words, Advice { why: why.to_owned(), write });
+        let advise = |found: &mut Findings, message: String, write: String| {
+            found.add_with_advice(
+                check,
+                CheckResult::Warning,
+                message,
+                Advice { why: why.to_owned(), write },
+            );
         };
         let mode = file.mode() & 0o7777;
         if mode & forbidden != 0 {
@@ -65,16 +75,16 @@ impl Private<'_> {
             let owner = file.uid();
             advise(
                 found,
-                format!("{name} belongs to uid {owner}, the daemon runs as uid {uid}"),
+                format!("{name} is owned by uid {owner}, but the daemon runs as uid {uid}"),
                 format!("`chown {uid} {name}`"),
             );
         }
         for concern in replaced {
-            let verdict = if concern.grave { Verdict::Problem } else { Verdict::Warning };
-            found.say(check, verdict, concern.to_string());
+            let verdict = if concern.fatal { CheckResult::Problem } else { CheckResult::Warning };
+            found.add(check, verdict, concern.to_string());
         }
         if found.0.len() == before {
-            found.say(check, Verdict::Ok, format!("{name}, mode {mode:04o}, owner {}", file.uid()));
+            found.add(check, CheckResult::Ok, format!("{name}, mode {mode:04o}, owner {}", file.uid()));
         }
     }
 }

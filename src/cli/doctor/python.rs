@@ -1,7 +1,7 @@
-//! Salt's Python, and whether Salt's loader finds the extension: as a package, or as one file in a directory of modules.
+//! Salt's Python, and whether Salt's loader finds the extension, as a package or as a single file.
 //!
-//! Salt may live in a Python of its own (`/opt/saltstack/salt`), in a virtual environment or in the system's. Which, the first
-//! line of `salt-master` says. That Python is asked what is installed; nothing of Salt is run.
+//! Salt may run in its own Python (`/opt/saltstack/salt`), in a virtual environment or in the system's. The first line of
+//! `salt-master` names it. That Python lists its packages; it runs no code of Salt.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -13,17 +13,15 @@ use serde_json::Value as Json;
 
 use crate::config::salt_master::SALT_PYTHON;
 
-/// Programs of Salt whose first line names the Python.
 const PROGRAMS: [&str; 3] = ["salt-master", "salt-call", "salt"];
-/// How long that Python may take to say what it has.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// Bytes of a file that are searched for its version.
 const HEAD_BYTES: u64 = 64 * 1024;
-/// What comes before the version in the single file.
+/// Precedes the version in the single file.
 const MADE_FROM: &str = "# Made from saltext.saltcellar ";
 
-/// Asks for versions, and whether the returner's module and its entry point are there.
-const QUESTION: &str = r#"
+/// Prints versions, and whether the returner's module and its entry point exist.
+const QUERY: &str = r#"
 import importlib.metadata as metadata, importlib.util, json
 def version(name):
     try:
@@ -44,18 +42,17 @@ print(json.dumps({
 }))
 "#;
 
-/// What Salt's Python has.
+/// Packages in Salt's Python.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Installed {
-    /// The Python that was asked.
     pub(super) python: PathBuf,
-    /// Salt's version, if it is there at all.
+    /// Salt's version.
     pub(super) salt: Option<String>,
-    /// The extension's, if Salt's loader will find it.
+    /// The extension's version, if Salt's loader finds it.
     pub(super) extension: Option<String>,
 }
 
-/// The Python that runs Salt: the one given, or the one that Salt's programs name.
+/// Salt's Python: `given`, or the interpreter of Salt's programs, or that of Salt's packages.
 pub(super) fn find(given: Option<&Path>) -> Option<PathBuf> {
     if let Some(given) = given {
         return Some(given.to_owned());
@@ -71,7 +68,7 @@ pub(super) fn find(given: Option<&Path>) -> Option<PathBuf> {
     Some(PathBuf::from(SALT_PYTHON)).filter(|python| python.exists())
 }
 
-/// The Python on a program's first line, or beside it: the packaged programs are shell scripts that start that one.
+/// The Python on a program's first line, or in `bin` beside it, which the shell scripts of Salt's packages start.
 fn interpreter(program: &Path) -> Option<PathBuf> {
     let program = program.canonicalize().ok()?;
     let mut line = String::new();
@@ -85,36 +82,36 @@ fn interpreter(program: &Path) -> Option<PathBuf> {
     beside.exists().then_some(beside)
 }
 
-/// Asks that Python. The reason is a sentence's end if it does not say.
+/// Runs [`QUERY`] in that Python. An error is the reason, without a subject.
 pub(super) fn ask(python: &Path) -> Result<Installed, String> {
-    // -I: neither the directory we are in nor PYTHONPATH of whoever asks.
+    // -I: ignores the current directory and PYTHONPATH.
     let mut child = Command::new(python)
-        .args(["-I", "-W", "ignore", "-c", QUESTION])
+        .args(["-I", "-W", "ignore", "-c", QUERY])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| error.to_string())?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(10)),
-            // It may have ended in between; either way it is gone after this.
+            Ok(None) if started.elapsed() < TIMEOUT => std::thread::sleep(Duration::from_millis(10)),
+            // An error means that it has just exited; it is reaped either way.
             Ok(None) | Err(_) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("it said nothing for {} s", PATIENCE.as_secs()));
+                return Err(format!("no answer within {} s", TIMEOUT.as_secs()));
             }
         }
     };
-    // A line, which a pipe holds.
+    // One line, which fits the buffer of a pipe.
     let mut answer = String::new();
     let read = child.stdout.take().map(|out| out.take(HEAD_BYTES).read_to_string(&mut answer));
     let answer: Option<Json> =
         read.and_then(Result::ok).and_then(|_| serde_json::from_str(answer.lines().last()?).ok());
     let Some(answer) = answer.filter(|_| status.success()) else {
-        return Err(format!("it ended with {status} and no answer; is it Python 3.10 or later?"));
+        return Err(format!("no answer, {status}; Python 3.10 or later is required"));
     };
     let text = |key: &str| answer.get(key).and_then(Json::as_str).map(str::to_owned);
     let yes = |key: &str| answer.get(key).and_then(Json::as_bool) == Some(true);
@@ -125,7 +122,7 @@ pub(super) fn ask(python: &Path) -> Result<Installed, String> {
     })
 }
 
-/// The returner's file in a directory of modules, and the version it says it has.
+/// The first existing candidate, and the version in its head.
 pub(super) fn single_file(candidates: &[PathBuf]) -> Option<(PathBuf, Option<String>)> {
     let path = candidates.iter().find(|path| path.is_file())?;
     let lines = File::open(path).ok().map(|file| BufReader::new(file.take(HEAD_BYTES)).lines());
@@ -152,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn salts_python_is_the_one_that_salts_programs_name() {
+    fn salts_python_is_the_interpreter_of_its_programs() {
         let dir = tempfile::tempdir().unwrap();
         let plain = program(dir.path(), "plain", "#!/opt/venv/bin/python3.11\nimport salt\n");
         assert_eq!(interpreter(&plain), Some(PathBuf::from("/opt/venv/bin/python3.11")));
@@ -165,28 +162,28 @@ mod tests {
     }
 
     #[test]
-    fn an_extension_counts_as_installed_if_salts_loader_finds_it() {
+    fn an_extension_is_installed_if_salts_loader_finds_it() {
         let dir = tempfile::tempdir().unwrap();
-        let says = |text: &str, code: i32| {
+        let answer_of = |text: &str, code: i32| {
             let path = program(dir.path(), "python", &format!("#!/bin/sh\necho '{text}'\nexit {code}\n"));
             ask(&path)
         };
         let whole = r#"{"salt": "3008.3", "extension": "0.1.0", "module": true, "entry": true}"#;
-        assert_eq!(says(whole, 0).unwrap().extension.as_deref(), Some("0.1.0"));
-        assert_eq!(says(whole, 0).unwrap().salt.as_deref(), Some("3008.3"));
+        assert_eq!(answer_of(whole, 0).unwrap().extension.as_deref(), Some("0.1.0"));
+        assert_eq!(answer_of(whole, 0).unwrap().salt.as_deref(), Some("3008.3"));
         for torn in [
             whole.replace("\"module\": true", "\"module\": false"),
             whole.replace("\"entry\": true", "\"entry\": false"),
         ] {
-            assert_eq!(says(&torn, 0).unwrap().extension, None, "{torn}");
+            assert_eq!(answer_of(&torn, 0).unwrap().extension, None, "{torn}");
         }
-        assert!(says(whole, 3).unwrap_err().contains("no answer"));
-        assert!(says("Segmentation fault", 0).unwrap_err().contains("no answer"));
+        assert!(answer_of(whole, 3).unwrap_err().contains("no answer"));
+        assert!(answer_of("Segmentation fault", 0).unwrap_err().contains("no answer"));
         assert!(ask(&dir.path().join("none")).is_err());
     }
 
     #[test]
-    fn a_single_file_says_of_which_version_it_is() {
+    fn a_single_file_contains_its_version() {
         let dir = tempfile::tempdir().unwrap();
         let (first, second) = (dir.path().join("a.py"), dir.path().join("b.py"));
         let candidates = [first.clone(), second.clone()];

@@ -1,11 +1,11 @@
-//! Checks of the daemon's reactor: who acts on the rules, and what failed.
+//! Checks of the daemon's reactor: acting reactors of each rule, loops and failed reactions.
 
 use rmpv::Value;
 use serde_json::Value as Json;
 
 use super::super::ask;
 use super::super::reactor::failures;
-use super::{Advice, Findings, Verdict, number, text};
+use super::{Advice, CheckResult, Findings, number, text};
 use crate::api::client::{Client, ClientError};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -16,66 +16,66 @@ const CHECK: &str = "reactor";
 const REACTIONS: &str = "reactions";
 const LOOPS: &str = "reactor.loops";
 
-/// How far back reactions that failed are looked for.
+/// Age limit of reactions that are checked, in days.
 const DAYS: i64 = 7;
 
-/// The rules that are named in one finding.
+/// Maximum number of rule names in one finding.
 const NAMED: usize = 5;
 
-/// The reactor of the daemon, if it has one.
-pub(super) fn look(found: &mut Findings, client: &mut Client, config: &Config) {
+pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) {
     let Some((role, file, _)) = config.reactor.of_whom() else { return };
     let reactor = match ask::call(client, "reactor_list", []) {
         Ok(reactor) => reactor,
-        Err(error) => return found.say(CHECK, Verdict::Problem, error.to_string()),
+        Err(error) => return found.add(CHECK, CheckResult::Problem, error.to_string()),
     };
     let is = |key: &str| reactor.get(key).and_then(Json::as_bool).unwrap_or(false);
     let before = found.0.len();
     if let Some(refused) = reactor.get("refused") {
-        let words = format!("its configuration cannot be used, and is not: {}", text(refused, "why"));
-        found.say(CHECK, Verdict::Problem, words);
+        let message = format!("its configuration is invalid and not in use: {}", text(refused, "why"));
+        found.add(CHECK, CheckResult::Problem, message);
     }
-    if is("master_away") {
-        found.say(
+    if is("master_unreachable") {
+        found.add(
             CHECK,
-            Verdict::Problem,
-            "the master does not answer at its request port; reactions wait for it",
+            CheckResult::Problem,
+            "the master's request port is unreachable; reactions are waiting",
         );
     }
     actors(found, &reactor);
     if is("shadow") && is("salts_reactor") && !config.reactor.settings.shadow {
         let file = file.display();
-        let words = match role {
+        let message = match role {
             Role::Master => format!(
-                "it only watches, for Salt's own reactor runs on the master of {file}: `engines: [saltcellar-reactor]` there turns that off"
+                "it runs in shadow mode, because Salt's own reactor is enabled on the master of {file}: `engines: [saltcellar-reactor]` there disables it"
             ),
             Role::Minion => format!(
-                "it only watches, for Salt's own reactor runs in the minion of {file}: taken out of `engines` there, it is off"
+                "it runs in shadow mode, because Salt's own reactor is enabled in the minion of {file}: remove it from `engines` there to disable it"
             ),
         };
-        found.say(CHECK, Verdict::Warning, words);
+        found.add(CHECK, CheckResult::Warning, message);
     }
     if found.0.len() == before {
         let rules = reactor.get("rules").and_then(Json::as_array).map_or(0, Vec::len);
-        let who = if is("shadow") { "Salt's own reactor acts, ours watches" } else { "it acts" };
+        let who = if is("shadow") { "in shadow mode, Salt's own reactor acts" } else { "active" };
         let [behind, unstored, open] = ["behind", "unstored", "open"].map(|key| number(&reactor, key));
-        let words =
-            format!("{who}: {rules} rules, {behind} events behind, {unstored} not stored yet, {open} open");
-        found.say(CHECK, Verdict::Ok, words);
+        let message = format!(
+            "{who}: {rules} rules, {behind} events behind, {unstored} records not stored yet, {open} open"
+        );
+        found.add(CHECK, CheckResult::Ok, message);
     }
     if let Err(error) = limited(found, client) {
-        found.say(LOOPS, Verdict::Problem, format!("cannot list reactions: {error}"));
+        found.add(LOOPS, CheckResult::Problem, format!("cannot list reactions: {error}"));
     }
     if let Err(error) = failed(found, client, is("shadow")) {
-        found.say(REACTIONS, Verdict::Problem, format!("cannot list reactions: {error}"));
+        found.add(REACTIONS, CheckResult::Problem, format!("cannot list reactions: {error}"));
     }
 }
 
-/// Rules on which nobody acts, or two do.
+/// Rules with no acting reactor, or with two.
 fn actors(found: &mut Findings, reactor: &Json) {
     let rules = reactor.get("rules").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
     let of = |who: &str| rules.iter().filter(|rule| text(rule, "acts") == who).collect::<Vec<_>>();
-    for (who, words) in [("nobody", "nobody acts on"), ("both", "saltcellar and Salt both act on")] {
+    for (who, message) in [("nobody", "no reactor acts on"), ("both", "saltcellar and Salt both act on")] {
         let these = of(who);
         let Some(first) = these.first() else { continue };
         let mut names: Vec<_> = these.iter().take(NAMED).map(|rule| text(rule, "rule")).collect();
@@ -83,25 +83,27 @@ fn actors(found: &mut Findings, reactor: &Json) {
             names.push("...");
         }
         let (count, all, names, why) = (these.len(), rules.len(), names.join(", "), text(first, "why"));
-        let words = format!("{words} {count} of {all} rules ({names}): {why}");
+        let message = format!("{message} {count} of {all} rules ({names}): {why}");
         let advice = Advice {
             why: match who {
-                "nobody" => "events that these rules take cause nothing",
-                _ => "everything is done twice",
+                "nobody" => "events that match these rules cause no reaction",
+                _ => "every reaction is executed twice",
             }
             .to_owned(),
-            write: "`saltcellar reactor list`, which says for each rule who acts, and why".to_owned(),
+            write:
+                "run `saltcellar reactor list`, which shows the acting reactor of each rule and the reason"
+                    .to_owned(),
         };
-        found.advise(CHECK, Verdict::Problem, words, advice);
+        found.add_with_advice(CHECK, CheckResult::Problem, message, advice);
     }
-    // A list without rules is no finding about any of them.
+    // With rules, the findings above name the reason.
     let blocked = reactor.get("blocked").and_then(Json::as_str).filter(|_| rules.is_empty());
     if let Some(blocked) = blocked {
-        found.say(CHECK, Verdict::Problem, format!("it does not act: {blocked}"));
+        found.add(CHECK, CheckResult::Problem, format!("inactive: {blocked}"));
     }
 }
 
-/// Reactions that were left out because their rule is taken for a loop: by `depth_max`, or by its `budget`.
+/// Reactions skipped by loop protection: by `depth_max`, or by the `budget` of their rule.
 fn limited(found: &mut Findings, client: &mut Client) -> Result<(), ClientError> {
     let since = Clock::real().now().0.saturating_sub(DAYS * 86_400_000_000);
     let pairs = [("state", "left".into()), ("limit", Value::from(LIST_ROWS_MAX)), ("since", since.into())];
@@ -114,21 +116,21 @@ fn limited(found: &mut Findings, client: &mut Client) -> Result<(), ClientError>
         let rules = latest.get("reaction").and_then(|record| record.get("rules")).and_then(Json::as_array);
         let rules: Vec<_> = rules.into_iter().flatten().filter_map(Json::as_str).collect();
         let (count, tag, rules) = (these.len(), text(latest, "tag"), rules.join(", "));
-        let words = format!(
-            "`{option}` stopped at least {count} reactions of the last {DAYS} days; the latest is to {tag}, of rules {rules}"
+        let message = format!(
+            "`{option}` stopped at least {count} reactions of the last {DAYS} days; the latest is to {tag}, by rules {rules}"
         );
         let advice = Advice {
-            why: "reactions cause the events that they are reactions to, or a rule has more to do than expected".to_owned(),
+            why: "reactions may trigger themselves, or a rule matches more events than expected".to_owned(),
             write: format!(
-                "`saltcellar reactor history --state left` lists them; mend the rule, or raise `{option}` if this is wanted"
+                "`saltcellar reactor history --state left` lists them; fix the rule, or raise `{option}` if this is intended"
             ),
         };
-        found.advise(LOOPS, Verdict::Warning, words, advice);
+        found.add_with_advice(LOOPS, CheckResult::Warning, message, advice);
     }
     Ok(())
 }
 
-/// Reactions that failed, wholly or in part, and were not done since.
+/// Reactions that failed, wholly or partly, and were not replayed successfully.
 fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(), ClientError> {
     let since = Clock::real().now().0.saturating_sub(DAYS * 86_400_000_000);
     let mut rows = |state: &str, replays: bool| -> Result<Vec<Json>, ClientError> {
@@ -137,7 +139,7 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(),
         let answer = ask::call(client, "reactor_history", pairs)?;
         Ok(answer.get("reactions").and_then(Json::as_array).cloned().unwrap_or_default())
     };
-    // A replay has a record of its own. Of an event and its rules the latest record counts.
+    // A replay has its own record. The latest record of an event and its rules counts.
     let of = |row: &Json, name: &str| row.get("reaction").and_then(|record| record.get(name)).cloned();
     let about = |row: &Json| (of(row, "event"), of(row, "rules"));
     let done: Vec<_> = rows("done", true)?.iter().map(|row| (about(row), number(row, "seq"))).collect();
@@ -150,8 +152,8 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(),
         }
     }
     let Some(latest) = waiting.first() else {
-        let words = format!("none of the last {DAYS} days failed, or all were replayed");
-        found.say(REACTIONS, Verdict::Ok, words);
+        let message = format!("no failures in the last {DAYS} days, or all were replayed");
+        found.add(REACTIONS, CheckResult::Ok, message);
         return Ok(());
     };
     let record = latest.get("reaction").unwrap_or(&Json::Null);
@@ -162,18 +164,18 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(),
         lost.map(|call| format!("{} of {}: {}", text(call, "fun"), text(call, "sls"), text(call, "why"))),
     );
     let (count, seq) = (waiting.len(), number(latest, "seq"));
-    let words = format!(
+    let message = format!(
         "{count} reactions of the last {DAYS} days failed; the latest is {seq}, to {}: {}",
         text(latest, "tag"),
         causes.join("; ")
     );
-    let verdict = if shadow { Verdict::Warning } else { Verdict::Problem };
+    let verdict = if shadow { CheckResult::Warning } else { CheckResult::Problem };
     let advice = Advice {
-        why: "not all was done that the rules ask for".to_owned(),
+        why: "these reactions were not executed completely".to_owned(),
         write: format!(
-            "`saltcellar reactor history --state failed,partial,dead` lists them; `saltcellar reactor replay {seq}` does what is left to do"
+            "`saltcellar reactor history --state failed,partial,dead` lists them; `saltcellar reactor replay {seq}` retries the rest"
         ),
     };
-    found.advise(REACTIONS, verdict, words, advice);
+    found.add_with_advice(REACTIONS, verdict, message, advice);
     Ok(())
 }

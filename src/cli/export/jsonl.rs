@@ -1,4 +1,4 @@
-//! JSON lines: the log, entry by entry. docs/MIGRATE.md has the fields.
+//! Export as JSON lines, one per entry of the log. docs/MIGRATE.md lists the fields.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, BufWriter, Seek as _, SeekFrom, Write};
@@ -30,10 +30,10 @@ pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<
         let entries = entries(&mut client, events, 1, &mut out, &mut bar)?;
         out.flush().map_err(OutputError::from)?;
         drop(bar);
-        return say(&format!("{entries} entries exported"));
+        return print_summary(&format!("{entries} entries exported"));
     }
     if file.symlink_metadata().is_ok() {
-        bail!("export to {}: it is there already; remove it, or name another file", file.display());
+        bail!("export to {}: the file exists; remove it or choose another", file.display());
     }
     let part = PathBuf::from({
         let mut name = file.as_os_str().to_owned();
@@ -51,36 +51,37 @@ pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<
     let entries = entries(&mut client, events, from.unwrap_or(1), &mut out, &mut bar)?;
     let out = out.into_inner().map_err(io::IntoInnerError::into_error).with_context(writing)?;
     out.sync_all().with_context(writing)?;
-    fs::rename(&part, file).with_context(|| format!("give {} its name", file.display()))?;
+    fs::rename(&part, file).with_context(|| format!("rename the file to {}", file.display()))?;
     drop(bar);
-    let before = if from.is_some() { ", beside those of the export that was interrupted" } else { "" };
-    say(&format!("{entries} entries exported to {}{before}", file.display()))
+    let resumed = if from.is_some() { ", resuming an interrupted export" } else { "" };
+    print_summary(&format!("{entries} entries exported to {}{resumed}", file.display()))
 }
 
-/// The answer goes to standard error: standard output may be the export.
-fn say(text: &str) -> anyhow::Result<()> {
-    writeln!(io::stderr(), "{text}").context("say so")
+/// Prints to standard error, because standard output may be the export.
+fn print_summary(text: &str) -> anyhow::Result<()> {
+    writeln!(io::stderr(), "{text}").context("print the summary")
 }
 
 fn write_head(out: &mut impl Write, events: bool) -> io::Result<()> {
     writeln!(out, "{}", json!({ "kind": "saltcellar", "version": JSONL_VERSION, "events": events }))
 }
 
-/// Opens the file in the making. One of somebody else could be read by them later, and a link leads anywhere.
+/// Opens the partial file. Rejects links and files of other users, who could read it later.
 fn open(part: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed()).open(part)?;
     let found = file.metadata()?;
     if found.uid() != rustix::process::geteuid().as_raw() || found.nlink() > 1 || !found.is_file() {
-        return Err(io::Error::other("it is not a file of this user alone; remove it"));
+        return Err(io::Error::other("not a regular file owned only by this user; remove it"));
     }
-    // Of an earlier release, which left it open to others.
+    // Earlier releases created it with access for others.
     file.set_permissions(fs::Permissions::from_mode(found.mode() & 0o700))?;
     Ok(file)
 }
 
-/// Where an interrupted export of the same kind goes on; what follows its last whole line is cut off.
+/// The sequence number at which to resume an interrupted export of the same kind, if any. Truncates the file after its last
+/// complete line.
 fn resume(part: &Path, events: bool) -> anyhow::Result<Option<u64>> {
-    let reading = || format!("go on with {}", part.display());
+    let reading = || format!("resume {}", part.display());
     let file = match open(part, OpenOptions::new().read(true)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.with_context(reading)?,
@@ -99,7 +100,7 @@ fn resume(part: &Path, events: bool) -> anyhow::Result<Option<u64>> {
         let is_head = json.get("kind").and_then(Json::as_str) == Some("saltcellar")
             && json.get("events").and_then(Json::as_bool) == Some(events);
         if number == 1 && !is_head {
-            bail!("go on with {}: it is no export of this kind; remove it", part.display());
+            bail!("resume {}: not an export of this kind; remove it", part.display());
         }
         if let Some(seq) = json.get("seq").and_then(Json::as_u64) {
             last = Some(seq);
@@ -117,7 +118,7 @@ fn resume(part: &Path, events: bool) -> anyhow::Result<Option<u64>> {
     Ok(Some(last.map_or(1, |seq| seq + 1)))
 }
 
-/// Writes all entries from a number on; how many.
+/// Writes all entries from sequence number `from` on and returns their number.
 fn entries(
     client: &mut Client,
     events: bool,
@@ -133,7 +134,7 @@ fn entries(
             ("all", if events { Value::from(true) } else { Value::Nil }),
         ];
         let answer = client.call("entries", args(pairs)).context("read the log")?;
-        // What comes in meanwhile is not part of it.
+        // The end is fixed by the first call.
         let end = *until.get_or_insert(answer["durable"].as_u64().unwrap_or(0));
         for entry in answer["entries"].as_array().map(Vec::as_slice).unwrap_or_default() {
             writeln!(out, "{}", line(entry)).map_err(OutputError::from)?;
@@ -145,7 +146,6 @@ fn entries(
     }
 }
 
-/// An entry as a line.
 fn line(entry: &Value) -> Json {
     let mut line = Map::new();
     let kind = entry["kind"].as_str().unwrap_or_default();
@@ -156,7 +156,7 @@ fn line(entry: &Value) -> Json {
     put("kind", Json::from(kind));
     let at = entry["time"].as_i64().unwrap_or(0);
     let iso = Micros(at).iso();
-    // Anybody may give an entry any time; one that ISO 8601 cannot say stays a number.
+    // Times beyond ISO 8601 are exported as numbers.
     put("time", if when::date_micros(&iso) == Some(at) { Json::from(iso) } else { Json::from(at) });
     let on_bus = entry["on_bus"].as_bool() == Some(true);
     if on_bus || kind == "gap" {

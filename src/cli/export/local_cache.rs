@@ -1,9 +1,9 @@
-//! The tree of Salt's own job cache, as `import local_cache` reads it (`cli/import/local_cache.rs` has the layout).
+//! Export as a tree of Salt's own job cache (`cli/import/local_cache.rs` documents the layout).
 //!
 //! # Invariant
 //!
-//! A job appears in the tree when it is whole: it is made under [`PLACE`], where Salt does not look, and renamed. That directory is
-//! there as long as the export is not done, and says that it may go on. A job that is in the tree already is left alone.
+//! Jobs are created atomically: under [`SCRATCH_DIR`], which Salt ignores, then renamed. That directory exists until the export
+//! is complete, and marks the tree as resumable. Existing jobs are not changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
@@ -15,7 +15,7 @@ use ring::digest;
 use rmpv::Value;
 use serde_json::json;
 
-use super::super::import::{LeftOut, question};
+use super::super::import::{entries_args, skipped};
 use super::super::output::{Format, Output, plain};
 use super::super::progress::{Bar, Unit};
 use super::super::when::When;
@@ -23,30 +23,30 @@ use super::super::{Global, ask};
 use crate::api::client::{Client, ClientError, args};
 use crate::limits::{CLI_PAGE_ROWS, IMPORT_BAD_NAMED};
 use crate::model::{JidKey, Kind};
-use crate::query::{Standing, is_of_cached_job, load_of, rank};
+use crate::query::{Precedence, is_of_cached_job, load_of, rank};
 use crate::store::tools::Watch as _;
-use crate::store::tools::tree::Tree;
+use crate::store::tools::files::tree::Tree;
 use crate::wire::msgpack::{self, Writer, as_text, is_nil};
 use crate::wire::salt_codec::repaired_for_salt;
 
 /// Arguments of `export local_cache`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// The directory: a new or an empty one, or that of an interrupted export
+    /// Target directory: missing, empty, or that of an interrupted export
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Only jobs that began since: 10m, 2h, 3d, 2026-11-21 (UTC)
+    /// Only jobs started since: 10m, 2h, 3d (ago), or 2026-11-21 (UTC)
     #[arg(long, value_name = "TIME")]
     since: Option<When>,
-    /// Write into a job cache that has jobs already; those stay as they are
+    /// Add to an existing job cache, without changing its jobs
     #[arg(long)]
     into_existing: bool,
-    /// The master's hash_type: it names the directories
+    /// The master's hash_type, which determines directory names
     #[arg(long, value_enum, default_value_t = Hash::Sha256, value_name = "NAME")]
     hash_type: Hash,
 }
 
-/// The hashes that Salt may be set to, but for those that nobody should use.
+/// Values of Salt's `hash_type`, except the insecure ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Hash {
     Sha1,
@@ -56,30 +56,31 @@ enum Hash {
 }
 
 pub(super) const EXAMPLES: &str = "\
-What `salt-run jobs.list_jobs` and `jobs.lookup_jid` show with `master_job_cache: local_cache`. Files get the times of their entries. The tree \
-belongs to whoever runs this: give it to the master's user (`chown -R salt`). Salt's keep_jobs_seconds lets go of what is older.
+Writes the job cache that `salt-run jobs.list_jobs` and `jobs.lookup_jid` read with `master_job_cache: local_cache`. \
+Files get the times of their entries. Change the owner of the tree to the master's user afterwards (`chown -R salt`). \
+Salt deletes jobs older than its keep_jobs_seconds.
 
 Examples:
   saltcellar export local_cache /srv/jobs
   saltcellar export local_cache --into-existing --since 7d /var/cache/salt/master/jobs";
 
-/// Where jobs are made. Salt looks for `<dir>/*/*/.load.p`, so one level more keeps half a job out of its sight.
-const PLACE: &str = ".saltcellar-export";
+/// Directory of incomplete jobs. Salt reads only `<dir>/*/*/.load.p`, and these are one level deeper.
+const SCRATCH_DIR: &str = ".saltcellar-export";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let mut jobs = ask::connect(global)?;
     let tree = prepare(args)?;
-    let mut export = Export { args, tree, jobs: 0, there: 0, returns: 0, bad: 0 };
+    let mut export = Export { args, tree, jobs: 0, existing: 0, returns: 0, bad: 0 };
     let mut bar = Bar::new("export", Unit::Jobs);
-    let status = client.call("status", Value::Map(Vec::new())).context("ask how much there is")?;
-    // What comes in meanwhile is not part of it.
+    let status = client.call("status", Value::Map(Vec::new())).context("query the status")?;
+    // Later entries are not exported.
     let until = status["durable"].as_u64().unwrap_or(0);
     let mut before = Value::Nil;
     loop {
         let (page, more) = page(&mut client, &before, args.since).context("list the jobs")?;
         for jid in &page {
-            bar.step(0, 0, &format!("{} jobs, {jid}", export.jobs + export.there));
+            bar.step(0, 0, &format!("{} jobs, {jid}", export.jobs + export.existing));
             export.job(&mut jobs, jid, until)?;
         }
         match page.last() {
@@ -89,34 +90,34 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
     let dir = args.dir.display();
     export.tree.sync_file_system().with_context(|| format!("sync {dir}"))?;
-    export.tree.remove(PLACE).with_context(|| format!("remove {PLACE} in {dir}"))?;
+    export.tree.remove(SCRATCH_DIR).with_context(|| format!("remove {SCRATCH_DIR} in {dir}"))?;
     let seconds = bar.seconds();
     drop(bar);
     export.report(global, seconds)?;
     match export.bad {
         0 => Ok(()),
-        bad => Err(LeftOut(bad).into()),
+        bad => Err(skipped(bad)),
     }
 }
 
-/// Makes the directory ready, if it may be written to.
+/// Opens the target directory, after checking that it may be written to.
 fn prepare(args: &Args) -> anyhow::Result<Tree> {
     let dir = &args.dir;
     let writing = || format!("write to {}", dir.display());
     let tree = Tree::root(dir).with_context(writing)?;
     let names = tree.list("").with_context(writing)?;
-    if !names.is_empty() && !names.iter().any(|name| name == PLACE) && !args.into_existing {
+    if !names.is_empty() && !names.iter().any(|name| name == SCRATCH_DIR) && !args.into_existing {
         bail!(
-            "write to {}: it is not empty, and no export of ours was interrupted there; name a new directory, or say --into-existing to add \
-             to Salt's job cache",
+            "write to {}: the directory is not empty and holds no interrupted export; choose a new directory, or use --into-existing \
+             to add to Salt's job cache",
             dir.display()
         );
     }
-    tree.make_dir(PLACE).with_context(writing)?;
+    tree.make_dir(SCRATCH_DIR).with_context(writing)?;
     Ok(tree)
 }
 
-/// Jids before another one, the newest first, and whether there are more.
+/// A page of jids before `before`, newest first, and whether there are more.
 fn page(
     client: &mut Client,
     before: &Value,
@@ -138,38 +139,38 @@ struct Export<'a> {
     args: &'a Args,
     tree: Tree,
     jobs: u64,
-    there: u64,
+    existing: u64,
     returns: u64,
     bad: u64,
 }
 
-/// A return that is on the disk.
-struct Written {
-    standing: Standing,
+/// A return that is on disk.
+struct WrittenReturn {
+    standing: Precedence,
     bus_only: bool,
 }
 
-/// A job in the making. Returns are on the disk, the rest is small.
-struct Making<'a> {
+/// An incomplete job. Returns are on disk, the rest is in memory.
+struct PartialJob<'a> {
     dir: &'a Tree,
     load: Vec<u8>,
     rank: u8,
     minions: Option<BTreeSet<Vec<u8>>>,
     syndics: BTreeMap<String, BTreeSet<Vec<u8>>>,
-    answers: BTreeMap<String, Written>,
-    /// Salt stored the job through the extension: what was on a bus alone is no return.
+    answers: BTreeMap<String, WrittenReturn>,
+    /// Salt stored the job through the extension, so returns seen only on a bus do not count.
     cached: bool,
     endtime: Option<Vec<u8>>,
-    /// When it began, else when its first entry came.
+    /// Start time of the job, or the time of its first entry; microseconds.
     at: i64,
 }
 
 impl Export<'_> {
-    fn leave_out(&mut self, what: &str, why: &str) {
+    fn skip(&mut self, what: &str, why: &str) {
         self.bad += 1;
         if self.bad <= IMPORT_BAD_NAMED {
-            // Nobody is left to tell if this cannot be written; it is counted.
-            let _ = writeln!(io::stderr(), "saltcellar: left out: {}: {}", plain(what), plain(why));
+            // A failed write is ignored: the number of skipped entries is reported at the end.
+            let _ = writeln!(io::stderr(), "saltcellar: skipped {}: {}", plain(what), plain(why));
         }
     }
 
@@ -177,24 +178,25 @@ impl Export<'_> {
     fn job(&mut self, client: &mut Client, jid: &str, until: u64) -> anyhow::Result<()> {
         let name = dir_name(self.args.hash_type, jid);
         let (top, rest) = name.split_at(2);
-        let (target, place) = (Path::new(top).join(rest), Path::new(PLACE).join("making").join("job"));
+        let (target, scratch) =
+            (Path::new(top).join(rest), Path::new(SCRATCH_DIR).join("partial").join("job"));
         let writing = || format!("write job {jid} to {}", self.args.dir.display());
         if self.tree.file_type(&target).with_context(writing)?.is_some() {
-            self.there += 1;
+            self.existing += 1;
             return Ok(());
         }
-        self.tree.remove(&place).with_context(writing)?;
-        let dir = self.tree.make_dir(&place).with_context(writing)?;
-        let mut making: Option<Making<'_>> = None;
+        self.tree.remove(&scratch).with_context(writing)?;
+        let dir = self.tree.make_dir(&scratch).with_context(writing)?;
+        let mut partial: Option<PartialJob<'_>> = None;
         let mut from = None;
         loop {
-            client.post("entries", &question(jid, from)).context("read a job")?;
+            client.post("entries", &entries_args(jid, from)).context("read a job")?;
             let (_, answer) = client.next_answer().context("read a job")?;
             let answer = answer.context("read a job")?;
             for entry in answer["entries"].as_array().map(Vec::as_slice).unwrap_or_default() {
                 if entry["seq"].as_u64().is_some_and(|seq| seq < until) {
-                    let making = making.get_or_insert_with(|| Making::of(jid, &dir, entry));
-                    self.take(making, jid, entry).with_context(writing)?;
+                    let partial = partial.get_or_insert_with(|| PartialJob::of(jid, &dir, entry));
+                    self.take(partial, jid, entry).with_context(writing)?;
                 }
             }
             from = answer["next"].as_u64();
@@ -202,43 +204,43 @@ impl Export<'_> {
                 break;
             }
         }
-        // None: retention has let go of it meanwhile, or it began after the export.
-        let Some(mut making) = making else { return Ok(()) };
-        making.finish(jid).with_context(writing)?;
-        self.tree.rename(&place, &target).with_context(writing)?;
+        // None: the job has expired meanwhile, or started after the export.
+        let Some(mut partial) = partial else { return Ok(()) };
+        partial.finish(jid).with_context(writing)?;
+        self.tree.rename(&scratch, &target).with_context(writing)?;
         self.jobs += 1;
-        self.returns += making.answers.len() as u64;
+        self.returns += partial.answers.len() as u64;
         Ok(())
     }
 
-    fn take(&mut self, making: &mut Making<'_>, jid: &str, entry: &Value) -> io::Result<()> {
+    fn take(&mut self, partial: &mut PartialJob<'_>, jid: &str, entry: &Value) -> io::Result<()> {
         let Some(kind) = entry["kind"].as_str().and_then(Kind::named) else { return Ok(()) };
-        if matches!(kind, Kind::Event | Kind::Register | Kind::Gap | Kind::Reaction | Kind::Heard) {
+        if matches!(kind, Kind::Event | Kind::Register | Kind::Gap | Kind::Reaction | Kind::SeenOnBus) {
             return Ok(());
         }
-        // One value that Salt cannot read would hide the job from it, or all jobs.
+        // A value that Salt cannot decode would hide this job, or all jobs.
         let body = match repaired_for_salt(entry["body"].as_slice().unwrap_or_default()) {
             Ok(body) => body,
             Err(why) => {
-                self.leave_out(&format!("job {jid}"), &format!("an entry of kind {}: {why}", kind.name()));
+                self.skip(&format!("job {jid}"), &format!("an entry of kind {}: {why}", kind.name()));
                 return Ok(());
             }
         };
         let body = &*body;
-        making.cached |= is_of_cached_job(kind);
-        if rank(kind) > making.rank {
-            making.rank = rank(kind);
-            making.load = load_of(kind, body).to_vec();
+        partial.cached |= is_of_cached_job(kind);
+        if rank(kind) > partial.rank {
+            partial.rank = rank(kind);
+            partial.load = load_of(kind, body).to_vec();
         }
         match kind {
             Kind::Load | Kind::ReturnLoad => {
                 if let Some(minions) = msgpack::elements(body).nth(1).filter(|minions| !is_nil(minions)) {
-                    making.expect(minions);
+                    partial.expect(minions);
                 }
             }
             Kind::JobNew => {
                 if let Some(minions) = msgpack::get(body, "minions") {
-                    making.expect(minions);
+                    partial.expect(minions);
                 }
             }
             Kind::Minions => {
@@ -246,52 +248,49 @@ impl Export<'_> {
                 let minions = parts.next().unwrap_or_default();
                 match parts.next().and_then(as_text).filter(|syndic| is_file_name(syndic)) {
                     Some(syndic) => {
-                        let of_syndic = making.syndics.entry(syndic.to_owned()).or_default();
+                        let of_syndic = partial.syndics.entry(syndic.to_owned()).or_default();
                         of_syndic.extend(msgpack::elements(minions).map(<[u8]>::to_vec));
                     }
-                    None => making.expect(minions),
+                    None => partial.expect(minions),
                 }
             }
-            Kind::Endtime => making.endtime = as_text(body).map(|text| text.as_bytes().to_vec()),
-            Kind::NoCache => write(making.dir, "nocache", b"", making.at)?,
+            Kind::Endtime => partial.endtime = as_text(body).map(|text| text.as_bytes().to_vec()),
+            Kind::NoCache => write(partial.dir, "nocache", b"", partial.at)?,
             Kind::Return => {
                 let minion = entry["minion"].as_str().unwrap_or_default();
-                let taken = ["jid", "nocache", "endtime"].contains(&minion);
-                if !is_file_name(minion) || taken || minion.starts_with('.') {
-                    self.leave_out(
-                        &format!("job {jid}"),
-                        &format!("{minion:?} cannot be the name of a directory in it"),
-                    );
+                let reserved = ["jid", "nocache", "endtime"].contains(&minion);
+                if !is_file_name(minion) || reserved || minion.starts_with('.') {
+                    self.skip(&format!("job {jid}"), &format!("{minion:?} is not a valid directory name"));
                     return Ok(());
                 }
-                making.answered(minion, entry, body)?;
+                partial.write_return(minion, entry, body)?;
             }
-            Kind::Event | Kind::Register | Kind::Gap | Kind::Reaction | Kind::Heard => {}
+            Kind::Event | Kind::Register | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => {}
         }
         Ok(())
     }
 
     fn report(&self, global: &Global, seconds: f64) -> anyhow::Result<()> {
-        let Self { jobs, there, returns, bad, .. } = self;
+        let Self { jobs, existing, returns, bad, .. } = self;
         let mut out = Output::new(global.output);
         if out.format == Format::Table {
             out.line(&format!(
-                "jobs       {jobs} exported with {returns} returns, {there} there already, in {seconds:.1} s"
+                "jobs       {jobs} exported with {returns} returns, {existing} exist already, in {seconds:.1} s"
             ))?;
             if *bad > 0 {
-                out.line(&format!("left out   {bad}"))?;
+                out.line(&format!("skipped    {bad}"))?;
             }
         } else {
             let dir = self.args.dir.to_string_lossy();
             out.json(&json!({
-                "dir": dir, "jobs": jobs, "there_already": there, "returns": returns, "left_out": bad, "seconds": seconds,
+                "dir": dir, "jobs": jobs, "existing": existing, "returns": returns, "skipped": bad, "seconds": seconds,
             }))?;
         }
         Ok(out.flush()?)
     }
 }
 
-impl<'a> Making<'a> {
+impl<'a> PartialJob<'a> {
     fn of(jid: &str, dir: &'a Tree, first: &Value) -> Self {
         let at = JidKey::of(jid).time().map(|at| at.0);
         Self {
@@ -312,15 +311,15 @@ impl<'a> Making<'a> {
         self.minions.get_or_insert_default().extend(names);
     }
 
-    /// Writes a return, unless one that counts before it is there.
-    fn answered(&mut self, minion: &str, entry: &Value, body: &[u8]) -> io::Result<()> {
+    /// Writes a return, unless one with precedence exists.
+    fn write_return(&mut self, minion: &str, entry: &Value, body: &[u8]) -> io::Result<()> {
         let confirmed = entry["confirmed"].as_bool();
-        let standing = Standing::of(confirmed == Some(true), body);
+        let standing = Precedence::of(confirmed == Some(true), body);
         match self.answers.get(minion) {
-            Some(known) if !standing.counts_before(known.standing) => return Ok(()),
+            Some(known) if !standing.overrides(known.standing) => return Ok(()),
             _ => self
                 .answers
-                .insert(minion.to_owned(), Written { standing, bus_only: confirmed == Some(false) }),
+                .insert(minion.to_owned(), WrittenReturn { standing, bus_only: confirmed == Some(false) }),
         };
         let dir = self.dir.make_dir(minion)?;
         let at = entry["time"].as_i64().unwrap_or(self.at);
@@ -358,7 +357,7 @@ impl<'a> Making<'a> {
         if self.rank > 0 {
             write(self.dir, ".load.p", &with_jid(&self.load, jid), self.at)?;
         }
-        // Without that file Salt's `get_load` raises, even if there is nothing to say.
+        // Salt's `get_load` requires this file, even if it is empty.
         let none = BTreeSet::new();
         write(self.dir, ".minions.p", &list(self.minions.as_ref().unwrap_or(&none)), self.at)?;
         for (syndic, minions) in &self.syndics {
@@ -371,7 +370,7 @@ impl<'a> Making<'a> {
     }
 }
 
-/// A load with its jid: `get_jids` of local_cache relies on it.
+/// Adds the jid to a load, which `get_jids` of local_cache requires.
 fn with_jid(load: &[u8], jid: &str) -> Vec<u8> {
     if msgpack::get(load, "jid").is_some() {
         return load.to_vec();
@@ -390,7 +389,7 @@ fn is_file_name(name: &str) -> bool {
     !name.is_empty() && name.len() < 200 && name != "." && name != ".." && !name.contains(['/', '\0'])
 }
 
-/// Writes a file with a time of its own, in place of one of that name.
+/// Replaces a file and sets its modification time.
 fn write(dir: &Tree, name: &str, bytes: &[u8], at: i64) -> io::Result<()> {
     dir.remove(name)?;
     let mut file = dir.create_new(name)?;
@@ -400,7 +399,7 @@ fn write(dir: &Tree, name: &str, bytes: &[u8], at: i64) -> io::Result<()> {
     file.set_modified(time)
 }
 
-/// `jid_dir` of `salt/utils/jid.py`: the digits of the hash.
+/// The hexadecimal hash of a jid, as in `jid_dir` of `salt/utils/jid.py`.
 fn dir_name(hash: Hash, jid: &str) -> String {
     let of = match hash {
         Hash::Sha1 => &digest::SHA1_FOR_LEGACY_USE_ONLY,
@@ -418,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_lies_where_salt_looks_for_it() {
+    fn directory_names_are_those_of_salt() {
         // python3 -c 'import hashlib; print(hashlib.sha256(b"20261121030955505683").hexdigest())'
         let name = dir_name(Hash::Sha256, "20261121030955505683");
         assert_eq!(name.len(), 64);

@@ -1,4 +1,4 @@
-//! `saltcellar export ...`: the way back, and the way to anywhere else.
+//! `saltcellar export ...`: exports to Salt's own job cache, or as JSON lines.
 
 mod jsonl;
 mod local_cache;
@@ -10,25 +10,26 @@ use super::Global;
 /// Verbs under `export`.
 #[derive(clap::Subcommand)]
 pub(super) enum Export {
-    /// A tree that Salt's own job cache reads
+    /// Export a directory tree for Salt's own job cache
     #[command(name = "local_cache", after_long_help = local_cache::EXAMPLES)]
     LocalCache(local_cache::Args),
-    /// Jobs, and events if wanted, as JSON lines
+    /// Export jobs, and optionally all events, as JSON lines
     #[command(after_long_help = JSONL)]
     Jsonl {
-        /// The file, a new one; - is standard output
+        /// Target file, which must not exist; - is standard output
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Everything: also events that belong to no job, gaps, and Thorium's register
+        /// Export all entries, including events without a job, gaps, and Thorium's register
         #[arg(long)]
         events: bool,
     },
 }
 
 const JSONL: &str = "\
-An entry a line, in the order of the log, up to what was durable when it began; docs/MIGRATE.md has the fields. What JSON lacks (bytes,
-dates, keys that are no text) is said as in `--output json`, and comes back by `import jsonl` as it was. FILE appears when it is whole;
-an interrupted export goes on where FILE.part ends.
+Writes one entry per line in the order of the log, up to the last entry that was durable at the start; docs/MIGRATE.md
+lists the fields. Types without a JSON equivalent (bytes, dates, keys other than text) are tagged as in `--output json`,
+and `import jsonl` restores them. FILE is created once it is complete; an interrupted export resumes at the end of
+FILE.part.
 
 Examples:
   saltcellar export jsonl salt.jsonl

@@ -1,9 +1,9 @@
-//! From items to the daemon: looked up in chunks, stored over a second connection, many calls under way at once.
+//! Sends items to the daemon: looks them up in chunks, and stores new ones over a second connection with pipelined calls.
 //!
 //! # Invariant
 //!
-//! An item is either stored (answered, so on disk), known to the daemon already, or left out: named and counted. Every call
-//! carries its item's time and is marked as a replay, so the daemon folds what comes by another door at the same time.
+//! An item is either stored (acknowledged, so on disk), already known to the daemon, or skipped, which is reported and
+//! counted. Every call contains its item's time and is marked as a replay, so that the daemon deduplicates other sources.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
@@ -13,9 +13,9 @@ use rmpv::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::output::plain;
-use super::item::{Item, What};
-use super::known::{Job, Window};
-use super::likeness::Likeness;
+use super::equality::Equality;
+use super::item::{ImportItem, Payload};
+use super::known::{StoredJob, Window};
 use crate::api::client::{Client, ClientError};
 use crate::limits::{
     ENTRY_BYTES_MAX, IMPORT_BAD_NAMED, IMPORT_BYTES, IMPORT_CALLS, IMPORT_CHUNK_BYTES, IMPORT_CHUNK_ITEMS,
@@ -24,61 +24,58 @@ use crate::limits::{
 use crate::model::Kind;
 use crate::wire::msgpack::Writer;
 
-/// What became of items.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    /// By kind: stored, known.
+pub(super) struct ImportStats {
+    /// Stored and known items by kind.
     pub(super) by_kind: HashMap<Kind, (u64, u64)>,
-    /// Left out.
-    pub(super) bad: u64,
-    /// Older than the class of jobs keeps its entries.
+    pub(super) skipped: u64,
+    /// Items older than the age limit of the class `jobs`.
     pub(super) too_old: u64,
 }
 
-impl Tally {
-    /// Stored and known, all kinds together.
-    pub(super) fn sums(&self) -> (u64, u64) {
+impl ImportStats {
+    /// Stored and known items of all kinds.
+    pub(super) fn totals(&self) -> (u64, u64) {
         self.by_kind.values().fold((0, 0), |(stored, known), one| (stored + one.0, known + one.1))
     }
 }
 
-/// A call that has no answer yet.
-struct Pending {
+/// A call without an answer yet.
+struct PendingCall {
     origin: String,
     kind: Kind,
     items: u64,
     bytes: usize,
-    /// The events of a list: one that is too large does not take the others with it.
-    events: Vec<Item>,
+    /// The events of a batch, which is split if the daemon rejects it as too large.
+    events: Vec<ImportItem>,
 }
 
-/// The way to the daemon.
 pub(super) struct Feed {
-    asks: Client,
+    reads: Client,
     writes: Client,
-    likeness: Likeness,
+    equality: Equality,
     window: Window,
-    jobs: HashMap<String, Job>,
-    /// What events said, and when: those of this chunk, and some before.
+    jobs: HashMap<String, StoredJob>,
+    /// Fingerprints and times of recent events.
     recent: HashSet<(u64, i64)>,
-    chunk: Vec<Item>,
+    chunk: Vec<ImportItem>,
     chunk_bytes: usize,
-    pending: HashMap<u64, Pending>,
+    pending: HashMap<u64, PendingCall>,
     pending_bytes: usize,
-    /// Items before this time are let go of by retention, as it is configured.
+    /// Retention drops items before this time, microseconds.
     kept_since: Option<i64>,
     now: i64,
-    pub(super) tally: Tally,
+    pub(super) stats: ImportStats,
 }
 
 impl Feed {
-    /// Over two connections. `slack` is how far the times of one event may be apart, microseconds.
-    pub(super) fn new(asks: Client, writes: Client, likeness: Likeness, slack: i64, now: i64) -> Self {
+    /// `slack` is the largest difference between the times of one event, in microseconds.
+    pub(super) fn new(reads: Client, writes: Client, equality: Equality, slack: i64, now: i64) -> Self {
         Self {
-            asks,
+            reads,
             writes,
-            likeness,
-            window: Window::new(likeness, slack),
+            equality,
+            window: Window::new(equality, slack),
             jobs: HashMap::new(),
             recent: HashSet::new(),
             chunk: Vec::new(),
@@ -87,14 +84,14 @@ impl Feed {
             pending_bytes: 0,
             kept_since: None,
             now,
-            tally: Tally::default(),
+            stats: ImportStats::default(),
         }
     }
 
-    /// Asks how long the class of jobs keeps its entries.
-    pub(super) fn ask_retention(&mut self) -> anyhow::Result<()> {
+    /// Queries the age limit of the class `jobs`.
+    pub(super) fn query_retention(&mut self) -> anyhow::Result<()> {
         let stats =
-            self.asks.call("store_stats", Value::Map(Vec::new())).context("ask how long jobs are kept")?;
+            self.reads.call("store_stats", Value::Map(Vec::new())).context("query the retention of jobs")?;
         let classes = stats["classes"].as_array().map(Vec::as_slice).unwrap_or_default();
         let jobs = classes.iter().find(|class| class["class"].as_str() == Some("jobs"));
         let keeps_s = jobs.and_then(|class| class["keep_age_s"].as_i64());
@@ -102,25 +99,22 @@ impl Feed {
         Ok(())
     }
 
-    /// Takes an item; stores it with others.
-    pub(super) fn push(&mut self, mut item: Item) -> anyhow::Result<()> {
-        let bytes = item.what.bytes();
+    /// Adds an item to the current chunk, and stores the chunk once it is full.
+    pub(super) fn push(&mut self, mut item: ImportItem) -> anyhow::Result<()> {
+        let bytes = item.payload.bytes();
         if bytes > ENTRY_BYTES_MAX {
-            self.leave_out(
-                &item.origin,
-                &format!("{bytes} bytes exceed the largest entry, {ENTRY_BYTES_MAX}"),
-            );
+            self.skip(&item.origin, &format!("{bytes} bytes exceed the largest entry, {ENTRY_BYTES_MAX}"));
             return Ok(());
         }
-        if let What::Event { tag, .. } = &item.what
+        if let Payload::Event { tag, .. } = &item.payload
             && (tag.is_empty() || tag.len() > TAG_BYTES_MAX)
         {
-            self.leave_out(&item.origin, "an event without a tag, or with one that is too long");
+            self.skip(&item.origin, "an event without a tag, or with a tag that is too long");
             return Ok(());
         }
-        // A time that lies ahead would keep its segment for ever.
+        // A time in the future would keep its segment forever.
         item.at = item.at.min(self.now);
-        self.tally.too_old += u64::from(self.kept_since.is_some_and(|since| item.at < since));
+        self.stats.too_old += u64::from(self.kept_since.is_some_and(|since| item.at < since));
         self.chunk_bytes += bytes;
         self.chunk.push(item);
         if self.chunk.len() >= IMPORT_CHUNK_ITEMS || self.chunk_bytes >= IMPORT_CHUNK_BYTES {
@@ -129,21 +123,21 @@ impl Feed {
         Ok(())
     }
 
-    /// Names and counts what cannot be imported.
-    pub(super) fn leave_out(&mut self, what: &str, why: &str) {
-        self.tally.bad += 1;
+    /// Reports and counts an item that cannot be imported.
+    pub(super) fn skip(&mut self, origin: &str, why: &str) {
+        self.stats.skipped += 1;
         let mut err = std::io::stderr();
-        // Nobody is left to tell if this cannot be written; it is counted.
-        let _ = match self.tally.bad {
-            ..=IMPORT_BAD_NAMED => writeln!(err, "saltcellar: left out: {}: {}", plain(what), plain(why)),
+        // A failed write is ignored: the number of skipped items is reported at the end.
+        let _ = match self.stats.skipped {
+            ..=IMPORT_BAD_NAMED => writeln!(err, "saltcellar: skipped {}: {}", plain(origin), plain(why)),
             n if n == IMPORT_BAD_NAMED + 1 => {
-                writeln!(err, "saltcellar: left out: more, which are only counted")
+                writeln!(err, "saltcellar: further skipped items are only counted")
             }
             _ => Ok(()),
         };
     }
 
-    /// Stores what is left, and waits for every answer.
+    /// Stores the last chunk and waits for all answers.
     pub(super) fn finish(&mut self) -> anyhow::Result<()> {
         self.store_chunk()?;
         self.take_answers(0, 0)
@@ -152,77 +146,78 @@ impl Feed {
     fn store_chunk(&mut self) -> anyhow::Result<()> {
         let chunk = std::mem::take(&mut self.chunk);
         self.chunk_bytes = 0;
-        self.look_up(&chunk).context("ask what is stored already")?;
-        let times = chunk.iter().filter(|item| item.what.kind() == Kind::Event).map(|item| item.at);
+        self.look_up(&chunk).context("look up stored jobs")?;
+        let times = chunk.iter().filter(|item| item.payload.kind() == Kind::Event).map(|item| item.at);
         if let (Some(first), Some(last)) = (times.clone().min(), times.max()) {
-            self.window.cover(&mut self.asks, first, last).context("ask which events are stored already")?;
+            self.window.cover(&mut self.reads, first, last).context("look up stored events")?;
         }
         if self.recent.len() > IMPORT_CHUNK_ITEMS {
             self.recent.clear();
         }
-        let mut events: Vec<Item> = Vec::new();
+        let mut events: Vec<ImportItem> = Vec::new();
         for mut item in chunk {
-            let kind = item.what.kind();
-            if let What::Event { tag, data } = &item.what {
-                // The daemon tells equal events that are handed over apart by their times.
-                let print = self.likeness.of(data) ^ xxh3_64(tag);
-                while !self.recent.insert((print, item.at)) {
+            let kind = item.payload.kind();
+            if let Payload::Event { tag, data } = &item.payload {
+                // The daemon distinguishes equal events of an import by their times.
+                let fingerprint = self.equality.of(data) ^ xxh3_64(tag);
+                while !self.recent.insert((fingerprint, item.at)) {
                     item.at += 1;
                 }
             }
-            let is_new = match (&item.what, item.what.jid().and_then(|jid| self.jobs.get_mut(jid))) {
-                (What::Event { tag, data }, _) => !self.window.has(tag, data),
-                (_, Some(job)) => job.takes(self.likeness, &mut item.what),
+            let is_new = match (&item.payload, item.payload.jid().and_then(|jid| self.jobs.get_mut(jid))) {
+                (Payload::Event { tag, data }, _) => !self.window.has(tag, data),
+                (_, Some(job)) => job.add_new(self.equality, &mut item.payload),
                 (_, None) => true,
             };
             if !is_new {
-                self.tally.by_kind.entry(kind).or_default().1 += 1;
+                self.stats.by_kind.entry(kind).or_default().1 += 1;
                 continue;
             }
-            let Some((call, args)) = item.what.call(item.at) else {
+            let Some((call, args)) = item.payload.call(item.at) else {
                 events.push(item);
-                let bytes: usize = events.iter().map(|event| event.what.bytes()).sum();
+                let bytes: usize = events.iter().map(|event| event.payload.bytes()).sum();
                 if events.len() >= IMPORT_EVENTS || bytes >= IMPORT_CHUNK_BYTES {
                     self.store_events(std::mem::take(&mut events))?;
                 }
                 continue;
             };
-            // What came before goes before.
+            // Preserves the order of items.
             self.store_events(std::mem::take(&mut events))?;
             let (origin, bytes) = (item.origin, args.len());
-            self.post(call, &args, Pending { origin, kind, items: 1, bytes, events: Vec::new() })?;
+            self.post(call, &args, PendingCall { origin, kind, items: 1, bytes, events: Vec::new() })?;
         }
         self.store_events(events)
     }
 
-    fn store_events(&mut self, events: Vec<Item>) -> anyhow::Result<()> {
+    fn store_events(&mut self, events: Vec<ImportItem>) -> anyhow::Result<()> {
         if events.is_empty() {
             return Ok(());
         }
-        self.make_room(events.iter().map(|event| event.what.bytes()).sum())?;
+        self.make_room(events.iter().map(|event| event.payload.bytes()).sum())?;
         self.send_events(events)
     }
 
-    fn send_events(&mut self, events: Vec<Item>) -> anyhow::Result<()> {
+    fn send_events(&mut self, events: Vec<ImportItem>) -> anyhow::Result<()> {
         let origin = events.first().map(|event| event.origin.clone()).unwrap_or_default();
         let items = events.len();
         let mut w = Writer::new();
         w.map(3).str("replay").bool(true).str("import").bool(true).str("events").array(items);
         for event in &events {
-            if let What::Event { tag, data } = &event.what {
+            if let Payload::Event { tag, data } = &event.payload {
                 w.map(3).str("tag").str_bytes(tag).str("data").raw(data).str("at").int(event.at);
             }
         }
         let args = w.into_bytes();
-        let pending = Pending { origin, kind: Kind::Event, items: items as u64, bytes: args.len(), events };
+        let pending =
+            PendingCall { origin, kind: Kind::Event, items: items as u64, bytes: args.len(), events };
         self.send("event_return", &args, pending)
     }
 
-    /// Asks for the jobs of a chunk that are not remembered.
-    fn look_up(&mut self, chunk: &[Item]) -> Result<(), ClientError> {
-        let wanted: HashSet<&str> = chunk.iter().filter_map(|item| item.what.jid()).collect();
-        let facts: usize = self.jobs.values().map(Job::facts).sum();
-        if facts > IMPORT_FACTS_REMEMBERED {
+    /// Looks up the jobs of a chunk that are not cached.
+    fn look_up(&mut self, chunk: &[ImportItem]) -> Result<(), ClientError> {
+        let wanted: HashSet<&str> = chunk.iter().filter_map(|item| item.payload.jid()).collect();
+        let cached: usize = self.jobs.values().map(StoredJob::size).sum();
+        if cached > IMPORT_FACTS_REMEMBERED {
             self.jobs.retain(|jid, _| wanted.contains(jid.as_str()));
         }
         let mut wanted: Vec<&str> = wanted.into_iter().filter(|jid| !self.jobs.contains_key(*jid)).collect();
@@ -233,30 +228,30 @@ impl Feed {
             while open.len() < IMPORT_QUESTIONS
                 && let Some(jid) = rest.next()
             {
-                open.insert(self.asks.post("entries", &question(jid, None))?, jid);
-                self.jobs.insert(jid.to_owned(), Job::default());
+                open.insert(self.reads.post("entries", &entries_args(jid, None))?, jid);
+                self.jobs.insert(jid.to_owned(), StoredJob::default());
             }
             if open.is_empty() {
                 return Ok(());
             }
-            let (id, answer) = self.asks.next_answer()?;
+            let (id, answer) = self.reads.next_answer()?;
             let answer = answer?;
             let Some(jid) = open.remove(&id) else {
-                return Err(ClientError::Protocol(format!("an answer to {id}, which was not asked")));
+                return Err(ClientError::Protocol(format!("an answer to unknown call {id}")));
             };
             if let Some(job) = self.jobs.get_mut(jid) {
                 let entries = answer["entries"].as_array().map(Vec::as_slice).unwrap_or_default();
                 for entry in entries {
-                    job.learn(self.likeness, entry);
+                    job.add_stored(self.equality, entry);
                 }
             }
             if let Some(next) = answer["next"].as_u64() {
-                open.insert(self.asks.post("entries", &question(jid, Some(next)))?, jid);
+                open.insert(self.reads.post("entries", &entries_args(jid, Some(next)))?, jid);
             }
         }
     }
 
-    fn post(&mut self, call: &str, args: &[u8], pending: Pending) -> anyhow::Result<()> {
+    fn post(&mut self, call: &str, args: &[u8], pending: PendingCall) -> anyhow::Result<()> {
         self.make_room(pending.bytes)?;
         self.send(call, args, pending)
     }
@@ -268,30 +263,33 @@ impl Feed {
         Ok(())
     }
 
-    fn send(&mut self, call: &str, args: &[u8], pending: Pending) -> anyhow::Result<()> {
+    fn send(&mut self, call: &str, args: &[u8], pending: PendingCall) -> anyhow::Result<()> {
         let id = self.writes.post(call, args).context("store")?;
         self.pending_bytes += pending.bytes;
         self.pending.insert(id, pending);
         Ok(())
     }
 
-    /// Waits until so many calls and bytes are under way at most.
+    /// Waits until at most `calls` calls and `bytes` bytes are pending.
     fn take_answers(&mut self, calls: usize, bytes: usize) -> anyhow::Result<()> {
         while self.pending.len() > calls || self.pending_bytes > bytes {
             let (id, answer) = self.writes.next_answer().context("store")?;
             let Some(mut pending) = self.pending.remove(&id) else {
-                return Err(ClientError::Protocol(format!("an answer to {id}, which was not asked")))
+                return Err(ClientError::Protocol(format!("an answer to unknown call {id}")))
                     .context("store");
             };
             self.pending_bytes -= pending.bytes;
             match answer {
                 Ok(value) => {
-                    // Of a list the daemon says how many it took.
-                    let taken = value.as_u64().filter(|_| pending.kind == Kind::Event);
-                    let stored = taken.unwrap_or(pending.items).min(pending.items);
-                    self.tally.by_kind.entry(pending.kind).or_default().0 += stored;
+                    // For a batch, the answer is the number of accepted events.
+                    let accepted = value.as_u64().filter(|_| pending.kind == Kind::Event);
+                    let stored = accepted.unwrap_or(pending.items).min(pending.items);
+                    self.stats.by_kind.entry(pending.kind).or_default().0 += stored;
                     for _ in stored..pending.items {
-                        self.leave_out(&pending.origin, "the daemon took not all events that begin here");
+                        self.skip(
+                            &pending.origin,
+                            "the daemon rejected events of the batch that starts here",
+                        );
                     }
                 }
                 Err(ClientError::Refused { code, .. }) if code == "too_large" && pending.events.len() > 1 => {
@@ -302,9 +300,9 @@ impl Feed {
                 Err(ClientError::Refused { code, message })
                     if matches!(code.as_str(), "refused" | "bad_args" | "too_large") =>
                 {
-                    self.leave_out(&pending.origin, &format!("{message} ({code})"));
+                    self.skip(&pending.origin, &format!("{message} ({code})"));
                     for event in pending.events.iter().skip(1) {
-                        self.leave_out(&event.origin, &format!("in one list with {}", pending.origin));
+                        self.skip(&event.origin, &format!("in one batch with {}", pending.origin));
                     }
                 }
                 Err(error) => return Err(error).with_context(|| format!("store {}", pending.origin)),
@@ -315,7 +313,7 @@ impl Feed {
 }
 
 /// Arguments of the call `entries` for a job.
-pub(in crate::cli) fn question(jid: &str, from: Option<u64>) -> Vec<u8> {
+pub(in crate::cli) fn entries_args(jid: &str, from: Option<u64>) -> Vec<u8> {
     let mut w = Writer::new();
     w.map(1 + usize::from(from.is_some())).str("jid").str(jid);
     if let Some(from) = from {

@@ -1,40 +1,60 @@
-//! What is imported, one thing at a time, wherever it comes from.
+//! The items of an import, independent of their source.
 
 use crate::model::Kind;
 use crate::wire::msgpack::Writer;
 
-/// One thing to store.
+/// One item to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Item {
-    /// When Salt said it, microseconds since 1970 UTC.
+pub(super) struct ImportItem {
+    /// Its time in Salt, microseconds since 1970 UTC.
     pub(super) at: i64,
-    /// Where it stands, for messages: a file, a line, a row.
+    /// Its location for messages: a file, a line, a row.
     pub(super) origin: String,
-    /// The thing.
-    pub(super) what: What,
+    pub(super) payload: Payload,
 }
 
-/// The thing itself; values are msgpack.
+/// The data of an item; values are msgpack.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum What {
-    /// A job as published; minions is an array, or empty if nobody said.
-    Load { jid: String, load: Vec<u8>, minions: Vec<u8> },
-    /// Minions of a job; the syndic that reported them.
-    Minions { jid: String, minions: Vec<u8>, syndic: Option<String> },
+pub(super) enum Payload {
+    /// A job as published; `minions` is an array, or empty if unknown.
+    Load {
+        jid: String,
+        load: Vec<u8>,
+        minions: Vec<u8>,
+    },
+    /// Minions of a job, and the syndic that reported them.
+    Minions {
+        jid: String,
+        minions: Vec<u8>,
+        syndic: Option<String>,
+    },
     /// A minion's return: the map with `jid`, `id`, `return`...
-    Return { jid: String, minion: String, load: Vec<u8> },
-    /// When a job ended, in Salt's spelling.
-    Endtime { jid: String, endtime: String },
-    /// Returns of the job are not to be cached.
-    NoCache { jid: String },
-    /// An event.
-    Event { tag: Vec<u8>, data: Vec<u8> },
+    Return {
+        jid: String,
+        minion: String,
+        load: Vec<u8>,
+    },
+    /// End time of a job, in Salt's format.
+    Endtime {
+        jid: String,
+        endtime: String,
+    },
+    /// Salt does not cache the returns of the job.
+    NoCache {
+        jid: String,
+    },
+    Event {
+        tag: Vec<u8>,
+        data: Vec<u8>,
+    },
     /// Thorium's register.
-    Register { data: Vec<u8> },
+    Register {
+        data: Vec<u8>,
+    },
 }
 
-impl What {
-    /// The job whose entries tell whether this is known.
+impl Payload {
+    /// The job to look this up by.
     pub(super) fn jid(&self) -> Option<&str> {
         match self {
             Self::Load { jid, .. }
@@ -46,7 +66,6 @@ impl What {
         }
     }
 
-    /// Bytes that it has.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Load { load, minions, .. } => load.len() + minions.len(),
@@ -59,7 +78,7 @@ impl What {
         }
     }
 
-    /// The kind that summaries count it under.
+    /// The kind by which summaries count it.
     pub(super) fn kind(&self) -> Kind {
         match self {
             Self::Load { .. } => Kind::Load,
@@ -72,7 +91,7 @@ impl What {
         }
     }
 
-    /// The call that stores it and its arguments; none for an event, which goes in a list.
+    /// The call that stores it and its arguments; `None` for events, which are sent in batches.
     pub(super) fn call(&self, at: i64) -> Option<(&'static str, Vec<u8>)> {
         let mut w = Writer::new();
         let with = |w: &mut Writer, pairs: usize| {

@@ -1,4 +1,4 @@
-//! JSON lines, as `export jsonl` writes them: docs/MIGRATE.md has the fields.
+//! Import of JSON lines, as written by `export jsonl`. docs/MIGRATE.md lists the fields.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};
@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 use super::super::when;
 use super::feed::Feed;
-use super::item::{Item, What};
+use super::item::{ImportItem, Payload};
 use crate::limits::{JSON_LINE_BYTES_MAX, RMPV_DEPTH_MAX};
 use crate::model::Kind;
 use crate::store::tools::Watch;
@@ -19,7 +19,7 @@ use crate::wire::json::from_json;
 use crate::wire::msgpack;
 use crate::wire::salt_event::peek;
 
-/// The version of the form, in the first line.
+/// The format version in the first line.
 pub(in crate::cli) const VERSION: u64 = 1;
 
 /// Imports a file, or standard input.
@@ -48,19 +48,19 @@ pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> any
         watch.step(done.min(total), total, &format!("line {number}"));
         let origin = format!("{name}, line {number}");
         if line.last() != Some(&b'\n') && count as u64 == JSON_LINE_BYTES_MAX {
-            feed.leave_out(&origin, &format!("longer than {JSON_LINE_BYTES_MAX} bytes"));
+            feed.skip(&origin, &format!("longer than {JSON_LINE_BYTES_MAX} bytes"));
             done += skip_line(&mut from).with_context(reading)?;
             continue;
         }
         match item(line.trim_ascii()) {
-            Ok(Line::Item(at, what)) => feed.push(Item { at, origin, what })?,
+            Ok(Line::Item(at, payload)) => feed.push(ImportItem { at, origin, payload })?,
             Ok(Line::Head(version)) if version > VERSION => {
                 bail!(
-                    "read {name}: it is of version {version}, and this saltcellar reads up to {VERSION}: update it"
+                    "read {name}: format version {version} is not supported, only up to {VERSION}: update saltcellar"
                 );
             }
             Ok(Line::Head(_) | Line::Empty) => {}
-            Err(why) => feed.leave_out(&origin, &why),
+            Err(why) => feed.skip(&origin, &why),
         }
     }
 }
@@ -82,7 +82,7 @@ fn skip_line(from: &mut impl io::BufRead) -> io::Result<u64> {
 }
 
 enum Line {
-    Item(i64, What),
+    Item(i64, Payload),
     Head(u64),
     Empty,
 }
@@ -91,89 +91,90 @@ fn item(line: &[u8]) -> Result<Line, String> {
     if line.is_empty() {
         return Ok(Line::Empty);
     }
-    let mut json: Json = serde_json::from_slice(line).map_err(|error| format!("no JSON: {error}"))?;
-    let name = json.get("kind").and_then(Json::as_str).ok_or("an object with `kind` is wanted")?.to_owned();
+    let mut json: Json = serde_json::from_slice(line).map_err(|error| format!("invalid JSON: {error}"))?;
+    let name = json.get("kind").and_then(Json::as_str).ok_or("expected an object with `kind`")?.to_owned();
     if name == "saltcellar" {
         return Ok(Line::Head(json.get("version").and_then(Json::as_u64).unwrap_or(u64::MAX)));
     }
-    let kind = Kind::named(&name).ok_or_else(|| format!("no kind is called {name:?}"))?;
-    if matches!(kind, Kind::Gap | Kind::Reaction | Kind::Heard) {
-        return Err("a gap of another daemon's bus".to_owned());
+    let kind = Kind::named(&name).ok_or_else(|| format!("unknown kind {name:?}"))?;
+    if matches!(kind, Kind::Gap | Kind::Reaction | Kind::SeenOnBus) {
+        return Err(format!("{name} entries of another daemon cannot be imported"));
     }
     let at = match json.get("time") {
         Some(Json::String(text)) => when::date_micros(text),
         Some(time) => time.as_i64(),
         None => None,
     };
-    let at = at.ok_or("`time` is wanted, as 2026-11-21T05:47:28.123456Z or in microseconds")?;
+    let at = at.ok_or("expected `time`, as 2026-11-21T05:47:28.123456Z or in microseconds")?;
     let mut value = |key: &str| -> Result<Option<Value>, String> {
         match json.get_mut(key).map(Json::take) {
             None | Some(Json::Null) => Ok(None),
             Some(json) => from_json(&json).map(Some).map_err(|error| format!("`{key}`: {error}")),
         }
     };
-    let needs = |key: &str, value: Option<Value>| value.ok_or_else(|| format!("{name} needs `{key}`"));
+    let needs = |key: &str, value: Option<Value>| value.ok_or_else(|| format!("{name} requires `{key}`"));
     let text = |key: &str, value: Option<Value>| -> Result<String, String> {
         let value = needs(key, value)?;
-        value.as_str().map(str::to_owned).ok_or_else(|| format!("`{key}` is to be text"))
+        value.as_str().map(str::to_owned).ok_or_else(|| format!("`{key}` must be text"))
     };
     let list = |key: &str, value: Option<Value>| match value {
         None => Ok(Vec::new()),
         Some(value) if value.is_array() => packed(&value),
-        Some(_) => Err(format!("`{key}` is to be a list")),
+        Some(_) => Err(format!("`{key}` must be a list")),
     };
     let map = |key: &str, value: Option<Value>| match needs(key, value)? {
         value if value.is_map() => packed(&value),
-        _ => Err(format!("`{key}` is to be a map")),
+        _ => Err(format!("`{key}` must be a map")),
     };
     let on_bus = value("on_bus")?.and_then(|flag| flag.as_bool()) == Some(true);
-    // Absent from exports of releases up to 0.1, which did not record it.
+    // Exports of releases up to 0.1 lack it.
     let confirmed = value("confirmed")?.and_then(|flag| flag.as_bool()) != Some(false);
-    let what = match kind {
+    let payload = match kind {
         _ if on_bus => {
             let tag = match needs("tag", value("tag")?)? {
                 Value::String(tag) => tag.into_bytes(),
                 Value::Binary(tag) => tag,
-                _ => return Err("`tag` is to be text".to_owned()),
+                _ => return Err("`tag` must be text".to_owned()),
             };
             if value("raw")?.is_some() {
-                return Err("data that is no msgpack cannot be stored by a call".to_owned());
+                return Err("data other than msgpack cannot be imported".to_owned());
             }
             let data = packed(&value("data")?.unwrap_or(Value::Nil))?;
             match returned(&tag, &data).filter(|_| kind == Kind::Return && confirmed) {
-                Some((jid, minion)) => What::Return { jid, minion, load: data },
-                None => What::Event { tag, data },
+                Some((jid, minion)) => Payload::Return { jid, minion, load: data },
+                None => Payload::Event { tag, data },
             }
         }
-        Kind::Load | Kind::ReturnLoad => What::Load {
+        Kind::Load | Kind::ReturnLoad => Payload::Load {
             jid: text("jid", value("jid")?)?,
             load: map("load", value("load")?)?,
             minions: list("minions", value("minions")?)?,
         },
-        Kind::Minions => What::Minions {
+        Kind::Minions => Payload::Minions {
             jid: text("jid", value("jid")?)?,
             minions: list("minions", value("minions")?)?,
             syndic: value("syndic")?.and_then(|syndic| syndic.as_str().map(str::to_owned)),
         },
-        Kind::Return => What::Return {
+        Kind::Return => Payload::Return {
             jid: text("jid", value("jid")?)?,
             minion: text("minion", value("minion")?)?,
             load: map("data", value("data")?)?,
         },
-        Kind::Endtime => {
-            What::Endtime { jid: text("jid", value("jid")?)?, endtime: text("endtime", value("endtime")?)? }
-        }
-        Kind::NoCache => What::NoCache { jid: text("jid", value("jid")?)? },
-        Kind::Register => What::Register { data: packed(&value("data")?.unwrap_or(Value::Nil))? },
-        Kind::Event | Kind::JobNew | Kind::Gap | Kind::Reaction | Kind::Heard => {
-            return Err(format!("{name} needs `on_bus`"));
+        Kind::Endtime => Payload::Endtime {
+            jid: text("jid", value("jid")?)?,
+            endtime: text("endtime", value("endtime")?)?,
+        },
+        Kind::NoCache => Payload::NoCache { jid: text("jid", value("jid")?)? },
+        Kind::Register => Payload::Register { data: packed(&value("data")?.unwrap_or(Value::Nil))? },
+        Kind::Event | Kind::JobNew | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => {
+            return Err(format!("{name} requires `on_bus`"));
         }
     };
-    Ok(Line::Item(at, what))
+    Ok(Line::Item(at, payload))
 }
 
-/// The job and the minion of an event that Salt's master fired for a return before it called `returner` with the same map.
-/// The daemon recognises it by the same facts and shows it among the events.
+/// The job and the minion of a return event, which the master fires before it calls `returner` with the same map. The daemon
+/// recognises it by the same fields and also lists it as an event.
 fn returned(tag: &[u8], data: &[u8]) -> Option<(String, String)> {
     let seen = peek(data);
     let text = |key| msgpack::get(data, key).and_then(id_text);
@@ -185,7 +186,7 @@ fn returned(tag: &[u8], data: &[u8]) -> Option<(String, String)> {
 fn packed(value: &Value) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, value).map_err(|error| error.to_string())?;
-    // What nobody could read again is not stored.
+    // Values nested too deeply could not be read again.
     rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), RMPV_DEPTH_MAX)
         .map_err(|error| error.to_string())?;
     Ok(bytes)
@@ -196,22 +197,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_lines_say_what_would_be_right() {
+    fn errors_of_lines_name_the_expected_value() {
         for (line, why) in [
-            ("{", "no JSON"),
-            ("[]", "`kind` is wanted"),
-            (r#"{"kind": "song"}"#, "no kind is called"),
-            (r#"{"kind": "endtime", "jid": "1", "endtime": "x"}"#, "`time` is wanted"),
-            (r#"{"kind": "endtime", "time": 1, "endtime": "x"}"#, "needs `jid`"),
-            (r#"{"kind": "load", "time": 1, "jid": "1", "load": []}"#, "`load` is to be a map"),
+            ("{", "invalid JSON"),
+            ("[]", "expected an object with `kind`"),
+            (r#"{"kind": "song"}"#, "unknown kind"),
+            (r#"{"kind": "endtime", "jid": "1", "endtime": "x"}"#, "expected `time`"),
+            (r#"{"kind": "endtime", "time": 1, "endtime": "x"}"#, "requires `jid`"),
+            (r#"{"kind": "load", "time": 1, "jid": "1", "load": []}"#, "`load` must be a map"),
             (
                 r#"{"kind": "load", "time": 1, "jid": "1", "load": {"a": {"$bin": 1}}}"#,
                 "`load`: not the JSON form",
             ),
-            (r#"{"kind": "minions", "time": 1, "jid": "1", "minions": 3}"#, "is to be a list"),
-            (r#"{"kind": "event", "time": 1, "tag": "a", "data": {}}"#, "needs `on_bus`"),
-            (r#"{"kind": "gap", "time": 1, "tag": "a", "data": {}}"#, "a gap"),
-            (r#"{"kind": "event", "time": 1, "on_bus": true, "tag": 1, "data": {}}"#, "`tag` is to be text"),
+            (r#"{"kind": "minions", "time": 1, "jid": "1", "minions": 3}"#, "must be a list"),
+            (r#"{"kind": "event", "time": 1, "tag": "a", "data": {}}"#, "requires `on_bus`"),
+            (r#"{"kind": "gap", "time": 1, "tag": "a", "data": {}}"#, "gap entries"),
+            (r#"{"kind": "event", "time": 1, "on_bus": true, "tag": 1, "data": {}}"#, "`tag` must be text"),
         ] {
             let found = item(line.as_bytes()).err().unwrap_or_default();
             assert!(found.contains(why), "{line}: {found}");

@@ -1,4 +1,4 @@
-//! The tree of Salt's own job cache, `salt/returners/local_cache.py`.
+//! Import of the tree of Salt's own job cache, `salt/returners/local_cache.py`.
 //!
 //! ```text
 //! jobs/<2 digits of the jid's hash>/<the other digits>/
@@ -9,14 +9,14 @@
 //!     <minion>/return.p      {"return", "retcode", "success"}; before 2015 the bare return
 //!     <minion>/out.p         name of an outputter
 //!     endtime                text
-//!     nocache                there or not
+//!     nocache                empty, optional
 //! ```
 //!
-//! Jobs come in the order of their jids, whatever the order of their hashes: the store then finds them by their time, and retention lets
-//! the oldest go first. Of a tree with more than [`IMPORT_JOBS_SORTED`] jobs the earliest are found and imported first, then the
-//! next in another walk over the tree: memory does not grow with the tree.
+//! Jobs are imported in the order of their jids, so that segments cover short time ranges and retention drops the oldest first.
+//! To bound memory, each walk over the tree collects only the next [`IMPORT_JOBS_SORTED`] jobs.
 //!
-//! A load has the time of its jid, everything else that of its file. The tree may be in use: a job that goes meanwhile is passed over.
+//! A load has the time of its jid, all other items that of their file. The tree may be in use: jobs deleted meanwhile are
+//! skipped.
 
 use std::collections::BinaryHeap;
 use std::fs;
@@ -27,17 +27,17 @@ use std::time::UNIX_EPOCH;
 use anyhow::{Context as _, bail};
 
 use super::feed::Feed;
-use super::item::{Item, What};
+use super::item::{ImportItem, Payload};
 use crate::limits::{ENTRY_BYTES_MAX, IMPORT_JOBS_SORTED, NAME_BYTES_MAX, RMPV_DEPTH_MAX};
 use crate::model::JidKey;
 use crate::store::tools::Watch;
 use crate::wire::msgpack::{self, Reader, Writer};
 use crate::wire::salt_event::peek;
 
-/// A job of the tree, and where it lies below the root.
-type Found = (JidKey, Box<Path>);
+/// A job, and its path below the root.
+type FoundJob = (JidKey, Box<Path>);
 
-/// Imports the tree at `dir`; how many jobs there were.
+/// Imports the tree at `dir` and returns the number of jobs.
 pub(super) fn import(
     feed: &mut Feed,
     dir: &Path,
@@ -49,7 +49,7 @@ pub(super) fn import(
     let mut walk = Walk { root: &root, since, jobs_max: IMPORT_JOBS_SORTED, after: None };
     loop {
         let Part { jobs, all, more } = walk.next(watch, &mut |path, why| {
-            feed.leave_out(&path.display().to_string(), why);
+            feed.skip(&path.display().to_string(), why);
         })?;
         let total = *total.get_or_insert(all);
         for (key, place) in jobs {
@@ -57,7 +57,7 @@ pub(super) fn import(
             let jid = match key.text() {
                 Some(jid) => Some(jid),
                 None => jid_of(&path).unwrap_or_else(|why| {
-                    feed.leave_out(&path.display().to_string(), &why);
+                    feed.skip(&path.display().to_string(), &why);
                     None
                 }),
             };
@@ -75,7 +75,7 @@ pub(super) fn import(
     Ok(done)
 }
 
-/// The tree itself, also if its parent was named.
+/// `dir`, or its subdirectory `jobs` if that is the tree.
 fn root(dir: &Path) -> anyhow::Result<PathBuf> {
     let has_tops = |dir: &Path| -> io::Result<bool> {
         Ok(fs::read_dir(dir)?.any(|item| item.is_ok_and(|item| is_top(&item.file_name().to_string_lossy()))))
@@ -90,8 +90,8 @@ fn root(dir: &Path) -> anyhow::Result<PathBuf> {
     }
     if fs::read_dir(dir).with_context(reading)?.next().is_some() {
         bail!(
-            "find Salt's job cache in {}: no directories named by two hexadecimal digits; it is /var/cache/salt/master/jobs \
-             unless the master's cachedir says otherwise",
+            "find Salt's job cache in {}: no directories named by two hexadecimal digits; the default is \
+             /var/cache/salt/master/jobs, see the master's option cachedir",
             dir.display()
         );
     }
@@ -102,7 +102,7 @@ fn is_top(name: &str) -> bool {
     name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Names of a directory, sorted; nothing if it has gone.
+/// Paths of a directory's entries, sorted; empty if it does not exist.
 fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -112,48 +112,43 @@ fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The jobs of the tree in the order of their jids, a part at a time.
+/// Iterates over the jobs of the tree in the order of their jids, in parts.
 struct Walk<'a> {
     root: &'a Path,
-    /// Only jobs that began since.
+    /// Only jobs started since this time.
     since: Option<i64>,
-    /// Of a part.
+    /// Maximum number of jobs in a part.
     jobs_max: usize,
-    /// The last job of the part before.
-    after: Option<Found>,
+    /// The last job of the previous part.
+    after: Option<FoundJob>,
 }
 
-/// The next jobs.
 struct Part {
-    jobs: Vec<Found>,
-    /// Jobs behind the part before, these and more.
+    jobs: Vec<FoundJob>,
+    /// Number of jobs after the previous part.
     all: u64,
-    /// Not all of them are here.
+    /// Whether another part follows.
     more: bool,
 }
 
 impl Walk<'_> {
-    /// What is no job is left out, in the first part only.
-    fn next(
-        &mut self,
-        watch: &mut dyn Watch,
-        leave_out: &mut dyn FnMut(&Path, &str),
-    ) -> anyhow::Result<Part> {
+    /// Calls `skip` for entries that are not jobs, only in the first part.
+    fn next(&mut self, watch: &mut dyn Watch, skip: &mut dyn FnMut(&Path, &str)) -> anyhow::Result<Part> {
         let first = self.after.is_none();
-        let mut leave_out = |path: &Path, why: &str| {
+        let mut skip = |path: &Path, why: &str| {
             if first {
-                leave_out(path, why);
+                skip(path, why);
             }
         };
-        // The greatest on top.
-        let mut jobs: BinaryHeap<Found> = BinaryHeap::new();
+        // The largest is at the top.
+        let mut jobs: BinaryHeap<FoundJob> = BinaryHeap::new();
         let mut all = 0;
         for top in list(self.root).with_context(|| format!("read {}", self.root.display()))? {
             let name = top.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if !is_top(&name) {
-                // Not of this cache; an interrupted export of ours has a place like that, too.
+                // Hidden directories include the scratch directory of an interrupted export.
                 if !name.starts_with('.') {
-                    leave_out(&top, "not a part of a job cache");
+                    skip(&top, "not a part of a job cache");
                 }
                 continue;
             }
@@ -161,7 +156,7 @@ impl Walk<'_> {
             let dirs = match list(&top) {
                 Ok(dirs) => dirs,
                 Err(error) => {
-                    leave_out(&top, &error.to_string());
+                    skip(&top, &error.to_string());
                     continue;
                 }
             };
@@ -170,7 +165,7 @@ impl Walk<'_> {
                     Ok(Some(jid)) => {
                         let place = dir.strip_prefix(self.root).unwrap_or(&dir);
                         let job = (JidKey::of(&jid), place.into());
-                        if self.wants(&job) {
+                        if self.includes(&job) {
                             all += 1;
                             jobs.push(job);
                         }
@@ -179,7 +174,7 @@ impl Walk<'_> {
                         }
                     }
                     Ok(None) => {}
-                    Err(why) => leave_out(&dir, &why),
+                    Err(why) => skip(&dir, &why),
                 }
             }
         }
@@ -189,26 +184,26 @@ impl Walk<'_> {
         Ok(Part { jobs, all, more })
     }
 
-    fn wants(&self, job: &Found) -> bool {
+    fn includes(&self, job: &FoundJob) -> bool {
         job.0.time().is_none_or(|at| self.since.is_none_or(|since| at.0 >= since))
             && self.after.as_ref().is_none_or(|after| job > after)
     }
 }
 
-/// The jid of a job's directory; none of an empty one.
+/// The jid of a job's directory; `None` if it is empty.
 fn jid_of(dir: &Path) -> Result<Option<String>, String> {
-    let said = match read(&dir.join("jid"), NAME_BYTES_MAX)? {
-        Some(text) => Some(String::from_utf8(text).map_err(|_| "the jid is no text".to_owned())?),
+    let text = match read(&dir.join("jid"), NAME_BYTES_MAX)? {
+        Some(text) => Some(String::from_utf8(text).map_err(|_| "the jid is not text".to_owned())?),
         None => None,
     };
-    if let Some(jid) = said.map(|jid| jid.trim().to_owned()).filter(|jid| !jid.is_empty()) {
+    if let Some(jid) = text.map(|jid| jid.trim().to_owned()).filter(|jid| !jid.is_empty()) {
         return Ok(Some(jid));
     }
     if let Some(load) = read(&dir.join(".load.p"), ENTRY_BYTES_MAX)? {
         let jid = msgpack::get(&load, "jid").and_then(msgpack::as_text).filter(|jid| !jid.is_empty());
         return jid
             .map(|jid| Some(jid.to_owned()))
-            .ok_or_else(|| "neither `jid` nor `.load.p` says a jid".to_owned());
+            .ok_or_else(|| "neither `jid` nor `.load.p` contains a jid".to_owned());
     }
     match list(dir) {
         Ok(items) if items.is_empty() => Ok(None),
@@ -217,7 +212,7 @@ fn jid_of(dir: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// A file's bytes; none if there is no such file.
+/// A file's bytes; `None` if it does not exist.
 fn read(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>, String> {
     let file = match fs::File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -238,8 +233,8 @@ fn read(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>, String> {
 fn read_value(path: &Path) -> Result<Option<Vec<u8>>, String> {
     let Some(bytes) = read(path, ENTRY_BYTES_MAX)? else { return Ok(None) };
     match Reader::new(&bytes).value() {
-        _ if bytes.is_empty() => Err("empty: Salt was stopped while it wrote".to_owned()),
-        Ok(value) if value.len() < bytes.len() => Err("bytes behind the value".to_owned()),
+        _ if bytes.is_empty() => Err("empty: Salt was stopped during the write".to_owned()),
+        Ok(value) if value.len() < bytes.len() => Err("trailing bytes after the value".to_owned()),
         Ok(_) => match rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), RMPV_DEPTH_MAX) {
             Ok(_) => Ok(Some(bytes)),
             Err(error) => Err(error.to_string()),
@@ -253,13 +248,13 @@ fn mtime(path: &Path) -> Option<i64> {
     i64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_micros()).ok()
 }
 
-/// A job that is being read.
+/// Reads one job.
 struct Reading<'a> {
     feed: &'a mut Feed,
     jid: &'a str,
-    /// When it began, if its jid says so.
+    /// Start time by its jid.
     started: Option<i64>,
-    /// What its load says it ran: returns in the cache do not.
+    /// The function by its load, because returns in the cache lack it.
     fun: Option<String>,
 }
 
@@ -268,13 +263,13 @@ impl Reading<'_> {
         let items = match list(dir) {
             Ok(items) => items,
             Err(error) => {
-                self.feed.leave_out(&dir.display().to_string(), &error.to_string());
+                self.feed.skip(&dir.display().to_string(), &error.to_string());
                 return Ok(());
             }
         };
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if items.iter().any(|path| name(path) == "nocache") {
-            self.push(&dir.join("nocache"), What::NoCache { jid: self.jid.to_owned() })?;
+            self.push(&dir.join("nocache"), Payload::NoCache { jid: self.jid.to_owned() })?;
         }
         self.load(dir)?;
         let mut answers: Vec<(Option<i64>, PathBuf)> = Vec::new();
@@ -289,7 +284,7 @@ impl Reading<'_> {
                     }
                 }
                 _ if path.is_dir() => answers.push((mtime(&path.join("return.p")), path)),
-                _ => self.feed.leave_out(&path.display().to_string(), "not a part of a job"),
+                _ => self.feed.skip(&path.display().to_string(), "not a part of a job"),
             }
         }
         answers.sort();
@@ -301,31 +296,32 @@ impl Reading<'_> {
             Ok(None) => {}
             Ok(Some(Ok(text))) => {
                 let (jid, endtime) = (self.jid.to_owned(), text.trim_matches('\n').to_owned());
-                self.push(&path, What::Endtime { jid, endtime })?;
+                self.push(&path, Payload::Endtime { jid, endtime })?;
             }
-            Ok(Some(Err(_))) => self.feed.leave_out(&path.display().to_string(), "no text"),
-            Err(why) => self.feed.leave_out(&path.display().to_string(), &why),
+            Ok(Some(Err(_))) => self.feed.skip(&path.display().to_string(), "not text"),
+            Err(why) => self.feed.skip(&path.display().to_string(), &why),
         }
         Ok(())
     }
 
-    fn push(&mut self, path: &Path, what: What) -> anyhow::Result<()> {
-        let of_jid = self.started.filter(|_| matches!(what, What::Load { .. } | What::NoCache { .. }));
+    fn push(&mut self, path: &Path, payload: Payload) -> anyhow::Result<()> {
+        let of_jid =
+            self.started.filter(|_| matches!(payload, Payload::Load { .. } | Payload::NoCache { .. }));
         let at = of_jid.or_else(|| mtime(path)).or(self.started).unwrap_or(i64::MAX);
-        self.feed.push(Item { at, origin: path.display().to_string(), what })
+        self.feed.push(ImportItem { at, origin: path.display().to_string(), payload })
     }
 
-    /// A file's value, if it has the form that it should have; another one is left out.
+    /// A file's value if `is_one` accepts it; otherwise skips it with the message `form`.
     fn value(&mut self, path: &Path, form: &str, is_one: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
         match read_value(path) {
             Ok(None) => None,
             Ok(Some(value)) if is_one(&value) => Some(value),
             Ok(Some(_)) => {
-                self.feed.leave_out(&path.display().to_string(), form);
+                self.feed.skip(&path.display().to_string(), form);
                 None
             }
             Err(why) => {
-                self.feed.leave_out(&path.display().to_string(), &why);
+                self.feed.skip(&path.display().to_string(), &why);
                 None
             }
         }
@@ -334,41 +330,41 @@ impl Reading<'_> {
     fn load(&mut self, dir: &Path) -> anyhow::Result<()> {
         let (path, minions_path) = (dir.join(".load.p"), dir.join(".minions.p"));
         let is_map = |value: &[u8]| Reader::new(value).map().is_ok();
-        let Some(load) = self.value(&path, "a load that is no map", is_map) else {
+        let Some(load) = self.value(&path, "the load is not a map", is_map) else {
             return self.minions(&minions_path, None);
         };
         self.fun = peek(&load).fun.map(str::to_owned);
         let minions = self.names(&minions_path).unwrap_or_default();
-        self.push(&path, What::Load { jid: self.jid.to_owned(), load, minions })
+        self.push(&path, Payload::Load { jid: self.jid.to_owned(), load, minions })
     }
 
     fn names(&mut self, path: &Path) -> Option<Vec<u8>> {
         let is_list = |value: &[u8]| msgpack::is_nil(value) || Reader::new(value).array().is_ok();
-        // An empty list says no more than none: a publish has minions, and what is no publish has none.
-        let value = self.value(path, "minions that are no list", is_list);
+        // An empty list is equivalent to none: only publishes have minions.
+        let value = self.value(path, "the minions are not a list", is_list);
         value.filter(|value| msgpack::elements(value).next().is_some())
     }
 
     fn minions(&mut self, path: &Path, syndic: Option<&str>) -> anyhow::Result<()> {
         let Some(minions) = self.names(path) else { return Ok(()) };
         let (jid, syndic) = (self.jid.to_owned(), syndic.map(str::to_owned));
-        self.push(path, What::Minions { jid, minions, syndic })
+        self.push(path, Payload::Minions { jid, minions, syndic })
     }
 
     fn answer(&mut self, dir: &Path) -> anyhow::Result<()> {
         let path = dir.join("return.p");
         let Some(minion) = dir.file_name().and_then(|name| name.to_str()).map(str::to_owned) else {
-            self.feed.leave_out(&dir.display().to_string(), "a minion whose id is no text");
+            self.feed.skip(&dir.display().to_string(), "the minion id is not text");
             return Ok(());
         };
         let Some(value) = self.value(&path, "", |_| true) else { return Ok(()) };
         let out = self.value(&dir.join("out.p"), "", |_| true);
         let load = return_of(self.jid, &minion, self.fun.as_deref(), &value, out.as_deref());
-        self.push(&path, What::Return { jid: self.jid.to_owned(), minion, load })
+        self.push(&path, Payload::Return { jid: self.jid.to_owned(), minion, load })
     }
 }
 
-/// The map that `returner` takes.
+/// The argument map of `returner`.
 fn return_of(jid: &str, minion: &str, fun: Option<&str>, value: &[u8], out: Option<&[u8]>) -> Vec<u8> {
     let of_job = |key: &[u8]| matches!(msgpack::as_text(key), Some("jid" | "id" | "fun" | "out"));
     let mut pairs: Vec<(&[u8], &[u8])> = msgpack::pairs(value).filter(|(key, _)| !of_job(key)).collect();
@@ -394,14 +390,14 @@ fn return_of(jid: &str, minion: &str, fun: Option<&str>, value: &[u8], out: Opti
 mod tests {
     use super::*;
 
-    struct Nobody;
+    struct NoProgress;
 
-    impl Watch for Nobody {
+    impl Watch for NoProgress {
         fn step(&mut self, _: u64, _: u64, _: &str) {}
     }
 
     #[test]
-    fn a_tree_comes_in_the_order_of_jids_however_small_the_parts() {
+    fn jobs_are_read_in_the_order_of_jids_for_any_part_size() {
         let dir = tempfile::tempdir().unwrap();
         let mut jids: Vec<String> = (0..50).map(|n| format!("20261121030955{:06}", n * 7919 % 50)).collect();
         jids.extend(["mine", "yours"].map(str::to_owned));
@@ -417,9 +413,9 @@ mod tests {
         for (since, expected) in [(None, &jids[..]), (since, &jids[10..])] {
             for jobs_max in [1, 7, 42, 52, 100] {
                 let mut walk = Walk { root: dir.path(), since, jobs_max, after: None };
-                let (mut found, mut left_out, mut parts) = (Vec::new(), 0, 0);
+                let (mut found, mut skipped, mut parts) = (Vec::new(), 0, 0);
                 loop {
-                    let part = walk.next(&mut Nobody, &mut |_, _| left_out += 1).unwrap();
+                    let part = walk.next(&mut NoProgress, &mut |_, _| skipped += 1).unwrap();
                     assert_eq!(part.all, (expected.len() - found.len()) as u64);
                     found.extend(
                         part.jobs.iter().map(|(_, place)| {
@@ -432,7 +428,7 @@ mod tests {
                     }
                 }
                 assert_eq!(found, expected);
-                assert_eq!((left_out, parts), (1, expected.len().div_ceil(jobs_max)));
+                assert_eq!((skipped, parts), (1, expected.len().div_ceil(jobs_max)));
             }
         }
     }

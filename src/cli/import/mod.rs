@@ -1,15 +1,15 @@
-//! `saltcellar import ...`: what another job cache has, into the running daemon.
+//! `saltcellar import ...`: imports another job cache into the running daemon.
 //!
 //! # Invariant
 //!
-//! An import may be stopped at any moment and begun again, and may be done twice: what the daemon has already is not stored
-//! again ([`known`]). Nothing is kept beside the store to that end.
+//! An import can be interrupted at any moment and repeated: entries that the daemon already has are not stored again
+//! ([`known`]). This needs no state outside the store.
 
+mod equality;
 mod feed;
 mod item;
 mod jsonl;
 mod known;
-mod likeness;
 mod local_cache;
 mod pgjsonb;
 
@@ -17,88 +17,88 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value as Json, json};
 
-pub(super) use self::feed::question;
-use self::feed::{Feed, Tally};
+use self::equality::Equality;
+pub(super) use self::feed::entries_args;
+use self::feed::{Feed, ImportStats};
 pub(super) use self::jsonl::VERSION as JSONL_VERSION;
-use self::likeness::Likeness;
 use super::output::{Format, Output};
 use super::progress::{Bar, Unit};
 use super::when::When;
-use super::{Global, ask};
+use super::{Exit, Finding, Global, ask};
 use crate::clock::Clock;
 use crate::model::Kind;
 
 /// Verbs under `import`.
 #[derive(clap::Subcommand)]
 pub(super) enum Import {
-    /// Salt's own job cache, the directory that `master_job_cache: local_cache` writes
+    /// Import Salt's own job cache, the directory of `master_job_cache: local_cache`
     #[command(name = "local_cache", after_long_help = LOCAL_CACHE)]
     LocalCache {
-        /// The directory: /var/cache/salt/master/jobs
+        /// The directory, by default of Salt /var/cache/salt/master/jobs
         #[arg(value_name = "DIR")]
         dir: PathBuf,
-        /// Only jobs that began since: 10m, 2h, 3d, 2026-11-21 (UTC)
+        /// Only jobs started since: 10m, 2h, 3d (ago), or 2026-11-21 (UTC)
         #[arg(long, value_name = "TIME")]
         since: Option<When>,
     },
-    /// The tables of Salt's returner pgjsonb, read by `psql`
+    /// Import the tables of Salt's returner pgjsonb, by `psql`
     #[command(after_long_help = PGJSONB)]
     Pgjsonb {
-        /// What psql connects to: postgresql://salt@db/salt, host=db dbname=salt, service=salt
+        /// Connection string of psql: postgresql://salt@db/salt, host=db dbname=salt, service=salt
         #[arg(value_name = "CONNECTION")]
         connection: String,
-        /// Leave the table salt_events alone
+        /// Skip the table salt_events
         #[arg(long)]
         no_events: bool,
     },
-    /// JSON lines, as `saltcellar export jsonl` writes them
+    /// Import JSON lines, as written by `saltcellar export jsonl`
     #[command(after_long_help = JSONL)]
     Jsonl {
-        /// The file; - is standard input
+        /// The file; - reads standard input
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
 }
 
 const LOCAL_CACHE: &str = "\
-The daemon runs, and so may the master. Jobs keep their times, so retention lets go of what is older than it keeps; see
-`saltcellar store stats`. Stopped in the middle, begun again or done twice, an import stores nothing twice. A file that cannot be read
-is named and left out; the exit code is then 65.
+Requires a running daemon; the master may run, too. Jobs keep their times, so retention drops jobs beyond its age limit, see
+`saltcellar store stats`. An import can be interrupted and repeated without storing anything twice. Unreadable files are
+reported and skipped; the exit code is then 65.
 
 Examples:
   saltcellar import local_cache /var/cache/salt/master/jobs
   saltcellar import local_cache --since 30d /var/cache/salt/master/jobs";
 
 const PGJSONB: &str = "\
-CONNECTION is whatever psql understands, without a password: that is read from PGPASSWORD, PGPASSFILE or ~/.pgpass. JSON knows no bytes: a return that is here
-already counts as the same if it says the same in JSON.
+CONNECTION is a connection string of psql without a password, which is read from PGPASSWORD, PGPASSFILE or ~/.pgpass.
+JSON has no binary type, so returns are compared with stored ones by their JSON equivalents.
 
 Examples:
   saltcellar import pgjsonb postgresql://salt@db.example/salt
   saltcellar import pgjsonb --no-events service=salt";
 
 const JSONL: &str = "\
-docs/MIGRATE.md has the fields. Gaps of the other daemon's buses are not taken over.
+docs/MIGRATE.md lists the fields. Gap records of the other daemon are not imported.
 
 Examples:
   saltcellar import jsonl salt.jsonl
   ssh old-master saltcellar export jsonl - | saltcellar import jsonl -";
 
-/// Something could not be imported or exported; it was named.
-#[derive(Debug, thiserror::Error)]
-#[error("take everything: {0} left out, named above")]
-pub(super) struct LeftOut(pub(super) u64);
+/// The error of an import or export that skipped items.
+pub(super) fn skipped(count: u64) -> anyhow::Error {
+    Finding { exit: Exit::Corrupt, message: format!("{count} items skipped, see above") }.into()
+}
 
 pub(super) fn run(global: &Global, import: &Import) -> anyhow::Result<()> {
-    // Two connections: answers to questions are large, and may not stand in the way of those to writes.
-    let (asks, writes) = (ask::connect(global)?, ask::connect(global)?);
+    // Two connections, so that large answers of look-ups do not delay those of writes.
+    let (reads, writes) = (ask::connect(global)?, ask::connect(global)?);
     let now = Clock::real().now().0;
-    let (likeness, slack_s) = match import {
-        Import::Pgjsonb { .. } => (Likeness::Json, 60),
-        _ => (Likeness::Exact, 2),
+    let (equality, slack_s) = match import {
+        Import::Pgjsonb { .. } => (Equality::Json, 60),
+        _ => (Equality::Exact, 2),
     };
-    let mut feed = Feed::new(asks, writes, likeness, slack_s * 1_000_000, now);
-    feed.ask_retention()?;
+    let mut feed = Feed::new(reads, writes, equality, slack_s * 1_000_000, now);
+    feed.query_retention()?;
     let unit = match import {
         Import::LocalCache { .. } => Unit::Jobs,
         Import::Pgjsonb { .. } => Unit::Rows,
@@ -116,10 +116,10 @@ pub(super) fn run(global: &Global, import: &Import) -> anyhow::Result<()> {
     }
     let seconds = bar.seconds();
     drop(bar);
-    report(global, &feed.tally, seconds)?;
-    match feed.tally.bad {
+    report(global, &feed.stats, seconds)?;
+    match feed.stats.skipped {
         0 => Ok(()),
-        bad => Err(LeftOut(bad).into()),
+        count => Err(skipped(count)),
     }
 }
 
@@ -133,10 +133,10 @@ const KINDS: [(Kind, &str); 7] = [
     (Kind::Register, "registers"),
 ];
 
-fn report(global: &Global, tally: &Tally, seconds: f64) -> anyhow::Result<()> {
-    let (stored, known) = tally.sums();
+fn report(global: &Global, stats: &ImportStats, seconds: f64) -> anyhow::Result<()> {
+    let (stored, known) = stats.totals();
     let mut out = Output::new(global.output);
-    let of = |kind: &Kind| tally.by_kind.get(kind).copied().unwrap_or_default();
+    let of = |kind: &Kind| stats.by_kind.get(kind).copied().unwrap_or_default();
     if out.format == Format::Table {
         for (kind, name) in KINDS {
             let (new, known) = of(&kind);
@@ -146,13 +146,13 @@ fn report(global: &Global, tally: &Tally, seconds: f64) -> anyhow::Result<()> {
         }
         let rate = (stored + known) as f64 / seconds.max(0.001);
         out.line(&format!(
-            "{:<10} {stored} stored, {known} known already, {} left out, in {seconds:.1} s ({rate:.0}/s)",
-            "all", tally.bad
+            "{:<10} {stored} stored, {known} known already, {} skipped, in {seconds:.1} s ({rate:.0}/s)",
+            "all", stats.skipped
         ))?;
-        if tally.too_old > 0 {
+        if stats.too_old > 0 {
             out.line(&format!(
-                "{:<10} {} are older than the class `jobs` keeps its entries: retention lets go of them (docs/STORE.md)",
-                "old", tally.too_old
+                "{:<10} {} are beyond the age limit of the class `jobs`: retention will drop them (docs/STORE.md)",
+                "old", stats.too_old
             ))?;
         }
         return Ok(out.flush()?);
@@ -165,7 +165,7 @@ fn report(global: &Global, tally: &Tally, seconds: f64) -> anyhow::Result<()> {
         })
         .collect();
     out.json(&json!({
-        "stored": stored, "known": known, "left_out": tally.bad, "older_than_kept": tally.too_old,
+        "stored": stored, "known": known, "skipped": stats.skipped, "older_than_kept": stats.too_old,
         "seconds": seconds, "kinds": kinds,
     }))?;
     Ok(out.flush()?)

@@ -1,7 +1,7 @@
-//! The tables of Salt's returner `pgjsonb`: `jids`, `salt_returns`, `salt_events`.
+//! Import of the tables of Salt's returner `pgjsonb`: `jids`, `salt_returns`, `salt_events`.
 //!
-//! `psql` reads them: it knows every way to connect that PostgreSQL has, and is there where the database is used. Each of two
-//! `COPY ... TO STDOUT` is a snapshot that streams, sorted by the server; a column is text with `\t`, `\n` and `\\` escaped.
+//! `psql` reads them, because it supports all connection methods of PostgreSQL. Two `COPY ... TO STDOUT` each stream a snapshot,
+//! sorted by the server; columns are text with `\t`, `\n` and `\\` escaped.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
@@ -12,14 +12,13 @@ use serde_json::Value as Json;
 
 use super::super::BadUsage;
 use super::feed::Feed;
-use super::item::{Item, What};
+use super::item::{ImportItem, Payload};
 use crate::limits::{JSON_LINE_BYTES_MAX, RMPV_DEPTH_MAX};
 use crate::model::JidKey;
 use crate::store::tools::Watch;
 use crate::wire::msgpack::{self, Writer};
 
-/// Loads and returns, job by job, each job's load first. A load has no time of its own: it gets that of its jid, or of the
-/// job's first return.
+/// Loads and returns by job, each load first. A load has the time of its jid, or of the job's first return.
 const JOBS: &str = "COPY (SELECT what, jid, id, body, (extract(epoch FROM at) * 1000000)::bigint FROM \
     (SELECT 0 AS what, j.jid, '' AS id, j.load::text AS body, \
      (SELECT min(r.alter_time) FROM salt_returns r WHERE r.jid = j.jid) AS at FROM jids j \
@@ -32,7 +31,7 @@ const EVENTS: &str = "COPY (SELECT id, tag, data::text, (extract(epoch FROM alte
 const COUNT: &str = "COPY (SELECT (SELECT count(*) FROM jids), (SELECT count(*) FROM salt_returns), \
     (SELECT count(*) FROM salt_events)) TO STDOUT";
 
-/// Imports the tables; events, too, if they are wanted.
+/// Imports the tables, with events on request.
 pub(super) fn import(
     feed: &mut Feed,
     connection: &str,
@@ -49,14 +48,14 @@ pub(super) fn import(
     let mut done = 0;
     connection.rows(JOBS, |columns| {
         done += 1;
-        let [what, jid, id, body, at] = columns else { bail!("read a row: five columns are wanted") };
+        let [what, jid, id, body, at] = columns else { bail!("read a row: expected five columns") };
         watch.step(done, total, jid);
         let origin =
             if what == "0" { format!("jids, {jid}") } else { format!("salt_returns, {jid} of {id}") };
         match job_item(what == "0", [jid, id, body], at) {
-            Ok((at, what)) => feed.push(Item { at, origin, what }),
+            Ok((at, payload)) => feed.push(ImportItem { at, origin, payload }),
             Err(why) => {
-                feed.leave_out(&origin, &why);
+                feed.skip(&origin, &why);
                 Ok(())
             }
         }
@@ -64,20 +63,20 @@ pub(super) fn import(
     if events {
         connection.rows(EVENTS, |columns| {
             done += 1;
-            let [id, tag, data, at] = columns else { bail!("read a row: four columns are wanted") };
+            let [id, tag, data, at] = columns else { bail!("read a row: expected four columns") };
             watch.step(done, total, tag);
             let origin = format!("salt_events, {id}");
             match (packed(data), at.parse()) {
                 (Ok(data), Ok(at)) => {
-                    let what = What::Event { tag: tag.clone().into_bytes(), data };
-                    feed.push(Item { at, origin, what })
+                    let payload = Payload::Event { tag: tag.clone().into_bytes(), data };
+                    feed.push(ImportItem { at, origin, payload })
                 }
                 (Err(why), _) => {
-                    feed.leave_out(&origin, &why);
+                    feed.skip(&origin, &why);
                     Ok(())
                 }
                 (_, Err(_)) => {
-                    feed.leave_out(&origin, "it has no time");
+                    feed.skip(&origin, "no time");
                     Ok(())
                 }
             }
@@ -86,20 +85,20 @@ pub(super) fn import(
     feed.finish()
 }
 
-fn job_item(is_load: bool, [jid, id, body]: [&str; 3], at: &str) -> Result<(i64, What), String> {
+fn job_item(is_load: bool, [jid, id, body]: [&str; 3], at: &str) -> Result<(i64, Payload), String> {
     let of_jid = JidKey::of(jid).time().map(|at| at.0);
     let of_row = at.parse().ok();
     let body = packed(body)?;
     let jid = jid.to_owned();
     if msgpack::Reader::new(&body).map().is_err() {
-        return Err("no object".to_owned());
+        return Err("not an object".to_owned());
     }
     if is_load {
-        // What has no time at all came now, as far as anybody knows.
+        // Without any time, the feed uses the current one.
         let at = of_jid.or(of_row).unwrap_or(i64::MAX);
-        return Ok((at, What::Load { jid, load: body, minions: Vec::new() }));
+        return Ok((at, Payload::Load { jid, load: body, minions: Vec::new() }));
     }
-    // The columns count. What the minion said of success is in the object; the column says false where it said nothing.
+    // The columns `jid` and `id` take precedence. The column `success` is ignored: it is false if the minion sent none.
     let pairs: Vec<_> = msgpack::pairs(&body)
         .filter(|(key, _)| !matches!(msgpack::as_text(key), Some("jid" | "id")))
         .collect();
@@ -109,12 +108,12 @@ fn job_item(is_load: bool, [jid, id, body]: [&str; 3], at: &str) -> Result<(i64,
         w.raw(key).raw(value);
     }
     let at = of_row.or(of_jid).unwrap_or(i64::MAX);
-    Ok((at, What::Return { jid, minion: id.to_owned(), load: w.into_bytes() }))
+    Ok((at, Payload::Return { jid, minion: id.to_owned(), load: w.into_bytes() }))
 }
 
-/// JSON of the database as msgpack. What begins with `$` means nothing here.
+/// Converts JSON of the database to msgpack. Keys that start with `$` have no special meaning.
 fn packed(text: &str) -> Result<Vec<u8>, String> {
-    let json: Json = serde_json::from_str(text).map_err(|error| format!("no JSON: {error}"))?;
+    let json: Json = serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}"))?;
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, &value(json)).map_err(|error| error.to_string())?;
     rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), RMPV_DEPTH_MAX)
@@ -139,15 +138,15 @@ fn value(json: Json) -> Value {
     }
 }
 
-/// What `psql` connects to: without a password, which comes from its environment, or from a file that this names or holds.
+/// A connection string of `psql` without a password, which `psql` reads from its environment or a file.
 struct Connection<'a>(&'a str);
 
 impl<'a> Connection<'a> {
-    /// Rejects a password: all users of this machine can read the arguments of all processes. It is not repeated in the error.
+    /// Rejects passwords, because all users of this machine can read the arguments of processes. The error does not repeat it.
     fn of(text: &'a str) -> Result<Self, BadUsage> {
         if holds_password(text) {
             return Err(BadUsage(
-                "read CONNECTION: it holds a password, which all users of this machine can read while this runs; remove it, and \
+                "read CONNECTION: it contains a password, which all users of this machine can read in the process list; remove it, and \
                  set PGPASSWORD or PGPASSFILE, or write it to ~/.pgpass"
                     .to_owned(),
             ));
@@ -155,15 +154,14 @@ impl<'a> Connection<'a> {
         Ok(Self(text))
     }
 
-    /// Hands over each row of a query, column by column.
+    /// Calls `take` with the columns of each row of a query.
     fn rows(&self, query: &str, mut take: impl FnMut(&[String]) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let mut command = Command::new("psql");
         command.args(["--no-psqlrc", "--quiet", "--no-password", "--set", "ON_ERROR_STOP=1"]);
         command.args(["--command", query, "--dbname", self.0]);
         command.env("PGCLIENTENCODING", "UTF8").env("PGAPPNAME", "saltcellar");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child =
-            command.spawn().context("run psql, which reads the database (package postgresql-client)")?;
+        let child = command.spawn().context("run psql (package postgresql-client)")?;
         let mut running = Running(child);
         let out = running.0.stdout.take().context("read from psql")?;
         let mut out = BufReader::with_capacity(1024 * 1024, out);
@@ -180,28 +178,28 @@ impl<'a> Connection<'a> {
             }
             if line.pop() != Some(b'\n') {
                 if count as u64 == JSON_LINE_BYTES_MAX {
-                    bail!("read a row of psql: it has more than {JSON_LINE_BYTES_MAX} bytes");
+                    bail!("read a row of psql: longer than {JSON_LINE_BYTES_MAX} bytes");
                 }
-                return running.end().and_then(|()| bail!("read from psql: it stopped within a row"));
+                return running.end().and_then(|()| bail!("read from psql: output ends within a row"));
             }
             let columns: Option<Vec<String>> = line.split(|byte| *byte == b'\t').map(unescaped).collect();
-            take(&columns.context("read a row of psql: it is no UTF-8")?)?;
+            take(&columns.context("read a row of psql: invalid UTF-8")?)?;
         }
     }
 }
 
-/// A `psql` that does not outlive us.
+/// A running `psql`, killed on drop.
 struct Running(Child);
 
 impl Running {
     fn end(&mut self) -> anyhow::Result<()> {
-        let mut said = String::new();
-        if let Some(err) = self.0.stderr.take() {
-            err.take(16 * 1024).read_to_string(&mut said).context("read from psql")?;
+        let mut stderr = String::new();
+        if let Some(pipe) = self.0.stderr.take() {
+            pipe.take(16 * 1024).read_to_string(&mut stderr).context("read from psql")?;
         }
         let status = self.0.wait().context("wait for psql")?;
         if !status.success() {
-            bail!("read the database: psql ended with {status}: {}", said.trim());
+            bail!("read the database: psql failed with {status}: {}", stderr.trim());
         }
         Ok(())
     }
@@ -209,13 +207,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended, or nobody reads it any more.
+        // It has exited, or its output is no longer needed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A column of `COPY`'s text form.
+/// Decodes a column of `COPY`'s text format.
 fn unescaped(column: &[u8]) -> Option<String> {
     if column == b"\\N" {
         return Some(String::new());
@@ -239,9 +237,9 @@ fn unescaped(column: &[u8]) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// Does a connection string hold a password, in any form that libpq reads? One that only looks like it counts as well.
+/// Whether a connection string contains a password in any form that libpq accepts. May have false positives.
 fn holds_password(text: &str) -> bool {
-    // As libpq splits a URL: what precedes the first `@` or `/` is user and password.
+    // As in libpq, the part of a URL before the first `@` or `/` is user and password.
     let login = text.split_once("://").and_then(|(_, rest)| {
         let end = rest.find(['@', '/'])?;
         rest.get(end..)?.starts_with('@').then(|| rest.get(..end))?
@@ -249,7 +247,7 @@ fn holds_password(text: &str) -> bool {
     if login.and_then(|login| login.split_once(':')).is_some_and(|(_, password)| !password.is_empty()) {
         return true;
     }
-    // `password = x` and `sslpassword=x` as words, or as parameters of a URL, where any character may be written as `%70`.
+    // `password = x` and `sslpassword=x` as words, or as URL parameters, in which any character may be escaped as `%70`.
     let decoded = percent_decoded(text).to_ascii_lowercase();
     decoded.match_indices("password").any(|(at, word)| {
         decoded.get(at + word.len()..).is_some_and(|rest| rest.trim_start().starts_with('='))
@@ -273,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_on_the_command_line_was_taken_in_some_forms() {
+    fn all_forms_of_a_password_are_recognised() {
         for text in [
             "postgresql://salt:s%3Acret@db/salt?x=1",
             "postgres://:secret@db",
@@ -306,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_of_the_database_says_is_taken_as_it_stands() {
+    fn tagged_json_of_the_database_is_not_interpreted() {
         let bytes = packed(r#"{"a": {"$bin": "AP8="}, "n": 1.50, "big": 18446744073709551615}"#).unwrap();
         let value = rmpv::decode::read_value(&mut bytes.as_slice()).unwrap();
         assert_eq!(value.to_string(), r#"{"a": {"$bin": "AP8="}, "n": 1.5, "big": 18446744073709551615}"#);

@@ -1,4 +1,4 @@
-//! `saltcellar jobs diff`: two runs of a job.
+//! `saltcellar jobs diff`: compares two runs of a job.
 
 use anyhow::Context as _;
 use rmpv::Value;
@@ -7,43 +7,38 @@ use serde_json::Value as Json;
 use super::super::nested::{leaf, nested};
 use super::super::output::{Format, Output};
 use super::super::when::{iso_in, short};
-use super::super::{Global, ask};
+use super::super::{Global, ask, finding};
 use super::states::result;
 use super::{arg, field, fun, list_of, returned, tgt};
 use crate::wire::json::to_json;
 
 const EXAMPLES: &str = "\
-With one JID it is compared with the run before it: the same function, arguments and target by the same user. \
-Durations and times of day do not count. In front of a state stands + if only the later run has it, - if only the earlier, \
-! if its result is another, ~ if it changed something else.
+With one JID, compares it with the previous run: same function, arguments, target and user. Durations and times of day \
+are ignored. Marks in front of states: + only in the later run, - only in the earlier run, ! different result, ~ \
+different changes.
 
 Examples:
   saltcellar jobs diff 20261121054728123456
   saltcellar jobs diff 20261120054728123456 20261121054728123456 --minion 'web*'
-  saltcellar jobs diff 20261121054728123456 --exit-code > /dev/null || echo 'not as yesterday'";
+  saltcellar jobs diff 20261121054728123456 --exit-code > /dev/null || echo 'differs from yesterday'";
 
-/// Texts of more lines than this are shown whole, one after the other.
+/// Longer texts are not compared line by line: all lines of both count as different.
 const LINES_MAX: usize = 1_000;
 
 /// Flags of `jobs diff`.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Args {
-    /// The earlier run and the later one; or the later one alone
+    /// The earlier and the later run, or only the later one
     #[arg(required = true, num_args = 1..=2, value_name = "JID")]
     jids: Vec<String>,
     /// Only minions that match this glob
     #[arg(long, value_name = "GLOB")]
     minion: Option<String>,
-    /// End with 1 if they differ
+    /// Exit with 1 if the runs differ
     #[arg(long)]
     exit_code: bool,
 }
-
-/// The runs differ, and somebody wanted to know by the exit code.
-#[derive(Debug, thiserror::Error)]
-#[error("find the runs the same: {0} minions differ")]
-struct Differ(usize);
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
@@ -53,15 +48,16 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         [] => return Ok(()),
     };
     let minion = args.minion.as_deref().map_or(Value::Nil, Value::from);
-    let said = [("jid", Value::from(jid.as_str())), ("with", with), ("minion", minion)];
-    let answer = ask::whole(&mut client, "job_diff", "minions", &said).context("compare the jobs")?;
+    let call_args = [("jid", Value::from(jid.as_str())), ("with", with), ("minion", minion)];
+    let answer =
+        ask::call_paged(&mut client, "job_diff", "minions", &call_args).context("compare the jobs")?;
     let mut found = to_json(&answer);
     for run in ["a", "b"] {
         if let Some(job) = found.get_mut(run) {
             iso_in(job);
         }
     }
-    // Counted page by page; only one page's is in the answer.
+    // `same` counts only the minions of the first page.
     if let Some(found) = found.as_object_mut() {
         found.remove("same");
     }
@@ -74,7 +70,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     out.flush()?;
     let count = list_of(&found, "minions").len();
     if args.exit_code && count > 0 {
-        return Err(Differ(count).into());
+        return Err(finding(format!("the returns of {count} minions differ")));
     }
     Ok(())
 }
@@ -91,17 +87,17 @@ fn table(out: &mut Output, found: &Json) -> anyhow::Result<()> {
     let minions = list_of(found, "minions");
     if minions.is_empty() {
         out.line("")?;
-        out.line("no minion's answer differs")?;
+        out.line("no differences")?;
     }
     for one in minions {
         out.line("")?;
         let minion = field(one, "minion");
         let [a, b] = ["a", "b"].map(|name| one.get(name).unwrap_or(&nothing));
         match field(one, "what").as_str() {
-            "appeared" => out.heading(&format!("{minion}: answered the later run only ({})", outcome(b)))?,
-            "went" => out.heading(&format!("{minion}: answered the earlier run only ({})", outcome(a)))?,
+            "appeared" => out.heading(&format!("{minion}: only in the later run ({})", outcome(b)))?,
+            "went" => out.heading(&format!("{minion}: only in the earlier run ({})", outcome(a)))?,
             "result" => out.heading(&format!("{minion}: {} -> {}", outcome(a), outcome(b)))?,
-            _ => out.heading(&format!("{minion}: another return"))?,
+            _ => out.heading(&format!("{minion}: different return"))?,
         }
         for state in list_of(one, "states") {
             state_lines(out, state)?;
@@ -145,9 +141,9 @@ fn state_lines(out: &mut Output, state: &Json) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Two values, line by line: what only the earlier has, and what only the later.
+/// Prints the lines that only one of the values has.
 fn value_lines(out: &mut Output, a: &Json, b: &Json, indent: usize) -> anyhow::Result<()> {
-    // Of nothing there is no line.
+    // An empty value has no lines.
     let is_nothing = |value: &Json| match value {
         Json::Null => true,
         Json::Object(object) => object.is_empty(),
@@ -162,7 +158,7 @@ fn value_lines(out: &mut Output, a: &Json, b: &Json, indent: usize) -> anyhow::R
     Ok(())
 }
 
-/// The lines that differ, in order, by the longest common subsequence.
+/// The lines that differ, in order, by longest common subsequence.
 fn changed_lines<'a>(a: &[&'a str], b: &[&'a str]) -> Vec<(char, &'a str)> {
     let begin = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let (a, b) = (a.get(begin..).unwrap_or_default(), b.get(begin..).unwrap_or_default());
@@ -173,7 +169,7 @@ fn changed_lines<'a>(a: &[&'a str], b: &[&'a str]) -> Vec<(char, &'a str)> {
     if a.len().max(b.len()) > LINES_MAX {
         return [all('-', a), all('+', b)].concat();
     }
-    // For each rest of both the length of what they have in common; a row for each rest of `a`.
+    // `common[i * width + j]` is the length of the longest common subsequence of `a[i..]` and `b[j..]`.
     let width = b.len() + 1;
     let mut common = vec![0_u32; (a.len() + 1) * width];
     let at = |common: &[u32], i: usize, j: usize| common.get(i * width + j).copied().unwrap_or(0);
@@ -184,8 +180,8 @@ fn changed_lines<'a>(a: &[&'a str], b: &[&'a str]) -> Vec<(char, &'a str)> {
             } else {
                 at(&common, i + 1, j).max(at(&common, i, j + 1))
             };
-            if let Some(place) = common.get_mut(i * width + j) {
-                *place = length;
+            if let Some(cell) = common.get_mut(i * width + j) {
+                *cell = length;
             }
         }
     }
@@ -212,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_differ_stand_in_their_order() {
+    fn different_lines_keep_their_order() {
         let lines = |a: &str, b: &str| {
             let (a, b): (Vec<_>, Vec<_>) = (a.split(' ').collect(), b.split(' ').collect());
             changed_lines(&a, &b)

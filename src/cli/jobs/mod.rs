@@ -1,37 +1,35 @@
-//! `saltcellar jobs`: the job cache.
+//! `saltcellar jobs`: queries of the job cache.
 
 mod diff;
 mod show;
 mod states;
 mod watch;
 
-pub(super) use watch::Unfinished;
-
 use anyhow::Context;
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
-use super::ask::{Names, Pages};
+use super::ask::{ListCall, Pages};
 use super::nested::leaf;
 use super::output::{Format, Output};
 use super::table::{Column, Table};
-use super::when::{Stretch, short};
+use super::when::{TimeRange, short};
 use super::{Global, ask};
 
 /// Verbs under `jobs`.
 #[derive(clap::Subcommand)]
 pub(super) enum Jobs {
-    /// The last jobs, newest first
+    /// List recent jobs, newest first
     List(Filter),
-    /// One job: whom it asked, who answered what, who did not
+    /// Show a job: targets, returns and missing minions
     Show(show::Args),
-    /// The states that jobs ran, a row each
+    /// List the states of jobs
     States(states::Args),
-    /// Who has not answered: the minions of one job, or the last jobs with some
+    /// List the missing minions of a job, or recent jobs with missing minions
     Missing(Missing),
-    /// How two runs of a job differ: who failed now, which states changed what
+    /// Compare two runs of a job
     Diff(diff::Args),
-    /// A job as it goes on, until all who were asked have answered
+    /// Follow a job until all expected minions have returned
     Watch(watch::Args),
 }
 
@@ -39,10 +37,10 @@ pub(super) enum Jobs {
 #[derive(clap::Args)]
 #[command(after_long_help = LIST_EXAMPLES)]
 pub(super) struct Filter {
-    /// At most so many jobs
+    /// Maximum number of jobs
     #[arg(long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
-    /// Only jobs that this user published
+    /// Only jobs of this user
     #[arg(long)]
     user: Option<String>,
     /// Only functions that match this glob
@@ -51,31 +49,31 @@ pub(super) struct Filter {
     /// Only targets that match this glob
     #[arg(long, value_name = "GLOB")]
     tgt: Option<String>,
-    /// Only jobs that this minion answered, or was asked
+    /// Only jobs that this minion returned or was expected to
     #[arg(long, value_name = "ID")]
     minion: Option<String>,
-    /// Only jobs with this result: failed, succeeded, missing (somebody has not answered) or changed (a state did)
+    /// Only jobs with this result: failed, succeeded, missing (minions have not returned) or changed (by a state)
     #[arg(long, value_name = "RESULT", value_parser = ["failed", "succeeded", "missing", "changed"],
           hide_possible_values = true)]
     result: Option<String>,
-    /// Only jobs with this in their metadata; several must all match
+    /// Only jobs with this metadata; if repeated, all must match
     #[arg(long, value_name = "KEY=GLOB", value_parser = key_and_glob)]
     metadata: Vec<(String, String)>,
-    /// Only jobs whose id begins so: 20261121 for those of a day
+    /// Only job ids with this prefix, such as 20261121 for one day
     #[arg(long = "jid", value_name = "PREFIX")]
-    begins: Option<String>,
+    prefix: Option<String>,
     #[command(flatten)]
-    when: Stretch,
+    when: TimeRange,
     /// Only jobs before this one
     #[arg(long, value_name = "JID")]
     before: Option<String>,
-    /// Show saltutil.find_job, too, with which Salt asks whether a job still runs
+    /// Include saltutil.find_job, by which Salt polls running jobs
     #[arg(long)]
     find_job: bool,
 }
 
 const LIST_EXAMPLES: &str = "\
-RETURNED counts the minions that answered, of those expected where the master said whom it expected.
+RETURNED is the number of minions that returned, and of those expected, if the master reported them.
 
 Examples:
   saltcellar jobs list
@@ -85,7 +83,7 @@ Examples:
   saltcellar jobs list --output jsonl | jq -r 'select(.failed > 0) | .jid'";
 
 const MISSING_EXAMPLES: &str = "\
-With a JID each missing minion is a line, ready for `salt -L`. Without, the last jobs that somebody has not answered.
+With a JID, prints one missing minion per line, for `salt -L`. Without, lists recent jobs with missing minions.
 
 Examples:
   saltcellar jobs missing 20261121054728123456
@@ -104,11 +102,11 @@ pub(super) struct Missing {
 }
 
 fn key_and_glob(text: &str) -> Result<(String, String), String> {
-    let (key, glob) = text.split_once('=').ok_or("give KEY=GLOB, such as ticket=OPS-123")?;
+    let (key, glob) = text.split_once('=').ok_or("expected KEY=GLOB, such as ticket=OPS-123")?;
     Ok((key.to_owned(), glob.to_owned()))
 }
 
-const NAMES: Names = Names { call: "jobs_list", rows: "jobs", cursor: "jid" };
+const LIST_CALL: ListCall = ListCall { call: "jobs_list", rows: "jobs", cursor: "jid" };
 
 pub(super) fn run(global: &Global, jobs: Jobs) -> anyhow::Result<()> {
     match jobs {
@@ -122,11 +120,11 @@ pub(super) fn run(global: &Global, jobs: Jobs) -> anyhow::Result<()> {
     }
 }
 
-/// No job of that id.
+/// The error for an unknown job id, which may have any length.
 pub(super) fn unknown(jid: &str) -> anyhow::Error {
     let shown: String = jid.chars().take(64).collect();
     let rest = if shown.len() < jid.len() { format!("... ({} bytes)", jid.len()) } else { String::new() };
-    anyhow::anyhow!("no job {shown}{rest} is known")
+    anyhow::anyhow!("unknown job {shown}{rest}")
 }
 
 impl Filter {
@@ -135,42 +133,42 @@ impl Filter {
         let text = |value: Option<String>| value.map_or(Value::Nil, Value::from);
         let metadata = self.metadata.into_iter().map(|(key, glob)| (Value::from(key), Value::from(glob)));
         let metadata: Vec<_> = metadata.collect();
-        let mut said = vec![
+        let mut filter_args = vec![
             ("user", text(self.user)),
             ("fun", text(self.fun)),
             ("tgt", text(self.tgt)),
             ("minion", text(self.minion)),
             ("result", text(self.result)),
             ("metadata", if metadata.is_empty() { Value::Nil } else { Value::Map(metadata) }),
-            ("jid", text(self.begins)),
+            ("jid", text(self.prefix)),
             ("find_job", if self.find_job { Value::from(true) } else { Value::Nil }),
         ];
-        said.extend(self.when.said());
-        Ok(Pages::new(client, NAMES, said, text(self.before), self.limit))
+        filter_args.extend(self.when.arguments());
+        Ok(Pages::new(client, LIST_CALL, filter_args, text(self.before), self.limit))
     }
 }
 
 fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
     let mut pages = filter.pages(global)?;
     let mut out = Output::new(global.output);
-    let asking = "list the jobs";
+    let operation = "list the jobs";
     if out.format != Format::Table {
-        print_json(&mut out, &mut pages, NAMES.rows).context(asking)?;
+        print_json(&mut out, &mut pages, LIST_CALL.rows).context(operation)?;
         return Ok(out.flush()?);
     }
     let mut table = Table::new([
         Column::left("JID"),
-        Column::left("TIME (UTC)").yields(3),
-        Column::shrinks("FUN").keeps(14),
-        Column::shrinks("TGT"),
-        Column::left("USER").yields(2),
+        Column::left("TIME (UTC)").drop_order(3),
+        Column::truncated("FUN").min_chars(14),
+        Column::truncated("TGT"),
+        Column::left("USER").drop_order(2),
         Column::right("RETURNED"),
         Column::right("FAILED"),
-        Column::shrinks("ARG").yields(1),
+        Column::truncated("ARG").drop_order(1),
     ]);
     let mut first = true;
     loop {
-        let rows = pages.next().context(asking)?;
+        let rows = pages.next().context(operation)?;
         if rows.is_empty() && !first {
             return Ok(out.flush()?);
         }
@@ -179,12 +177,11 @@ fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
     }
 }
 
-/// Job and missing minions, as the daemon tells them.
 fn missing_of(client: &mut crate::api::client::Client, jid: &str) -> anyhow::Result<Json> {
     let pairs = [("jid", Value::from(jid)), ("limit", Value::from(0))];
-    let job = ask::call(client, "job_show", pairs).context("find who is missing")?;
+    let job = ask::call(client, "job_show", pairs).context("list the missing minions")?;
     if job.is_null() {
-        return Err(unknown(jid).context("find who is missing"));
+        return Err(unknown(jid).context("list the missing minions"));
     }
     Ok(job)
 }
@@ -214,12 +211,12 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
     let mut out = Output::new(global.output);
     let mut table = Table::new([
         Column::left("JID"),
-        Column::left("TIME (UTC)").yields(3),
-        Column::shrinks("FUN").keeps(14),
-        Column::shrinks("TGT").yields(2),
+        Column::left("TIME (UTC)").drop_order(3),
+        Column::truncated("FUN").min_chars(14),
+        Column::truncated("TGT").drop_order(2),
         Column::right("RETURNED"),
         Column::right("MISSING"),
-        Column::shrinks("WHO"),
+        Column::truncated("MINIONS"),
     ]);
     let mut first = true;
     loop {
@@ -230,10 +227,10 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
         first = false;
         let mut cells = Vec::new();
         for mut job in rows {
-            let whole = missing_of(&mut client, &field(&job, "jid"))?;
-            let missing = list_of(&whole, "missing");
+            let shown_job = missing_of(&mut client, &field(&job, "jid"))?;
+            let missing = list_of(&shown_job, "missing");
             if out.format == Format::Table {
-                let who = missing.iter().map(leaf).collect::<Vec<_>>().join(",");
+                let minions = missing.iter().map(leaf).collect::<Vec<_>>().join(",");
                 let time = job.get("time").map(short).unwrap_or_default();
                 cells.push(vec![
                     field(&job, "jid"),
@@ -242,7 +239,7 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
                     tgt(&job),
                     returned(&job),
                     missing.len().to_string(),
-                    who,
+                    minions,
                 ]);
             } else {
                 if let Some(job) = job.as_object_mut() {
@@ -282,7 +279,7 @@ fn field(row: &Json, name: &str) -> String {
     row.get(name).map(leaf).unwrap_or_default()
 }
 
-/// A list of minions reads as Salt takes it on its command line.
+/// Formats the target as on Salt's command line.
 fn tgt(job: &Json) -> String {
     match job.get("tgt") {
         Some(Json::Array(minions)) => minions.iter().map(leaf).collect::<Vec<_>>().join(","),
@@ -291,7 +288,7 @@ fn tgt(job: &Json) -> String {
     }
 }
 
-/// A job's functions: one, or those of a list.
+/// Formats the function, or the functions of a compound job.
 fn fun(job: &Json) -> String {
     match job.get("fun") {
         Some(Json::Array(names)) => names.iter().map(leaf).collect::<Vec<_>>().join(","),
@@ -303,26 +300,26 @@ fn fun(job: &Json) -> String {
 fn arg(job: &Json) -> String {
     match job.get("arg") {
         Some(Json::Array(items)) => {
-            items.iter().map(word).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+            items.iter().map(argument).filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" ")
         }
         Some(other) => leaf(other),
         None => String::new(),
     }
 }
 
-/// An argument as on Salt's command line: keywords come in a map of their own, with what Salt adds itself.
-fn word(arg: &Json) -> String {
+/// Formats an argument as on Salt's command line. Keyword arguments are a map that also holds internal keys of Salt.
+fn argument(arg: &Json) -> String {
     let of_salt = |key: &String| key == "orchestration_jid" || key.starts_with("__");
     match arg.as_object() {
         Some(keywords) if keywords.keys().any(of_salt) => {
-            let said = keywords.iter().filter(|(key, _)| !of_salt(key));
-            said.map(|(key, value)| format!("{key}={}", leaf(value))).collect::<Vec<_>>().join(" ")
+            let public = keywords.iter().filter(|(key, _)| !of_salt(key));
+            public.map(|(key, value)| format!("{key}={}", leaf(value))).collect::<Vec<_>>().join(" ")
         }
         _ => leaf(arg),
     }
 }
 
-/// Lists as programs read them: `{"jobs": [...], "more": bool}` with a row a line, or rows alone as `jsonl`.
+/// Prints a list as `{"jobs": [...], "more": bool}` with one row per line, or as `jsonl` with rows only.
 pub(super) fn print_json(out: &mut Output, pages: &mut Pages, name: &str) -> anyhow::Result<()> {
     let document = out.format == Format::Json;
     if document {
@@ -343,7 +340,7 @@ pub(super) fn print_json(out: &mut Output, pages: &mut Pages, name: &str) -> any
             }
             first = false;
         }
-        // A page may be long in coming; what is there can be worked on.
+        // The next page may be slow.
         out.flush()?;
     }
     if document {

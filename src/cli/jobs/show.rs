@@ -1,4 +1,4 @@
-//! `saltcellar jobs show`: one job.
+//! `saltcellar jobs show`: shows one job.
 
 use anyhow::Context as _;
 use rmpv::Value;
@@ -13,8 +13,8 @@ use super::{arg, field, fun, list_of, tgt, unknown};
 use crate::wire::json::to_json;
 
 const EXAMPLES: &str = "\
-With --output json the job is one object; with jsonl each minion's return is a line. nested and highstate show the \
-returns as Salt itself does, and so does json with --returns: {minion: return}.
+With --output json the job is one object; with jsonl each return is a line. nested and highstate format the returns as \
+Salt does. json with --returns prints {minion: return}, as Salt does.
 
 Examples:
   saltcellar jobs show 20261121054728123456
@@ -32,10 +32,10 @@ pub(in crate::cli) struct Args {
     /// Only returns of minions that match this glob
     #[arg(long, value_name = "GLOB")]
     minion: Option<String>,
-    /// Only returns with this result: failed, succeeded or changed (a state did)
+    /// Only returns with this result: failed, succeeded or changed (by a state)
     #[arg(long, value_name = "RESULT", value_parser = ["failed", "succeeded", "changed"], hide_possible_values = true)]
     result: Option<String>,
-    /// The returns alone
+    /// Show only the returns
     #[arg(long)]
     returns: bool,
 }
@@ -43,13 +43,13 @@ pub(in crate::cli) struct Args {
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let text = |value: &Option<String>| value.as_deref().map_or(Value::Nil, Value::from);
-    let said = [
+    let call_args = [
         ("jid", Value::from(args.jid.as_str())),
         ("minion", text(&args.minion)),
         ("result", text(&args.result)),
         ("links", Value::from(true)),
     ];
-    let answer = ask::whole(&mut client, "job_show", "returns", &said).context("show the job")?;
+    let answer = ask::call_paged(&mut client, "job_show", "returns", &call_args).context("show the job")?;
     if answer.is_nil() {
         return Err(unknown(&args.jid).context("show the job"));
     }
@@ -86,7 +86,7 @@ fn returns(job: &Value) -> Value {
     Value::Map(list.into_iter().flatten().map(pair).collect())
 }
 
-fn show(out: &mut Output, mut job: Json, returns_alone: bool) -> anyhow::Result<()> {
+fn show(out: &mut Output, mut job: Json, returns_only: bool) -> anyhow::Result<()> {
     iso_in(&mut job);
     for name in ["first_answer", "last_answer"] {
         super::super::when::iso_at(&mut job, name);
@@ -111,16 +111,16 @@ fn show(out: &mut Output, mut job: Json, returns_alone: bool) -> anyhow::Result<
             }
         }
         Format::Table => {
-            if !returns_alone {
+            if !returns_only {
                 head(out, &job)?;
             }
             for answer in list_of(&job, "returns") {
-                if !returns_alone {
+                if !returns_only {
                     out.line("")?;
                 }
                 one_return(out, &job, answer)?;
             }
-            if !returns_alone {
+            if !returns_only {
                 foot(out, &job)?;
             }
         }
@@ -155,7 +155,7 @@ fn head(out: &mut Output, job: &Json) -> anyhow::Result<()> {
         ("user", field(job, "user")),
         ("returned", returned),
         ("retcodes", codes),
-        ("took", took.map_or_else(String::new, |took| format!("{took}, the last answer came {last}"))),
+        ("took", took.map_or_else(String::new, |took| format!("{took}, last return {last}"))),
         ("endtime", field(job, "endtime")),
         ("metadata", field(job, "metadata")),
         ("parent", field(job, "parent")),
@@ -167,10 +167,10 @@ fn head(out: &mut Output, job: &Json) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `0: 9, 2: 1`, unless all are zero.
+/// Formats `0: 9, 2: 1`; empty if all are zero.
 fn retcodes(codes: &Json) -> String {
     let pairs: Vec<(String, String)> = match codes {
-        // Keys of the map are integers.
+        // The keys are integers, which JSON tags with `$map`.
         Json::Object(tagged) => {
             let pairs = tagged.get("$map").and_then(Json::as_array).into_iter().flatten();
             pairs.filter_map(|pair| Some((leaf(pair.get(0)?), leaf(pair.get(1)?)))).collect()
@@ -188,8 +188,8 @@ fn one_return(out: &mut Output, job: &Json, answer: &Json) -> anyhow::Result<()>
     if let Some(code) = answer.get("retcode").filter(|code| !code.is_null()) {
         marks.push(format!("retcode {}", leaf(code)));
     }
-    let says_no = answer.get("success").and_then(Json::as_bool) == Some(false);
-    if answer.get("failed").and_then(Json::as_bool).unwrap_or(says_no) {
+    let unsuccessful = answer.get("success").and_then(Json::as_bool) == Some(false);
+    if answer.get("failed").and_then(Json::as_bool).unwrap_or(unsuccessful) {
         marks.push("failed".to_owned());
     }
     if answer.get("bus_only").and_then(Json::as_bool) == Some(true) {
@@ -199,19 +199,19 @@ fn one_return(out: &mut Output, job: &Json, answer: &Json) -> anyhow::Result<()>
         marks.push("not targeted by this job".to_owned());
     }
     if let Some(count) = answer.get("duplicates").and_then(Json::as_u64).filter(|count| *count > 0) {
-        marks.push(format!("{count} later return(s) differ"));
+        marks.push(format!("{count} different later return(s)"));
     }
     out.heading(&format!("{}: ({})", field(answer, "minion"), marks.join(", ")))?;
     let nothing = Json::Null;
     let value = answer.get("return").unwrap_or(&nothing);
-    // Of a runner or a wheel the return is the event with which it ended.
+    // The return of a runner or a wheel function is its final event.
     let ended = |value: &&Json| value.get("jid") == job.get("jid") && value.get("fun").is_some();
     let inner = Some(value).filter(ended).and_then(|event| event.get("return"));
     out.text(&nested(inner.unwrap_or(value), 4))?;
     for other in list_of(answer, "others") {
         let code = other.get("retcode").map(|code| format!(", retcode {}", leaf(code))).unwrap_or_default();
         let time = other.get("time").map(short).unwrap_or_default();
-        out.line(&format!("    another return: ({time}{code})"))?;
+        out.line(&format!("    later return: ({time}{code})"))?;
         out.text(&nested(other.get("return").unwrap_or(&nothing), 8))?;
     }
     Ok(())
@@ -234,7 +234,7 @@ fn foot(out: &mut Output, job: &Json) -> anyhow::Result<()> {
         }
     }
     let lists =
-        [("missing:", "missing"), ("seen on the bus only, not confirmed by Salt's master:", "not_confirmed")];
+        [("missing:", "missing"), ("seen on the bus only, not confirmed by the master:", "not_confirmed")];
     for (heading, name) in lists {
         let minions = list_of(job, name);
         if !minions.is_empty() {

@@ -1,4 +1,4 @@
-//! `saltcellar jobs states`: what states did, in rows.
+//! `saltcellar jobs states`: lists the states of jobs.
 
 use anyhow::Context as _;
 use rmpv::Value;
@@ -12,8 +12,8 @@ use super::{field, list_of, unknown};
 use crate::wire::json::to_json;
 
 const EXAMPLES: &str = "\
-A row for each state of each minion: state.apply, state.highstate, state.sls and the like, also within orchestrations. \
-JSON has the whole changes and comments; docs/WIRE.md names the fields.
+Prints one row per state and minion of state.apply, state.highstate, state.sls and similar functions, also within \
+orchestrations. JSON includes complete changes and comments; docs/WIRE.md lists the fields.
 
 Examples:
   saltcellar jobs states 20261121054728123456
@@ -26,7 +26,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Args {
-    /// The ids of the jobs
+    /// Job ids
     #[arg(required = true, value_name = "JID")]
     jids: Vec<String>,
     /// Only minions that match this glob
@@ -41,7 +41,7 @@ pub(in crate::cli) struct Args {
     /// Only SLS files that match this glob
     #[arg(long, value_name = "GLOB")]
     sls: Option<String>,
-    /// Only this result: failed, succeeded, none (a test run that would change something) or changed
+    /// Only this result: failed, succeeded, none (a test run with pending changes) or changed
     #[arg(long, value_name = "RESULT", value_parser = ["failed", "succeeded", "none", "changed"],
           hide_possible_values = true)]
     result: Option<String>,
@@ -51,22 +51,22 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let mut out = Output::new(global.output);
     let mut columns = vec![
-        Column::shrinks("MINION"),
+        Column::truncated("MINION"),
         Column::left("RESULT"),
-        Column::shrinks("FUN"),
-        Column::shrinks("ID"),
-        Column::right("MS").yields(2),
-        Column::shrinks("SLS").yields(3),
-        Column::shrinks("COMMENT").yields(1),
+        Column::truncated("FUN"),
+        Column::truncated("ID"),
+        Column::right("MS").drop_order(2),
+        Column::truncated("SLS").drop_order(3),
+        Column::truncated("COMMENT").drop_order(1),
     ];
     if args.jids.len() > 1 {
-        columns.insert(0, Column::left("JID").yields(4));
+        columns.insert(0, Column::left("JID").drop_order(4));
     }
     let mut table = Table::new(columns);
     let text = |value: &Option<String>| value.as_deref().map_or(Value::Nil, Value::from);
     let mut all = Vec::new();
     for jid in &args.jids {
-        let said = [
+        let call_args = [
             ("jid", Value::from(jid.as_str())),
             ("minion", text(&args.minion)),
             ("id", text(&args.id)),
@@ -74,10 +74,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             ("sls", text(&args.sls)),
             ("result", text(&args.result)),
         ];
-        let asking = "list the states";
-        let answer = ask::whole(&mut client, "job_states", "states", &said).context(asking)?;
+        let operation = "list the states";
+        let answer = ask::call_paged(&mut client, "job_states", "states", &call_args).context(operation)?;
         if answer.is_nil() {
-            return Err(unknown(jid).context(asking));
+            return Err(unknown(jid).context(operation));
         }
         let answer = to_json(&answer);
         let states = list_of(&answer, "states");
@@ -128,7 +128,6 @@ fn row(jid: &str, state: &Json, with_jid: bool) -> Vec<String> {
     cells
 }
 
-/// A state's result in a word.
 pub(super) fn result(state: &Json) -> &'static str {
     let changed = state.get("changed").and_then(Json::as_bool) == Some(true);
     match state.get("result").and_then(Json::as_bool) {

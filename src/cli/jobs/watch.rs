@@ -1,6 +1,6 @@
-//! `saltcellar jobs watch`: a job as it goes on.
+//! `saltcellar jobs watch`: follows a job.
 //!
-//! The daemon follows the log and answers when something of the job has come; nothing is read twice.
+//! Each call waits in the daemon, which follows the log and answers with the new entries of the job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,29 +12,28 @@ use serde_json::{Value as Json, json};
 use super::super::nested::leaf;
 use super::super::output::{Format, Output, plain};
 use super::super::when::{iso_in, short};
-use super::super::{Global, ask};
+use super::super::{Exit, Finding, Global, ask, finding};
 use super::{field, list_of, tgt, unknown};
 
 const EXAMPLES: &str = "\
-Ends once everybody has answered whom the master expected, or a runner has ended. On a terminal one line tells how far it \
-is, and those that failed stay above it; elsewhere each answer is a line. With state_events in the master's \
-configuration, states are told as they run.
+Exits once all expected minions have returned, or a runner has finished. A terminal shows a status line and the failed \
+returns; other output has one line per return. With state_events in the master's configuration, states are shown \
+as they run.
 
-Exit codes: 0 all answered and nobody failed, 1 somebody failed, 75 not all had answered when the time was over.
+Exit codes: 0 all returned successfully, 1 minions failed, 75 timed out with missing minions.
 
 Examples:
   saltcellar jobs watch 20261121054728123456
   saltcellar jobs watch \"$(salt --async '*' state.apply | grep -o '[0-9]\\{20\\}')\" --timeout 30m
   saltcellar jobs watch 20261121054728123456 --output jsonl";
 
-/// How long a job may be unknown before that is said.
+/// Time for the first entry of the job to arrive.
 const KNOWN_WITHIN: Duration = Duration::from_secs(5);
-/// How long one call waits: so often it is seen that the daemon is there.
+/// Longest wait of one call, which bounds the time until a dead daemon is noticed.
 const ONE_WAIT: Duration = Duration::from_secs(10);
-/// How often the line on a terminal is drawn while nothing comes: it shows the seconds.
+/// Interval between two drawings of the status line, which shows seconds.
 const REDRAW: Duration = Duration::from_secs(1);
-
-/// How long to pause before asking again, if the daemon did not wait.
+/// Pause between calls if the daemon did not wait, because it limits the number of waiting calls.
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Flags of `jobs watch`.
@@ -43,38 +42,35 @@ const PAUSE: Duration = Duration::from_millis(300);
 pub(in crate::cli) struct Args {
     /// The job's id
     jid: String,
-    /// Give up after this long: 30s, 10m, 2h
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = patience)]
+    /// Timeout: 30s, 10m, 2h
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = timeout)]
     timeout: Duration,
 }
 
-fn patience(text: &str) -> Result<Duration, String> {
+fn timeout(text: &str) -> Result<Duration, String> {
     let seconds = super::super::when::ago_s(text).and_then(|seconds| u64::try_from(seconds).ok());
-    seconds.map(Duration::from_secs).ok_or_else(|| "give 30s, 10m, 2h or 1d".to_owned())
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| "expected a duration such as 30s, 10m, 2h or 1d".to_owned())
 }
 
-/// The time was over before everybody had answered.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(in crate::cli) struct Unfinished(String);
-
-/// What is known of the job.
+/// State of the job.
 #[derive(Default)]
-struct Tally {
+struct JobState {
     expected: Option<BTreeSet<String>>,
-    /// Who answered, and whether that failed.
-    answered: BTreeMap<String, bool>,
+    /// Whether each minion that returned has failed.
+    returned: BTreeMap<String, bool>,
     ended: bool,
 }
 
-impl Tally {
+impl JobState {
     fn failed(&self) -> usize {
-        self.answered.values().filter(|failed| **failed).count()
+        self.returned.values().filter(|failed| **failed).count()
     }
 
     fn missing(&self) -> Vec<&str> {
-        let asked = self.expected.iter().flatten();
-        asked.filter(|id| !self.answered.contains_key(*id)).map(String::as_str).collect()
+        let expected = self.expected.iter().flatten();
+        expected.filter(|id| !self.returned.contains_key(*id)).map(String::as_str).collect()
     }
 
     fn is_done(&self) -> bool {
@@ -83,83 +79,79 @@ impl Tally {
 
     fn share(&self) -> String {
         match &self.expected {
-            Some(expected) => format!("{}/{}", self.answered.len(), expected.len()),
-            None => self.answered.len().to_string(),
+            Some(expected) => format!("{}/{}", self.returned.len(), expected.len()),
+            None => self.returned.len().to_string(),
         }
     }
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let asking = "watch the job";
+    let operation = "watch the job";
     let mut client = ask::connect(global)?;
     let mut out = Output::new(global.output);
-    let begun = Instant::now();
-    let mut tally = Tally::default();
+    let started = Instant::now();
+    let mut job = JobState::default();
     let (mut known, mut from, mut step) = (false, 0, String::new());
     loop {
-        let most = if known { args.timeout } else { args.timeout.min(KNOWN_WITHIN) };
-        let left = most.saturating_sub(begun.elapsed());
+        let deadline = if known { args.timeout } else { args.timeout.min(KNOWN_WITHIN) };
+        let left = deadline.saturating_sub(started.elapsed());
         let wait = left.min(if out.width.is_some() { REDRAW } else { ONE_WAIT });
         let pairs = [
             ("jid", Value::from(args.jid.as_str())),
             ("from", Value::from(from)),
             ("wait_ms", Value::from(u64::try_from(wait.as_millis()).unwrap_or(0))),
         ];
-        let asked = Instant::now();
-        let news = ask::call(&mut client, "job_watch", pairs).context(asking)?;
-        // Where too many wait already nobody is made to, and asks again after a while.
-        let is_news = ["answers", "steps"].iter().any(|name| !list_of(&news, name).is_empty());
-        if !is_news && asked.elapsed() < PAUSE.min(wait) {
+        let called = Instant::now();
+        let update = ask::call(&mut client, "job_watch", pairs).context(operation)?;
+        let is_update = ["answers", "steps"].iter().any(|name| !list_of(&update, name).is_empty());
+        if !is_update && called.elapsed() < PAUSE.min(wait) {
             std::thread::sleep(PAUSE);
         }
-        from = news.get("next").and_then(Json::as_u64).unwrap_or(from);
-        if news.get("known").and_then(Json::as_bool) == Some(true) && !known {
+        from = update.get("next").and_then(Json::as_u64).unwrap_or(from);
+        if update.get("known").and_then(Json::as_bool) == Some(true) && !known {
             known = true;
-            begin(&mut out, &args.jid, &news)?;
+            print_heading(&mut out, &args.jid, &update)?;
         }
-        if let Some(minions) = news.get("minions").and_then(Json::as_array) {
-            let expected = tally.expected.get_or_insert_default();
+        if let Some(minions) = update.get("minions").and_then(Json::as_array) {
+            let expected = job.expected.get_or_insert_default();
             expected.extend(minions.iter().map(leaf));
         }
-        tally.ended |= news.get("ended").and_then(Json::as_bool) == Some(true);
-        for one in list_of(&news, "steps") {
+        job.ended |= update.get("ended").and_then(Json::as_bool) == Some(true);
+        for one in list_of(&update, "steps") {
             step = step_line(&mut out, one)?;
         }
-        let mut answers = list_of(&news, "answers").to_vec();
+        let mut answers = list_of(&update, "answers").to_vec();
         answers.sort_by_key(|answer| answer.get("seq").and_then(Json::as_u64));
         for answer in answers {
-            answered(&mut out, &mut tally, answer)?;
+            print_return(&mut out, &mut job, answer)?;
         }
-        if tally.is_done() {
+        if job.is_done() {
             break;
         }
-        if begun.elapsed() >= most {
+        if started.elapsed() >= deadline {
             out.status("")?;
             if !known {
-                return Err(unknown(&args.jid).context(asking));
+                return Err(unknown(&args.jid).context(operation));
             }
-            finish(&mut out, &args.jid, &tally)?;
-            let words = format!(
-                "{asking} to its end: {} answered within {} seconds",
-                tally.share(),
-                args.timeout.as_secs()
-            );
-            return Err(Unfinished(words).into());
+            finish(&mut out, &args.jid, &job)?;
+            let message =
+                format!("timed out: {} returned within {} seconds", job.share(), args.timeout.as_secs());
+            return Err(Finding { exit: Exit::TempFail, message }.into());
         }
-        status(&mut out, &tally, begun.elapsed(), &step)?;
+        status(&mut out, &job, started.elapsed(), &step)?;
     }
     out.status("")?;
-    finish(&mut out, &args.jid, &tally)?;
-    match tally.failed() {
+    finish(&mut out, &args.jid, &job)?;
+    match job.failed() {
         0 => Ok(()),
-        failed => anyhow::bail!("{asking} succeed: {failed} of {} failed", tally.answered.len()),
+        failed => Err(finding(format!("{failed} of {} minions failed", job.returned.len()))),
     }
 }
 
-fn begin(out: &mut Output, jid: &str, news: &Json) -> anyhow::Result<()> {
+fn print_heading(out: &mut Output, jid: &str, update: &Json) -> anyhow::Result<()> {
     if out.format == Format::Table {
-        let fun = super::fun(news);
-        let tgt = tgt(news);
+        let fun = super::fun(update);
+        let tgt = tgt(update);
         let on = if tgt.is_empty() { String::new() } else { format!(" on {tgt}") };
         out.status("")?;
         out.line(&plain(&format!("job {jid} {fun}{on}")))?;
@@ -168,14 +160,14 @@ fn begin(out: &mut Output, jid: &str, news: &Json) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn answered(out: &mut Output, tally: &mut Tally, mut answer: Json) -> anyhow::Result<()> {
+fn print_return(out: &mut Output, job: &mut JobState, mut answer: Json) -> anyhow::Result<()> {
     let minion = field(&answer, "minion");
     let failed = answer.get("failed").and_then(Json::as_bool) == Some(true);
-    // The first answer counts; the daemon shows the others in `jobs show`.
-    if tally.answered.contains_key(&minion) {
+    // The first return counts; `jobs show` lists the others.
+    if job.returned.contains_key(&minion) {
         return Ok(());
     }
-    tally.answered.insert(minion.clone(), failed);
+    job.returned.insert(minion.clone(), failed);
     iso_in(&mut answer);
     let code = answer.get("retcode").map(|code| format!("retcode {}", leaf(code)));
     let bus_only = answer.get("bus_only").and_then(Json::as_bool) == Some(true);
@@ -188,13 +180,13 @@ fn answered(out: &mut Output, tally: &mut Tally, mut answer: Json) -> anyhow::Re
                 let marks =
                     [word.to_owned()].into_iter().chain(code).chain(bus_only).collect::<Vec<_>>().join(", ");
                 out.status("")?;
-                out.line(&format!("{time}  {:>9}  {minion}: {marks}", tally.share()))?;
+                out.line(&format!("{time}  {:>9}  {minion}: {marks}", job.share()))?;
             }
         }
         Format::Jsonl => {
             if let Some(answer) = answer.as_object_mut() {
-                answer.insert("returned".to_owned(), json!(tally.answered.len()));
-                answer.insert("expected".to_owned(), json!(tally.expected.as_ref().map(BTreeSet::len)));
+                answer.insert("returned".to_owned(), json!(job.returned.len()));
+                answer.insert("expected".to_owned(), json!(job.expected.as_ref().map(BTreeSet::len)));
             }
             out.json(&answer)?;
         }
@@ -204,12 +196,12 @@ fn answered(out: &mut Output, tally: &mut Tally, mut answer: Json) -> anyhow::Re
     Ok(())
 }
 
-/// Tells a state that ran, or what a runner reports, in a line; gives it in short.
+/// Formats the result of a state or a runner's progress event, and prints it unless on a terminal.
 fn step_line(out: &mut Output, step: &Json) -> anyhow::Result<String> {
     let nothing = Json::Null;
     let data = step.get("data").unwrap_or(&nothing);
     let id = data.get("__id__").or_else(|| data.get("name")).map(leaf);
-    let words = match id {
+    let text = match id {
         Some(id) => {
             let result = match data.get("result").and_then(Json::as_bool) {
                 Some(true) => "ok",
@@ -220,50 +212,50 @@ fn step_line(out: &mut Output, step: &Json) -> anyhow::Result<String> {
         }
         None => data.get("message").map_or_else(|| leaf(data), leaf),
     };
-    let who = field(step, "minion");
-    let words = if who.is_empty() { words } else { format!("{who} {words}") };
+    let minion = field(step, "minion");
+    let text = if minion.is_empty() { text } else { format!("{minion} {text}") };
     if out.format == Format::Table && out.width.is_none() {
         let mut step = step.clone();
         iso_in(&mut step);
         let time = step.get("time").map(short).unwrap_or_default();
-        out.line(&format!("{time}             {words}"))?;
+        out.line(&format!("{time}             {text}"))?;
         out.flush()?;
     }
-    Ok(words)
+    Ok(text)
 }
 
-fn status(out: &mut Output, tally: &Tally, since: Duration, step: &str) -> anyhow::Result<()> {
+fn status(out: &mut Output, job: &JobState, since: Duration, step: &str) -> anyhow::Result<()> {
     if out.format != Format::Table || out.width.is_none() {
         return Ok(());
     }
-    let missing = tally.missing();
-    let mut words = vec![format!("{} answered", tally.share()), format!("{} failed", tally.failed())];
-    words.push(format!("{} s", since.as_secs()));
+    let missing = job.missing();
+    let mut parts = vec![format!("{} returned", job.share()), format!("{} failed", job.failed())];
+    parts.push(format!("{} s", since.as_secs()));
     if !step.is_empty() {
-        words.push(step.to_owned());
+        parts.push(step.to_owned());
     } else if !missing.is_empty() {
         let some: Vec<&str> = missing.into_iter().take(20).collect();
-        words.push(format!("waiting for {}", some.join(",")));
+        parts.push(format!("waiting for {}", some.join(",")));
     }
-    out.status(&plain(&words.join("  ")))?;
+    out.status(&plain(&parts.join("  ")))?;
     Ok(())
 }
 
-fn finish(out: &mut Output, jid: &str, tally: &Tally) -> anyhow::Result<()> {
-    let missing = tally.missing();
+fn finish(out: &mut Output, jid: &str, job: &JobState) -> anyhow::Result<()> {
+    let missing = job.missing();
     if out.format == Format::Table {
-        out.line(&format!("{} answered, {} failed", tally.share(), tally.failed()))?;
+        out.line(&format!("{} returned, {} failed", job.share(), job.failed()))?;
         if !missing.is_empty() {
             out.line(&plain(&format!("missing: {}", missing.join(","))))?;
         }
     } else {
         out.json(&json!({
             "jid": jid,
-            "expected": tally.expected.as_ref().map(BTreeSet::len),
-            "returned": tally.answered.len(),
-            "failed": tally.failed(),
+            "expected": job.expected.as_ref().map(BTreeSet::len),
+            "returned": job.returned.len(),
+            "failed": job.failed(),
             "missing": missing,
-            "ended": tally.is_done(),
+            "ended": job.is_done(),
         }))?;
     }
     Ok(out.flush()?)

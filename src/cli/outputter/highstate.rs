@@ -7,13 +7,13 @@ use rmpv::Value;
 use super::nested::nested;
 use super::{Colours, block, clean, line, python};
 
-/// Columns that warnings are wrapped at, and how far they are indented.
+/// Line width of warnings, and their indent.
 const WRAP: usize = 80;
 const DEEP: usize = 14;
-/// The longest of the labels in the summary.
+/// Width of the longest label in the summary.
 const LABEL: usize = "Succeeded".len();
 
-/// Returns by minion. What is no return of states is shown as `nested`, as Salt does.
+/// Formats returns by minion. Like Salt, falls back to `nested` for returns without states.
 pub(in crate::cli) fn highstate(returns: &Value, colours: Colours) -> String {
     let text = output(returns, 1, colours).unwrap_or_else(|| nested(returns, 0, colours, false));
     text.trim_end().to_owned()
@@ -23,11 +23,11 @@ fn get<'a>(map: &'a Value, key: &str) -> Option<&'a Value> {
     map.as_map()?.iter().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value)
 }
 
-/// `None` for what this cannot show.
+/// `None` for returns without states.
 fn output(data: &Value, level: usize, colours: Colours) -> Option<String> {
     let mut data = get(data, "return").unwrap_or(data);
     data = get(data, "data").unwrap_or(data);
-    // The event with which a runner ended, in place of a minion's return.
+    // The final event of a runner, instead of a minion's return.
     if let Some([(_, only)]) = data.as_map().map(Vec::as_slice)
         && get(only, "jid").is_some()
         && get(only, "fun").is_some()
@@ -51,7 +51,6 @@ fn output(data: &Value, level: usize, colours: Colours) -> Option<String> {
     }
 }
 
-/// What ran, counted.
 #[derive(Default)]
 struct Counts {
     succeeded: usize,
@@ -64,7 +63,7 @@ struct Counts {
     longest_parallel: f64,
 }
 
-/// One minion's return, and whether it changed anything.
+/// Formats one minion's return, and returns whether it changed anything.
 fn format_host(host: &Value, data: &Value, level: usize, colours: Colours) -> Option<(String, bool)> {
     let end = colours.end();
     let host = line(&python::text(host));
@@ -116,7 +115,7 @@ fn format_host(host: &Value, data: &Value, level: usize, colours: Colours) -> Op
 const LOST: &str = "The State execution failed to record the order in which all states were executed. The state return \
                     missing data is:";
 
-/// `pprint.pformat` of what is short.
+/// `pprint.pformat` of a short value.
 fn sorted_repr(value: &Value) -> String {
     let Value::Map(pairs) = value else { return python::repr(value) };
     let mut pairs: Vec<_> =
@@ -126,7 +125,7 @@ fn sorted_repr(value: &Value) -> String {
     format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
 }
 
-/// One state; gives the colour of the minion's heading.
+/// Formats one state and returns the colour of the minion's heading.
 fn format_state(
     lines: &mut Vec<String>,
     counts: &mut Counts,
@@ -244,7 +243,7 @@ fn format_changes(changes: &Value, colours: Colours) -> Option<(bool, String)> {
     Some((changed, text))
 }
 
-/// Words in lines of [`WRAP`] columns, all but the first indented; what is between two words of a line stays.
+/// Wraps text at [`WRAP`] columns and indents all lines except the first. Preserves spaces within a line.
 fn wrapped(text: &str) -> String {
     let pad = " ".repeat(DEEP);
     let mut lines: Vec<String> = Vec::new();
@@ -272,7 +271,7 @@ fn summary(lines: &mut Vec<String>, counts: &Counts, host: &str, colours: Colour
     let (cyan, green, end) = (colours.cyan(), colours.green(), colours.end());
     let Counts { succeeded, failed, not_run, other, warnings, changed, .. } = *counts;
     let digits = [succeeded, failed, not_run, other, warnings].iter().map(|n| n.to_string().len()).max();
-    // Of nothing at all there is no digit.
+    // Without any state the width excludes digits.
     let any = succeeded + failed + not_run + other + warnings > 0;
     let width = LABEL + 2 + digits.filter(|_| any).unwrap_or(0);
     let rule = "-".repeat(width);
@@ -304,13 +303,12 @@ fn summary(lines: &mut Vec<String>, counts: &Counts, host: &str, colours: Colour
 mod tests {
     use super::*;
 
-    /// A value from the JSON of the recorded returns.
     fn value(json: &serde_json::Value) -> Value {
         crate::wire::json::from_json(json).unwrap()
     }
 
     #[test]
-    fn no_text_of_a_minion_can_forge_another_minions_heading() {
+    fn a_minions_text_cannot_forge_another_minions_heading() {
         let forged = "x\nweb2:\n----------\n          ID: forged\r\u{2028}\u{85}\x0b\nweb3:";
         let state = serde_json::json!({
             "result": true, "changes": {forged: forged}, "comment": forged, "name": forged, "__run_num__": 0,
@@ -338,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn returns_look_as_salt_shows_them() {
+    fn returns_are_formatted_as_by_salt() {
         let cases = include_str!("../../../tests/data/outputters.jsonl");
         let mut wrong = Vec::new();
         let mut count = 0;

@@ -1,15 +1,15 @@
-//! Salt's own outputters (`salt/output/`): what a return looks like to whoever knows `salt` and `salt-run`.
+//! Ports of Salt's own outputters (`salt/output/`).
 //!
-//! `tests/data/outputters.jsonl` holds returns and what Salt 3008.3 makes of them, and a test compares.
+//! `tests/data/outputters.jsonl` holds returns with the output of Salt 3008.3; a test compares.
 //!
-//! # Where this differs
+//! # Differences
 //!
-//! - Salt takes escape characters out of some texts; here nothing that moves a cursor or is invisible reaches a terminal (see
-//!   [`super::output::plain`]), only tabs and line ends stay.
-//! - Line ends in a key are shown as `\n`, and further lines of a state's texts and of errors are indented: no text of a minion
-//!   can be taken for the heading of another one.
-//! - Salt's `nested` shows nothing for dates and for bytes that are no text. Here they are shown as Python writes them.
-//! - Salt breaks long lines of `Warnings:` at hyphens too.
+//! - Salt removes escape characters from some texts. Here all control and invisible characters are escaped (see
+//!   [`super::output::plain`]), except tabs and line ends.
+//! - Line ends in a key are shown as `\n`, and further lines of a state's texts and of errors are indented, so that text of
+//!   a minion cannot forge the heading of another one.
+//! - Salt's `nested` omits dates and binary data. Here they are formatted as by Python.
+//! - Salt also breaks long lines of `Warnings:` at hyphens.
 
 mod highstate;
 mod nested;
@@ -27,7 +27,6 @@ pub(super) struct Colours {
 }
 
 impl Colours {
-    /// Colours, or plain text.
     pub(super) fn new(on: bool) -> Self {
         Self { on }
     }
@@ -61,18 +60,18 @@ impl Colours {
     }
 }
 
-/// Text without what could move a cursor or cannot be seen, in one line; tabs stay, and an escape character is `?`, as in Salt.
+/// Escapes control and invisible characters, and line ends. Tabs remain, and an escape character is `?`, as in Salt.
 fn line(text: &str) -> String {
     clean(text).replace('\n', "\\n")
 }
 
-/// As [`line`], in as many lines as the text has. All but the first begin with `indent` spaces: they cannot be taken for
-/// lines of the outputter, such as the heading of another minion.
+/// Like [`line`], but keeps line ends and indents all lines except the first, so that they cannot forge lines of the
+/// outputter, such as the heading of another minion.
 fn block(text: &str, indent: usize) -> String {
     clean(text).replace('\n', &format!("\n{:indent$}", ""))
 }
 
-/// As [`line`], but line ends stay.
+/// Like [`line`], but keeps line ends.
 fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

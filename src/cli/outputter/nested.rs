@@ -7,7 +7,7 @@ use rmpv::Value;
 
 use super::{Colours, python};
 
-/// A value as lines, indented by `indent`, without the last line's end. `failed` colours keys red.
+/// Formats a value as lines indented by `indent`, without a final line end. `failed` colours keys red.
 pub(in crate::cli) fn nested(value: &Value, indent: usize, colours: Colours, failed: bool) -> String {
     let mut nest = Nest { colours, failed, lines: Vec::new() };
     nest.display(value, indent, "");
@@ -66,7 +66,7 @@ impl Nest {
     }
 }
 
-/// Pairs in the order of their keys: as they compare in Python, else as text.
+/// Sorts pairs by key: in Python's order for numbers, otherwise as text.
 fn sorted(pairs: &[(Value, Value)]) -> Vec<(String, &Value)> {
     let number =
         |value: &Value| value.as_f64().or_else(|| value.as_bool().map(|b| if b { 1.0 } else { 0.0 }));

@@ -1,10 +1,10 @@
-//! The values of msgpack as Python writes them: `str()` and `repr()`.
+//! Python's `str()` and `repr()` of msgpack values.
 
 use rmpv::Value;
 
 use crate::sls::python;
 
-/// The ext type in which Salt packs dates.
+/// Salt's extension type of dates.
 const EXT_DATETIME: i8 = 78;
 
 /// `str(value)`
@@ -17,7 +17,7 @@ pub(super) fn text(value: &Value) -> String {
     }
 }
 
-/// `20260203T04:05:06.000789` as `str()` writes a date.
+/// `str()` of the date packed as `20260203T04:05:06.000789`.
 fn date(packed: &str) -> String {
     match (packed.get(..4), packed.get(4..6), packed.get(6..8), packed.get(8..9), packed.get(9..)) {
         (Some(year), Some(month), Some(day), Some("T"), Some(time)) => {
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_texts_are_written_as_python_does() {
+    fn values_are_formatted_as_by_python() {
         let floats = [1.0, 0.1, -2.5e-5, 1e16, 1.5e300, 123_456_789.125, 1e15, 0.0001, -0.0].map(float);
         let expected = [
             "1.0",

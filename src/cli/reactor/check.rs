@@ -1,24 +1,24 @@
-//! `saltcellar reactor check`: the master's rules and their files, looked over without an event.
+//! `saltcellar reactor check`: checks the master's rules and their files without an event.
 
 use serde_json::{Value as Json, json};
 
-use super::super::Global;
 use super::super::output::{Format, Output, plain};
+use super::super::{Global, finding};
 use super::{Chosen, SaltArgs};
 use crate::model::{Note, NoteLevel};
 use crate::reactor::{Pipeline, Rules, Salt, Unusable, resolve};
 use crate::sls::Value;
 
 pub(super) const EXAMPLES: &str = "\
-Reads the configuration of the master (or minion) of saltcellar's own configuration, or of the one given, as Salt does; \
-`reactor.rules` take the place of its rules. Finds the files that the rules refer to, and compiles each. What only an \
-event can show (an undefined variable, a target that is no YAML) is shown by `reactor test`.
+Reads the configuration of the given or configured master (or minion) as Salt does; `reactor.rules` replace its rules. \
+Finds the files that the rules refer to, and compiles each. `reactor test` finds the errors that depend on an event, \
+such as undefined variables or invalid YAML.
 
 Examples:
   saltcellar reactor check
   saltcellar reactor check --master-config /srv/test/master --output json
 
-Exit code 1 if the configuration or a file is broken.";
+Exit codes: 0 no errors, 1 errors in the configuration or a file.";
 
 /// Flags of `reactor check`.
 #[derive(clap::Args)]
@@ -27,13 +27,8 @@ pub(in crate::cli) struct Args {
     salt: SaltArgs,
 }
 
-/// Something is broken. It has been told.
-#[derive(Debug, thiserror::Error)]
-#[error("find everything in order: {0} faults")]
-pub(in crate::cli) struct Broken(usize);
-
-/// What was found about one file.
-struct Row {
+/// The result for one file.
+struct FileResult {
     rule: String,
     reference: String,
     file: String,
@@ -76,7 +71,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         notes.push(Note::new(
             NoteLevel::Error,
             "saltcellar",
-            format!("{path} is not there: name the master's file"),
+            format!("{path} does not exist: set the master's file"),
         ));
     }
     let mut rows = Vec::new();
@@ -85,15 +80,14 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Ok(rules) => {
             notes.extend(rules.notes.iter().cloned());
             rules_count = rules.len();
-            rows = look(&pipeline, &rules, &*salt);
+            rows = check_files(&pipeline, &rules, &*salt);
         }
         Err(note) => notes.push(note),
     }
     if let Some(beyond) = &pipeline.files().0.beyond_roots {
-        let which =
-            if beyond.roots_first { "what file_roots does not have of `salt://`" } else { "`salt://`" };
-        let words = format!("{}: {which} is fetched by Salt's own Python", beyond.what);
-        notes.push(Note::new(NoteLevel::Info, "saltcellar", words));
+        let which = if beyond.roots_first { "`salt://` files outside file_roots" } else { "`salt://` files" };
+        let message = format!("{}: Salt's own Python fetches {which}", beyond.what);
+        notes.push(Note::new(NoteLevel::Info, "saltcellar", message));
     }
     let faults = notes.iter().filter(|note| note.level == NoteLevel::Error).count()
         + rows.iter().filter(|row| matches!(row.state, State::Broken(_))).count();
@@ -127,15 +121,15 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         }))?,
     }
     out.flush()?;
-    if faults > 0 { Err(Broken(faults).into()) } else { Ok(()) }
+    if faults > 0 { Err(finding(format!("{faults} faults found"))) } else { Ok(()) }
 }
 
-fn look(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<Row> {
+fn check_files(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<FileResult> {
     let (settings, templates, engine) = pipeline.files();
     let mut rows = Vec::new();
     for (rule, references) in rules.all() {
         for reference in references {
-            let row = |reference: &str, file: &str, state| Row {
+            let row = |reference: &str, file: &str, state| FileResult {
                 rule: rule.to_string(),
                 reference: reference.to_owned(),
                 file: file.to_owned(),
@@ -143,7 +137,8 @@ fn look(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<Row> {
             };
             let Value::Str(text) = reference else {
                 let shown = reference.python_repr();
-                let why = "a reference must be text; every event of this rule would be dropped".to_owned();
+                let why = "a reference must be text; otherwise the reactor drops every event of this rule"
+                    .to_owned();
                 rows.push(row(&shown, &shown, State::Broken(why)));
                 continue;
             };
@@ -151,8 +146,8 @@ fn look(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<Row> {
             let found = resolve(text, "TAG", settings, salt, &mut notes);
             if found.is_empty() {
                 let why = notes.iter().find_map(|note| note.cause.clone());
-                let words = "file missing or not found";
-                let why = why.map_or_else(|| words.to_owned(), |why| format!("{words}: {why}"));
+                let text = "file missing or not found";
+                let why = why.map_or_else(|| text.to_owned(), |why| format!("{text}: {why}"));
                 rows.push(row(text, text, State::Broken(why)));
             }
             for file in found {

@@ -1,21 +1,21 @@
-//! `saltcellar reactor history`: what was done about events.
+//! `saltcellar reactor history`: lists reactions.
 
 use anyhow::Context as _;
 use rmpv::Value;
 use serde_json::Value as Json;
 
-use super::super::ask::{Names, Pages};
+use super::super::ask::{ListCall, Pages};
 use super::super::nested::leaf;
 use super::super::output::{Format, Output, plain};
 use super::super::table::{Column, Table};
-use super::super::when::{Stretch, short};
+use super::super::when::{TimeRange, short};
 use super::super::{Global, ask, jobs};
 use crate::model::{Location, ReactionFailure};
 
 /// Flags of `reactor history`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// At most so many reactions
+    /// Maximum number of reactions
     #[arg(long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// Only events whose tag matches this glob
@@ -28,38 +28,39 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "STATE,..", value_delimiter = ',', value_parser = ["done", "failed", "partial", "dead", "left"])]
     state: Vec<String>,
     #[command(flatten)]
-    when: Stretch,
-    /// Only reactions before this number
+    when: TimeRange,
+    /// Only reactions before this sequence number
     #[arg(long, value_name = "SEQ")]
     before: Option<u64>,
 }
 
 pub(super) const EXAMPLES: &str = "\
-`done`: every call was made. `failed`: rendering failed, and no call was made. `dead`: no call could be made. `partial`: some \
-calls were made, and the rest failed to render or could not be made. `reactor replay` does what is left to do of these three. `left`: \
-nothing was done, for the reason shown.
+States: `done`, all calls were made; `failed`, rendering failed and no call was made; `dead`, no call could be made; \
+`partial`, some calls were made, and the others failed to render or could not be made; `left`, skipped for the given \
+reason. `reactor replay` retries `failed`, `dead` and `partial` reactions.
 
 Examples:
   saltcellar reactor history --since 1h
   saltcellar reactor history --state failed,partial,dead
   saltcellar reactor history --tag 'salt/minion/*/start' --output json";
 
-const NAMES: Names = Names { call: "reactor_history", rows: "reactions", cursor: "seq" };
+const LIST_CALL: ListCall = ListCall { call: "reactor_history", rows: "reactions", cursor: "seq" };
 
 pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
     let client = ask::connect(global)?;
     let text = |value: Option<String>| value.map_or(Value::Nil, Value::from);
     let state = Some(args.state.join(",")).filter(|states| !states.is_empty());
-    let mut said = vec![("tag", text(args.tag)), ("minion", text(args.minion)), ("state", text(state))];
-    said.extend(args.when.said());
+    let mut filter_args =
+        vec![("tag", text(args.tag)), ("minion", text(args.minion)), ("state", text(state))];
+    filter_args.extend(args.when.arguments());
     let before = args.before.map_or(Value::Nil, Value::from);
-    let mut pages = Pages::new(client, NAMES, said, before, args.limit);
+    let mut pages = Pages::new(client, LIST_CALL, filter_args, before, args.limit);
     let mut out = Output::new(global.output);
     if out.format != Format::Table {
-        jobs::print_json(&mut out, &mut pages, NAMES.rows).context("list the reactions")?;
+        jobs::print_json(&mut out, &mut pages, LIST_CALL.rows).context("list the reactions")?;
         return Ok(out.flush()?);
     }
-    let rows: Vec<_> = pages.newest_below().context("list the reactions")?.iter().map(row).collect();
+    let rows: Vec<_> = pages.oldest_first().context("list the reactions")?.iter().map(row).collect();
     table().print(&mut out, &rows)?;
     Ok(out.flush()?)
 }
@@ -70,12 +71,12 @@ pub(super) fn table() -> Table {
         Column::left("TIME (UTC)"),
         Column::left("STATE"),
         Column::right("MS"),
-        Column::shrinks("TAG"),
-        Column::shrinks("CALLS, FAILURES"),
+        Column::truncated("TAG"),
+        Column::truncated("CALLS, FAILURES"),
     ])
 }
 
-/// What failed of a reaction: file, line and cause of each.
+/// The failures of a reaction, each with file, line and cause.
 pub(in crate::cli) fn failures(record: &Json) -> impl Iterator<Item = String> + '_ {
     let list = record.get("failures").and_then(Json::as_array).into_iter().flatten();
     list.map(|failure| {
@@ -87,29 +88,29 @@ pub(in crate::cli) fn failures(record: &Json) -> impl Iterator<Item = String> + 
     })
 }
 
-/// What became of a call. What ran need not have done what it was to do.
+/// The outcome of a call, and whether its function failed.
 pub(super) fn outcome(call: &Json) -> String {
-    let said = call.get("outcome").map(leaf).unwrap_or_default();
+    let outcome = call.get("outcome").map(leaf).unwrap_or_default();
     let retcode = call.get("retcode").map(|code| format!(", retcode {}", leaf(code)));
     match call.get("success").and_then(Json::as_bool) {
-        Some(false) => format!("{said}, failed{}", retcode.unwrap_or_default()),
-        _ => said,
+        Some(false) => format!("{outcome}, failed{}", retcode.unwrap_or_default()),
+        _ => outcome,
     }
 }
 
 pub(super) fn row(reaction: &Json) -> Vec<String> {
     let of = |name: &str| reaction.get(name).unwrap_or(&Json::Null);
     let record = of("reaction");
-    let said = |name: &str| record.get(name).map(leaf).unwrap_or_default();
+    let text = |name: &str| record.get(name).map(leaf).unwrap_or_default();
     let number = |name: &str| record.get(name).and_then(Json::as_i64);
     let took =
         number("ended").zip(number("at")).map(|(ended, at)| format!("{:.1}", (ended - at) as f64 / 1e3));
-    let state = if said("why").is_empty() { said("state") } else { format!("left: {}", said("why")) };
+    let state = if text("why").is_empty() { text("state") } else { format!("left: {}", text("why")) };
     let calls = record.get("calls").and_then(Json::as_array).into_iter().flatten().map(|call| {
-        let said = |name: &str| call.get(name).map(leaf).unwrap_or_default();
-        let tgt = said("tgt");
+        let text = |name: &str| call.get(name).map(leaf).unwrap_or_default();
+        let tgt = text("tgt");
         let on = if tgt.is_empty() { String::new() } else { format!(" {tgt}") };
-        format!("{}.{}{on}: {}", said("client"), said("fun"), outcome(call))
+        format!("{}.{}{on}: {}", text("client"), text("fun"), outcome(call))
     });
     let calls: Vec<_> = calls.chain(failures(record).map(|failure| format!("failed: {failure}"))).collect();
     vec![

@@ -1,4 +1,4 @@
-//! `saltcellar reactor list`: the rules, who acts on each, and the state of the reactor.
+//! `saltcellar reactor list`: shows the state of the reactor, its rules and their acting reactor.
 
 use std::path::PathBuf;
 
@@ -16,14 +16,14 @@ use crate::reactor::acting;
 /// Flags of `reactor list`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// The Salt master's configuration file, whose rules are listed if the daemon has no reactor
+    /// The Salt master's configuration file, used if the daemon has no reactor
     #[arg(long, value_name = "FILE", default_value = SALT_MASTER_FILE)]
     master_config: PathBuf,
 }
 
 pub(super) const EXAMPLES: &str = "\
-ACTS is who acts on events that the rule takes: saltcellar, salt (Salt's own reactor), nobody, or both. It follows from the master's \
-configuration, from whether the bus is connected and the store takes events, and from `reactor.shadow`.
+ACTS is the reactor that acts on events of the rule: saltcellar, salt (Salt's own reactor), nobody, or both. It depends \
+on the master's configuration, the state of the bus and the store, and `reactor.shadow`.
 
 Examples:
   saltcellar reactor list
@@ -31,7 +31,7 @@ Examples:
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
-    let status = ask::call(&mut client, "status", []).context("ask how the daemon is")?;
+    let status = ask::call(&mut client, "status", []).context("query the status")?;
     let has_reactor = status.get("reactor").and_then(Json::as_bool) != Some(false);
     let mut answer = if has_reactor {
         ask::call(&mut client, "reactor_list", []).context("list the rules")?
@@ -52,25 +52,25 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// What the master's configuration says, where the daemon has no reactor.
+/// The rules of the master's configuration, if the daemon has no reactor.
 fn without(args: &Args) -> Json {
     let salts = acting::of_master(&SaltMaster::read(&args.master_config));
-    let lacks = "the daemon has no reactor: `reactor.master` is not set";
-    let rules = acting::assign(Vec::new(), &salts, None, lacks).into_iter().map(|one| {
+    let no_reactor = "the daemon has no reactor: `reactor.master` is not set";
+    let rules = acting::assign(Vec::new(), &salts, None, no_reactor).into_iter().map(|one| {
         let (rule, files) = (one.rule.pattern, one.rule.files);
         json!({"rule": rule, "acts": one.actor.name(), "why": one.why, "files": files})
     });
-    json!({"blocked": lacks, "salts_reactor": salts.runs, "rules": rules.collect::<Json>()})
+    json!({"blocked": no_reactor, "salts_reactor": salts.runs, "rules": rules.collect::<Json>()})
 }
 
 fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
     let field = |name: &str| answer.get(name).map(leaf).unwrap_or_default();
     let is = |name: &str| answer.get(name).and_then(Json::as_bool).unwrap_or(false);
     let blocked = field("blocked");
-    let state = match (blocked.is_empty(), is("master_away")) {
-        (false, _) => format!("it does not act: {blocked}"),
-        (true, true) => "it waits for the master".to_owned(),
-        (true, false) => "it acts".to_owned(),
+    let state = match (blocked.is_empty(), is("master_unreachable")) {
+        (false, _) => format!("inactive: {blocked}"),
+        (true, true) => "waiting for the master".to_owned(),
+        (true, false) => "active".to_owned(),
     };
     let numbers = ["behind", "unstored", "waiting", "open"].map(|name| (name, field(name)));
     let numbers: Vec<_> = numbers
@@ -78,7 +78,7 @@ fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
         .filter(|(_, number)| !number.is_empty())
         .map(|(name, number)| match name {
             "behind" => format!("{number} events behind"),
-            "unstored" => format!("{number} not stored yet"),
+            "unstored" => format!("{number} records not stored yet"),
             _ => format!("{number} {name}"),
         })
         .collect();
@@ -89,9 +89,8 @@ fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
     }
     if let Some(refused) = answer.get("refused") {
         let of = |name: &str| refused.get(name).map(leaf).unwrap_or_default();
-        let words =
-            format!("since {} its configuration cannot be used, and is not: {}", of("time"), of("why"));
-        out.line(&plain(&words))?;
+        let message = format!("new configuration invalid since {}, not in use: {}", of("time"), of("why"));
+        out.line(&plain(&message))?;
     }
     if let Some(call) = answer.get("foreign_call") {
         let of = |name: &str| call.get(name).map(leaf).unwrap_or_default();
@@ -106,6 +105,6 @@ fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
     };
     let rows: Vec<_> = rules.iter().map(row).collect();
     let columns =
-        [Column::left("RULE"), Column::left("ACTS"), Column::shrinks("FILES"), Column::shrinks("WHY")];
+        [Column::left("RULE"), Column::left("ACTS"), Column::truncated("FILES"), Column::truncated("WHY")];
     Ok(Table::new(columns).print(out, &rows)?)
 }

@@ -1,9 +1,9 @@
-//! `saltcellar reactor ...`: what the reactor does, did, and why; its rules and files: tried, looked over, compared with Salt.
+//! `saltcellar reactor ...`: the reactor's rules and history, tests of its files, and comparison with Salt's own.
 
 mod check;
+mod conformance;
 mod history;
 mod list;
-mod parity;
 mod replay;
 mod shadow;
 mod show;
@@ -17,55 +17,51 @@ use anyhow::Context as _;
 
 use super::Global;
 use crate::config::salt_master::{Role, SALT_MASTER_FILE, SALT_PYTHON, SaltMaster};
-use crate::config::{Config, Surroundings};
+use crate::config::{Config, Environment};
 use crate::reactor::{Helper, HelperOptions, NoSalt, Salt};
 use crate::sls;
 
-pub(super) use self::check::Broken;
 pub(super) use self::history::failures;
-pub(super) use self::parity::NotAsSalt;
-pub(super) use self::shadow::Unlike;
 
 /// Verbs under `reactor`.
 #[derive(clap::Subcommand)]
 pub(super) enum Reactor {
-    /// List the rules and who acts on each: saltcellar, Salt's own reactor, nobody, or both
+    /// List the rules and the reactor that acts on each
     #[command(after_long_help = list::EXAMPLES)]
     List(list::Args),
-    /// What was done about events, the newest at the bottom
+    /// List reactions, newest last
     #[command(after_long_help = history::EXAMPLES)]
     History(history::Args),
-    /// One reaction: event, rules, rendered files, calls, and what became of them
+    /// Show a reaction: event, rules, rendered files, calls and results
     #[command(after_long_help = show::EXAMPLES)]
     Show(show::Args),
-    /// Which rules take a tag, and what was done about it last
+    /// Explain the rules and latest reactions of a tag
     #[command(after_long_help = why::EXAMPLES)]
     Why(why::Args),
-    /// Do again what was dead-lettered: calls that were not made, files that failed to render
+    /// Retry failed reactions
     #[command(after_long_help = replay::EXAMPLES)]
     Replay(replay::Args),
-    /// In what our reactor, in shadow, and Salt's own differ
+    /// Compare the shadow reactor with Salt's own
     #[command(after_long_help = shadow::EXAMPLES)]
     Shadow(shadow::Args),
-    /// Render one file for one event, and show the calls that come of it; nothing is sent
+    /// Render a file for an event and show its calls, without making them
     #[command(after_long_help = test::EXAMPLES)]
     Test(test::Args),
-    /// Look over the master's rules and their files: which are broken, which need Salt's own Python, and why
+    /// Check the master's rules and their files for errors and for use of Salt's Python
     #[command(after_long_help = check::EXAMPLES)]
     Check(check::Args),
-    /// Play cases of what Salt does, and tell every difference
-    #[command(after_long_help = parity::EXAMPLES)]
-    Parity(parity::Args),
+    /// Run recorded cases and compare the results with Salt's
+    #[command(after_long_help = conformance::EXAMPLES)]
+    Conformance(conformance::Args),
 }
 
-/// Which Salt.
 #[derive(clap::Args)]
 struct SaltArgs {
-    /// The Salt master's configuration file [default: `reactor.master` or `reactor.minion` of saltcellar's own configuration, or else
+    /// The Salt master's configuration file [default: reactor.master or reactor.minion of the configuration, or
     /// /etc/salt/master]
     #[arg(long, value_name = "FILE")]
     master_config: Option<PathBuf>,
-    /// A minion's configuration file instead, for a minion's reactor (`reactor.minion`)
+    /// A minion's configuration file, for the reactor of a minion (reactor.minion)
     #[arg(long, value_name = "FILE", conflicts_with = "master_config")]
     minion_config: Option<PathBuf>,
     #[command(flatten)]
@@ -74,26 +70,25 @@ struct SaltArgs {
 
 #[derive(clap::Args)]
 struct PythonArgs {
-    /// A Python that Salt is installed for, for what is not done natively: `#!py`, functions of `salt`. Without this, that
-    /// of Salt's own packages, or else the system's
+    /// A Python with Salt, for `#!py` files and functions of `salt` [default: that of Salt's packages, or the system's]
     #[arg(long, value_name = "PATH", env = "SALTCELLAR_SALT_PYTHON")]
     salt_python: Option<PathBuf>,
 }
 
-/// Where Salt's packages have their Python, and where others may have it. Without Salt, it still runs `#!py` files.
+/// Candidates for Salt's Python. Without Salt, a Python still runs `#!py` files.
 const PYTHONS: [&str; 3] = [SALT_PYTHON, "/usr/bin/python3", "/usr/local/bin/python3"];
 
 impl PythonArgs {
     fn python(&self) -> Option<PathBuf> {
-        let there = || PYTHONS.iter().map(PathBuf::from).find(|python| python.exists());
-        self.salt_python.clone().or_else(there)
+        let installed = || PYTHONS.iter().map(PathBuf::from).find(|python| python.exists());
+        self.salt_python.clone().or_else(installed)
     }
 }
 
-/// The Salt that the flags name, or else saltcellar's own configuration.
+/// The Salt configuration selected by flags, or by saltcellar's configuration.
 struct Chosen {
     master: SaltMaster,
-    /// `reactor.rules`, which take the place of the master's own.
+    /// `reactor.rules`, which replace the master's own.
     rules: Option<sls::Value>,
     salt: Arc<dyn Salt>,
 }
@@ -108,7 +103,7 @@ impl SaltArgs {
         let (role, path, rules, python) = if let Some((role, path)) = named {
             (role, path, None, None)
         } else {
-            let config = Config::load(&global.given(), &Surroundings::of_process())
+            let config = Config::load(&global.overrides(), &Environment::of_process())
                 .context("read the configuration")?
                 .reactor;
             let of_whom = config.of_whom().map(|(role, path, _)| (role, path.to_owned()));
@@ -124,7 +119,7 @@ impl SaltArgs {
         let python = self.python.salt_python.clone().or(configured).or_else(|| self.python.python());
         let Some(python) = python else { return Arc::new(NoSalt) };
         let mut options = HelperOptions::of_daemon(python, master);
-        // Nothing is sent, so whoever is not root may try files as themselves.
+        // Nothing is sent, so users other than root may render files as themselves.
         options.user = options.user.filter(|_| rustix::process::geteuid().is_root());
         Arc::new(Helper::new(options))
     }
@@ -140,6 +135,6 @@ pub(super) fn run(global: &Global, reactor: Reactor) -> anyhow::Result<()> {
         Reactor::Shadow(args) => shadow::run(global, &args),
         Reactor::Test(args) => test::run(global, &args),
         Reactor::Check(args) => check::run(global, &args),
-        Reactor::Parity(args) => parity::run(global, &args),
+        Reactor::Conformance(args) => conformance::run(global, &args),
     }
 }

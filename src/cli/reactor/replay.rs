@@ -1,4 +1,4 @@
-//! `saltcellar reactor replay`: doing again what was dead-lettered.
+//! `saltcellar reactor replay`: retries failed reactions.
 
 use anyhow::Context as _;
 use rmpv::Value;
@@ -10,19 +10,20 @@ use super::super::{Global, ask};
 /// Flags of `reactor replay`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// The number of the reaction, or of the event
+    /// Sequence number of the reaction, or of the event
     seq: u64,
-    /// Make every call again, also those that were made
+    /// Repeat all calls, including those already made
     #[arg(long, conflicts_with = "render")]
     all: bool,
-    /// Begin with the event: the rules as they are now, rendered anew
+    /// Render the event again, with the current rules
     #[arg(long)]
     render: bool,
 }
 
 pub(super) const EXAMPLES: &str = "\
-Makes calls that were dead-lettered. Of a reaction that failed to render, wholly or in part, the event is rendered again, by the same \
-rules as they are now; calls that were made already are left out, unless --all is given. Root, the daemon's user and the owner of the master's bus can replay. The replay has a record of its own in the history.
+Makes dead-lettered calls. If a reaction failed to render, wholly or partly, renders the event again with the current \
+version of the same rules. Skips calls that were already made, except with --all. Root, the daemon's user and the owner \
+of the master's bus have the right to replay. The history lists the replay as a separate reaction.
 
 Examples:
   saltcellar reactor history --state failed,partial,dead
@@ -40,7 +41,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut out = Output::new(global.output);
     if out.format == Format::Table {
         let of = |name: &str| answer.get(name).map(leaf).unwrap_or_default();
-        let doing = if of("what") == "rules" { "being rendered again" } else { "being made again" };
+        let doing = if of("what") == "rules" { "being rendered again" } else { "being repeated" };
         out.line(&format!("{} {} of {} are {doing}", of("count"), of("what"), of("seq")))?;
     } else {
         out.json(&answer)?;

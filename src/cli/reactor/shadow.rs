@@ -1,4 +1,4 @@
-//! `saltcellar reactor shadow`: in what our reactor and Salt's own differ.
+//! `saltcellar reactor shadow`: compares the shadow reactor with Salt's own.
 
 use std::collections::BTreeMap;
 
@@ -9,50 +9,49 @@ use serde_json::{Map as JsonMap, Value as Json, json};
 use super::super::output::{Format, Output, plain};
 use super::super::table::{Column, Table};
 use super::super::when::{When, short};
-use super::super::{Global, ask};
+use super::super::{Global, ask, finding};
 use crate::api::client::{Client, ClientError, args};
 use crate::clock::{Clock, Micros};
-use crate::limits::{REACTOR_MODE_TOLD, REACTOR_SHADOW_WINDOW_MAX};
+use crate::limits::{REACTOR_MODE_INTERVAL, REACTOR_SHADOW_WINDOW_MAX};
 use crate::master::pack;
 use crate::model::ReactionFailure;
-use crate::reactor::shadow::{Act, Comparer, Difference, Failed, Item, Ours, Salts, Verdict};
+use crate::reactor::shadow::{Act, Comparer, Comparison, Difference, Failed, Item, Ours, Salts};
 use crate::sls;
 use crate::wire::json::to_json;
 
 /// Flags of `reactor shadow`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// Events not older than: 10m, 2h, 3d, 2026-11-21
+    /// Start of the time range of events: 10m, 2h, 3d (ago), or 2026-11-21
     #[arg(long, value_name = "TIME", default_value = "1d")]
     since: When,
-    /// Events not younger than
+    /// End of the time range of events
     #[arg(long, value_name = "TIME")]
     until: Option<When>,
-    /// Show so many differences at most; all are counted
+    /// Maximum number of differences shown; all are counted
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     limit: usize,
 }
 
 pub(super) const EXAMPLES: &str = "\
-Holds what our reactor would have called against what Salt's own reactor called, while ours was in shadow, out of the \
-log. While Salt's reactor runs as many runners as it can (reactor_worker_threads), the window of the others goes on. `only ours`: Salt did nothing like it within reactor.shadow_window after the event. `only Salt's`: no rule of ours \
-wanted it, or one did and is kept from it, by `once_per`, `debounce`, `rate`, `budget` or `allow`, which is then said. \
-`ours failed`: our rendering failed, with file, line and cause; Salt's call in its place is shown, if one can be seen. `differs`: in the fields shown. `unseen`: nothing of Salt's side can be seen, as with `caller`. A job shows \
-whether a reactor published it only where saltcellar is the master's job cache; without, jobs that ours has nothing like \
-are counted apart. Of a job whose target no minion matches Salt leaves nothing behind, so it is `only ours`.
+Compares the calls that our reactor would have made with those that Salt's own reactor made, from the log, for the \
+time during which ours was in shadow mode. The results are:
+  only ours    Salt made no similar call within reactor.shadow_window after the event. This includes jobs whose target
+               matches no minion, because Salt leaves no trace of them.
+  only Salt's  no rule of ours makes the call, or once_per, debounce, rate, budget or allow prevents it (shown)
+  ours failed  our rendering failed, with file, line and cause, and with Salt's call if it is visible
+  differs      the fields shown differ
+  unseen       Salt's side leaves no trace, as for `caller`
+While Salt's reactor is at its limit of runners (reactor_worker_threads), the window of waiting calls is extended. The \
+publisher of a job is known only if saltcellar is the master's job cache; otherwise jobs without a similar call of ours \
+are counted separately.
 
 Examples:
   saltcellar reactor shadow
   saltcellar reactor shadow --since 2h --output json | jq .differences
 
-Exit code 1 if there are differences.";
+Exit codes: 0 no differences, 1 differences found.";
 
-/// They are not the same. It has been told.
-#[derive(Debug, thiserror::Error)]
-#[error("find our reactor and Salt's alike: {0} differences")]
-pub(in crate::cli) struct Unlike(u64);
-
-/// How many of each kind.
 #[derive(Default, Clone, Copy)]
 struct Counts {
     same: u64,
@@ -81,51 +80,50 @@ impl Counts {
     }
 }
 
-/// What has been found.
 #[derive(Default)]
-struct Report {
+struct ShadowReport {
     all: Counts,
     rules: BTreeMap<String, Counts>,
-    /// The first `limit` of them.
-    differences: Vec<Verdict>,
+    /// The first `limit` differences.
+    differences: Vec<Comparison>,
     limit: usize,
     unseen: BTreeMap<String, u64>,
-    /// Of those that only Salt did: by the option of a rule that left ours out.
+    /// Calls that only Salt made, by the option of our rule that prevented ours.
     throttled: BTreeMap<String, u64>,
     unattributed: u64,
 }
 
-impl Report {
-    fn note(&mut self, verdict: Verdict) {
-        let (rule, place): (String, fn(&mut Counts) -> &mut u64) = match &verdict {
-            Verdict::Same(ours, ..) => (ours.rules.join(", "), |counts| &mut counts.same),
-            Verdict::Differs(ours, ..) => (ours.rules.join(", "), |counts| &mut counts.differs),
-            Verdict::OnlyOurs(ours) => (ours.rules.join(", "), |counts| &mut counts.only_ours),
-            Verdict::OnlySalts(_, ours) => {
+impl ShadowReport {
+    fn note(&mut self, comparison: Comparison) {
+        let (rule, counter): (String, fn(&mut Counts) -> &mut u64) = match &comparison {
+            Comparison::Same(ours, ..) => (ours.rules.join(", "), |counts| &mut counts.same),
+            Comparison::Differs(ours, ..) => (ours.rules.join(", "), |counts| &mut counts.differs),
+            Comparison::OnlyOurs(ours) => (ours.rules.join(", "), |counts| &mut counts.only_ours),
+            Comparison::OnlySalts(_, ours) => {
                 let rules = ours.as_ref().map(|ours| ours.rules.join(", "));
                 (rules.unwrap_or_default(), |counts| &mut counts.only_salts)
             }
-            Verdict::OursFailed(failed, _) => (failed.rules.join(", "), |counts| &mut counts.failed),
-            Verdict::Unseen(ours, _) => (ours.rules.join(", "), |counts| &mut counts.unseen),
-            Verdict::Unattributed(_) => {
+            Comparison::OursFailed(failed, _) => (failed.rules.join(", "), |counts| &mut counts.failed),
+            Comparison::Unseen(ours, _) => (ours.rules.join(", "), |counts| &mut counts.unseen),
+            Comparison::Unattributed(_) => {
                 self.unattributed += 1;
                 return;
             }
         };
-        *place(&mut self.all) += 1;
-        *place(self.rules.entry(rule).or_default()) += 1;
-        if let Verdict::OnlySalts(_, Some(ours)) = &verdict
+        *counter(&mut self.all) += 1;
+        *counter(self.rules.entry(rule).or_default()) += 1;
+        if let Comparison::OnlySalts(_, Some(ours)) = &comparison
             && !ours.throttle.is_empty()
         {
             *self.throttled.entry(ours.throttle.clone()).or_default() += 1;
         }
-        match verdict {
-            Verdict::Same(_, _, unseen) => {
+        match comparison {
+            Comparison::Same(_, _, unseen) => {
                 for what in unseen {
                     *self.unseen.entry(what).or_default() += 1;
                 }
             }
-            Verdict::Unseen(_, why) => *self.unseen.entry(why.to_owned()).or_default() += 1,
+            Comparison::Unseen(_, why) => *self.unseen.entry(why.to_owned()).or_default() += 1,
             other if self.differences.len() < self.limit => self.differences.push(other),
             _ => {}
         }
@@ -135,8 +133,8 @@ impl Report {
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let until = args.until.map_or(Micros(i64::MAX), |When(micros)| Micros(micros));
-    let mut report = Report { limit: args.limit, ..Report::default() };
-    let read = read(&mut client, Micros(args.since.0), until, &mut report).context("read what was done")?;
+    let mut report = ShadowReport { limit: args.limit, ..ShadowReport::default() };
+    let read = read(&mut client, Micros(args.since.0), until, &mut report).context("read the reactions")?;
     let mut out = Output::new(global.output);
     if out.format == Format::Table {
         print(&mut out, &report, &read)?;
@@ -146,51 +144,57 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     out.flush()?;
     match report.all.differences() {
         0 => Ok(()),
-        count => Err(Unlike(count).into()),
+        count => Err(finding(format!("{count} differences between saltcellar's reactor and Salt's"))),
     }
 }
 
-/// What else is known after reading the log.
-struct Read {
+/// State of the comparison at the end of the log.
+struct ReadState {
     window_s: u64,
     waiting: (usize, usize),
     hurried: u64,
     shadow: bool,
 }
 
-fn read(client: &mut Client, since: Micros, until: Micros, report: &mut Report) -> Result<Read, ClientError> {
-    let odd = |what: &str| ClientError::Protocol(format!("reactor_shadow: {what}"));
+fn read(
+    client: &mut Client,
+    since: Micros,
+    until: Micros,
+    report: &mut ShadowReport,
+) -> Result<ReadState, ClientError> {
+    let invalid = |what: &str| ClientError::Protocol(format!("reactor_shadow: {what}"));
     let micros = |time: std::time::Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4);
-    // Far enough back to learn whether the reactor was in shadow, and what began before and ends within.
-    let begin = since.0.saturating_sub(micros(REACTOR_MODE_TOLD) + 2 * micros(REACTOR_SHADOW_WINDOW_MAX));
-    let mut asked = ("since", Value::from(begin));
+    // Early enough to include a mode entry, and calls that started before the range and end within it.
+    let begin = since.0.saturating_sub(micros(REACTOR_MODE_INTERVAL) + 2 * micros(REACTOR_SHADOW_WINDOW_MAX));
+    let mut position = ("since", Value::from(begin));
     let mut comparer: Option<Comparer> = None;
     loop {
-        let page = client.call("reactor_shadow", args([asked.clone()]))?;
+        let page = client.call("reactor_shadow", args([position.clone()]))?;
         let of = |name| ask::field(&page, name);
-        let window_s = of("window_s").and_then(Value::as_u64).ok_or_else(|| odd("no window"))?;
+        let window_s = of("window_s").and_then(Value::as_u64).ok_or_else(|| invalid("no window"))?;
         let window = std::time::Duration::from_secs(window_s);
         let workers = of("workers").and_then(Value::as_u64).and_then(|workers| usize::try_from(workers).ok());
-        let workers = workers.ok_or_else(|| odd("no workers"))?;
+        let workers = workers.ok_or_else(|| invalid("no workers"))?;
         let comparer = comparer.get_or_insert_with(|| Comparer::new(window, workers, since, until));
-        for item in of("items").and_then(Value::as_array).ok_or_else(|| odd("no items"))? {
-            let item = value(item).as_ref().and_then(Item::from_value).ok_or_else(|| odd("an odd item"))?;
-            comparer.take(item, &mut |verdict| report.note(verdict));
+        for item in of("items").and_then(Value::as_array).ok_or_else(|| invalid("no items"))? {
+            let item =
+                value(item).as_ref().and_then(Item::from_value).ok_or_else(|| invalid("an invalid item"))?;
+            comparer.take(item, &mut |comparison| report.note(comparison));
         }
-        let reached = of("reached").and_then(Value::as_i64).ok_or_else(|| odd("no time"))?;
-        comparer.pass(Micros(reached), &mut |verdict| report.note(verdict));
+        let reached = of("reached").and_then(Value::as_i64).ok_or_else(|| invalid("no time"))?;
+        comparer.pass(Micros(reached), &mut |comparison| report.note(comparison));
         let more = of("more").and_then(Value::as_bool).unwrap_or(false);
-        // Nothing that belongs to the stretch comes so much later.
+        // Entries this much later do not belong to the range.
         let is_beyond = reached > until.0.saturating_add(8 * micros(window));
         if !more || is_beyond {
             let (waiting, hurried, shadow) = (comparer.waiting(), comparer.hurried, comparer.is_shadow());
-            return Ok(Read { window_s, waiting, hurried, shadow });
+            return Ok(ReadState { window_s, waiting, hurried, shadow });
         }
-        let next = of("next").and_then(Value::as_u64).ok_or_else(|| odd("no place to go on"))?;
-        if asked == ("from", Value::from(next)) {
-            return Err(odd("the log does not advance"));
+        let next = of("next").and_then(Value::as_u64).ok_or_else(|| invalid("no next position"))?;
+        if position == ("from", Value::from(next)) {
+            return Err(invalid("the log does not advance"));
         }
-        asked = ("from", Value::from(next));
+        position = ("from", Value::from(next));
     }
 }
 
@@ -205,7 +209,7 @@ fn json_of(value: &sls::Value) -> Json {
     rmpv::decode::read_value(&mut bytes.as_slice()).map_or(Json::Null, |value| to_json(&value))
 }
 
-fn document(report: &Report, read: &Read, args: &Args) -> Json {
+fn document(report: &ShadowReport, read: &ReadState, args: &Args) -> Json {
     let rules = report.rules.iter().map(|(rule, counts)| {
         let mut row = counts.json();
         let rule = Some(rule.as_str()).filter(|rule| !rule.is_empty());
@@ -224,7 +228,7 @@ fn document(report: &Report, read: &Read, args: &Args) -> Json {
         "throttled": report.throttled,
         "unattributed": report.unattributed,
         "waiting": {"ours": read.waiting.0, "salts": read.waiting.1},
-        "hurried": read.hurried,
+        "compared_early": read.hurried,
     })
 }
 
@@ -246,9 +250,9 @@ fn failure(failure: &ReactionFailure) -> Json {
     json!({"file": at.file, "line": at.line, "rendered": at.rendered, "cause": cause})
 }
 
-fn difference(verdict: &Verdict) -> Json {
-    match verdict {
-        Verdict::Differs(ours, salts, fields) => {
+fn difference(comparison: &Comparison) -> Json {
+    match comparison {
+        Comparison::Differs(ours, salts, fields) => {
             let shown = |value: &Option<sls::Value>| value.as_ref().map(json_of);
             let field = |one: &Difference| json!({"field": one.field, "ours": shown(&one.ours), "salts": shown(&one.salts)});
             json!({
@@ -256,16 +260,16 @@ fn difference(verdict: &Verdict) -> Json {
                 "ours": of_ours(ours), "salts": of_salts(salts),
             })
         }
-        Verdict::OnlyOurs(ours) => json!({"what": "only_ours", "ours": of_ours(ours)}),
-        Verdict::OnlySalts(salts, barred) => json!({
+        Comparison::OnlyOurs(ours) => json!({"what": "only_ours", "ours": of_ours(ours)}),
+        Comparison::OnlySalts(salts, barred) => json!({
             "what": "only_salts", "salts": of_salts(salts),
-            "barred": barred.as_ref().map(|ours| json!({
+            "blocked": barred.as_ref().map(|ours| json!({
                 "why": ours.barred,
                 "throttle": Some(&ours.throttle).filter(|name| !name.is_empty()),
                 "ours": of_ours(ours),
             })),
         }),
-        Verdict::OursFailed(failed, salts) => {
+        Comparison::OursFailed(failed, salts) => {
             json!({
                 "what": "ours_failed",
                 "ours": {
@@ -275,17 +279,17 @@ fn difference(verdict: &Verdict) -> Json {
                 "salts": salts.as_ref().map(|salts| of_salts(salts)),
             })
         }
-        Verdict::Same(..) | Verdict::Unseen(..) | Verdict::Unattributed(_) => Json::Null,
+        Comparison::Same(..) | Comparison::Unseen(..) | Comparison::Unattributed(_) => Json::Null,
     }
 }
 
-fn print(out: &mut Output, report: &Report, read: &Read) -> anyhow::Result<()> {
-    for verdict in &report.differences {
-        tell(out, verdict)?;
+fn print(out: &mut Output, report: &ShadowReport, read: &ReadState) -> anyhow::Result<()> {
+    for comparison in &report.differences {
+        print_comparison(out, comparison)?;
         out.line("")?;
     }
     let columns = [
-        Column::shrinks("RULE"),
+        Column::truncated("RULE"),
         Column::right("SAME"),
         Column::right("DIFFERS"),
         Column::right("ONLY OURS"),
@@ -308,14 +312,14 @@ fn print(out: &mut Output, report: &Report, read: &Read) -> anyhow::Result<()> {
         out.line(&format!("{hidden} more differences are not shown (--limit)"))?;
     }
     for (name, count) in &report.throttled {
-        out.line(&format!("{count} only Salt's because `{name}` of our rule leaves them out"))?;
+        out.line(&format!("{count} only Salt's because `{name}` of our rule prevented ours"))?;
     }
     for (what, count) in &report.unseen {
-        out.line(&plain(&format!("of {count} cannot be seen: {what}")))?;
+        out.line(&plain(&format!("{count} without a trace: {what}")))?;
     }
     if report.unattributed > 0 {
         out.line(&format!(
-            "{} jobs are like none of ours; nothing shows whether Salt's reactor published them",
+            "{} jobs have no similar call of ours; their publisher is unknown",
             report.unattributed
         ))?;
     }
@@ -323,16 +327,16 @@ fn print(out: &mut Output, report: &Report, read: &Read) -> anyhow::Result<()> {
     if ours + salts > 0 {
         let window = read.window_s;
         out.line(&format!(
-            "{ours} calls of ours and {salts} jobs are too young to be judged (window of {window} s)"
+            "{ours} calls of ours and {salts} jobs are too recent to compare (window of {window} s)"
         ))?;
     }
     if !read.shadow {
-        out.line("the reactor is not in shadow")?;
+        out.line("the reactor is not in shadow mode")?;
     }
     Ok(())
 }
 
-fn tell(out: &mut Output, verdict: &Verdict) -> anyhow::Result<()> {
+fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result<()> {
     let call =
         |act: &Act| plain(&format!("{}.{} {}", act.client, act.fun, act.target())).trim_end().to_owned();
     let time = |at: Micros| short(&Json::from(at.iso()));
@@ -349,52 +353,50 @@ fn tell(out: &mut Output, verdict: &Verdict) -> anyhow::Result<()> {
         };
         plain(&format!("  Salt's job {} of {}{named}", salts.jid, time(salts.at))).into_owned()
     };
-    match verdict {
-        Verdict::Differs(ours, salts, fields) => {
+    match comparison {
+        Comparison::Differs(ours, salts, fields) => {
             out.heading(&format!("differs: {}", call(&ours.act)))?;
             out.line(&by(ours))?;
             out.line(&with(salts))?;
             let shown = |value: &Option<sls::Value>| match value {
                 Some(value) => json_of(value).to_string(),
-                None => "not there".to_owned(),
+                None => "absent".to_owned(),
             };
             for one in fields {
-                let words =
-                    format!("  {}: ours {}, Salt's {}", one.field, shown(&one.ours), shown(&one.salts));
-                out.line(&plain(&words))?;
+                let (ours, salts) = (shown(&one.ours), shown(&one.salts));
+                out.line(&plain(&format!("  {}: ours {ours}, Salt's {salts}", one.field)))?;
             }
         }
-        Verdict::OnlyOurs(ours) => {
+        Comparison::OnlyOurs(ours) => {
             out.heading(&format!("only ours: {}", call(&ours.act)))?;
             out.line(&by(ours))?;
             arguments(out, &ours.act)?;
         }
-        Verdict::OnlySalts(salts, barred) => {
+        Comparison::OnlySalts(salts, barred) => {
             out.heading(&format!("only Salt's: {}", call(&salts.act)))?;
             out.line(&with(salts))?;
             if let Some(ours) = barred {
                 out.line(&by(ours))?;
-                out.line(&plain(&format!("  ours is not made: {}", ours.why())))?;
+                out.line(&plain(&format!("  ours was prevented: {}", ours.why())))?;
             }
             arguments(out, &salts.act)?;
         }
-        Verdict::OursFailed(failed, salts) => {
+        Comparison::OursFailed(failed, salts) => {
             match salts {
                 Some(salts) => {
                     out.heading(&format!("ours failed: {}", call(&salts.act)))?;
                     out.line(&with(salts))?;
                 }
-                None => out.heading("ours failed, and nothing can be seen that Salt did")?,
+                None => out.heading("ours failed, no call of Salt is visible")?,
             }
             let Failed { event, tag, rules, reaction, .. } = failed;
             let (at, rules) = (time(failed.at), rules.join(", "));
-            let words = format!("  event {event} {tag} of {at}, rule {rules}, reaction {reaction}");
-            out.line(&plain(&words))?;
+            out.line(&plain(&format!("  event {event} {tag} of {at}, rule {rules}, reaction {reaction}")))?;
             for failure in &failed.failures {
                 out.line(&plain(&format!("  our rendering failed: {failure}")))?;
             }
         }
-        Verdict::Same(..) | Verdict::Unseen(..) | Verdict::Unattributed(_) => {}
+        Comparison::Same(..) | Comparison::Unseen(..) | Comparison::Unattributed(_) => {}
     }
     Ok(())
 }

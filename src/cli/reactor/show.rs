@@ -1,4 +1,4 @@
-//! `saltcellar reactor show`: one reaction from its event to what became of its jobs.
+//! `saltcellar reactor show`: shows a reaction from its event to the results of its jobs.
 
 use anyhow::Context as _;
 use rmpv::Value;
@@ -13,7 +13,7 @@ use super::history::{self, outcome};
 /// Flags of `reactor show`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// The number of the reaction, or of the event
+    /// Sequence number of the reaction, or of the event
     seq: u64,
 }
 
@@ -39,33 +39,33 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
     let of = |name: &str| answer.get(name).map(leaf).unwrap_or_default();
     let record = answer.get("reaction").unwrap_or(&Json::Null);
-    let said = |name: &str| record.get(name).map(leaf).unwrap_or_default();
+    let text = |name: &str| record.get(name).map(leaf).unwrap_or_default();
     let list = |name: &str| record.get(name).and_then(Json::as_array).cloned().unwrap_or_default();
-    let why = if said("why").is_empty() { String::new() } else { format!(": {}", said("why")) };
-    out.line(&format!("reaction {}, {}{why}, {}", of("seq"), said("state"), of("time")))?;
-    out.line(&format!("  event {}  {}  {}", said("event"), of("tag"), of("minion")))?;
+    let why = if text("why").is_empty() { String::new() } else { format!(": {}", text("why")) };
+    out.line(&format!("reaction {}, {}{why}, {}", of("seq"), text("state"), of("time")))?;
+    out.line(&format!("  event {}  {}  {}", text("event"), of("tag"), of("minion")))?;
     let rules: Vec<_> = list("rules").iter().map(leaf).collect();
     out.line(&format!("  rules {}", rules.join(", ")))?;
     for file in list("files") {
         let part = |n: usize| file.get(n).and_then(Json::as_str).unwrap_or_default().to_owned();
         out.line("")?;
-        out.heading(&format!("{}{}", part(0), if file.get(2).is_some() { " (beginning)" } else { "" }))?;
+        out.heading(&format!("{}{}", part(0), if file.get(2).is_some() { " (truncated)" } else { "" }))?;
         for line in part(1).lines() {
             out.line(&format!("    {line}"))?;
         }
     }
     let results = answer.get("results").and_then(Json::as_array).cloned().unwrap_or_default();
     for (n, call) in list("calls").iter().enumerate() {
-        let said = |name: &str| call.get(name).map(leaf).unwrap_or_default();
+        let text = |name: &str| call.get(name).map(leaf).unwrap_or_default();
         out.line("")?;
-        out.heading(&format!("{}: {}.{} {}", said("id"), said("client"), said("fun"), said("tgt")))?;
-        let why = if said("why").is_empty() { String::new() } else { format!(": {}", said("why")) };
+        out.heading(&format!("{}: {}.{} {}", text("id"), text("client"), text("fun"), text("tgt")))?;
+        let why = if text("why").is_empty() { String::new() } else { format!(": {}", text("why")) };
         let took = call.get("took_us").and_then(Json::as_i64).map_or(0.0, |us| us as f64 / 1e3);
         out.line(&format!(
             "    {}{why}, try {}, {took:.1} ms, jid {}",
             outcome(call),
-            said("tries"),
-            said("jid")
+            text("tries"),
+            text("jid")
         ))?;
         out.text(&nested(call.get("load").unwrap_or(&Json::Null), 4))?;
         if let Some(result) = results.get(n).filter(|result| !result.is_null()) {

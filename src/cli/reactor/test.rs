@@ -1,10 +1,10 @@
-//! `saltcellar reactor test`: one file, one event, what comes of it.
+//! `saltcellar reactor test`: renders a file for an event and shows its calls.
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use serde_json::{Value as Json, json};
 
-use super::super::Global;
 use super::super::output::{Format, Output, plain};
+use super::super::{Global, finding};
 use super::{Chosen, SaltArgs};
 use crate::model::NoteLevel;
 use crate::reactor::{Body, Detail, Outcome, Pipeline, Worker, decode, encode, encode_map};
@@ -12,19 +12,19 @@ use crate::sls::value::Key;
 use crate::sls::{Map, Value};
 
 pub(super) const EXAMPLES: &str = "\
-The file is rendered with the event as the reactor would, compiled to low chunks, and these to calls. Nothing is sent \
-and no master is needed; its configuration is read if it is there, for `salt://`, `jinja_env`, nodegroups and the like.
+Renders the file for the event as the reactor does, compiles it to low chunks and these to calls. Makes no calls and \
+requires no master. If the master's configuration exists, its file_roots, jinja_env, nodegroups and other options apply.
 
 Examples:
   saltcellar reactor test /srv/reactor/start.sls --tag salt/minion/web1/start --data '{\"id\": \"web1\"}'
   saltcellar reactor test salt://reactor/key.sls --tag salt/key --data \"$(cat event.json)\" --output json
 
-Exit code 1 if there is an error among the notes.";
+Exit codes: 0 no errors, 1 errors among the notes.";
 
 /// Flags of `reactor test`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// The file, or a `salt://` reference
+    /// The file, or a salt:// reference
     #[arg(value_name = "FILE")]
     file: String,
     /// The event's tag
@@ -48,16 +48,15 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let outcome = Worker::new(pipeline.into()).react(&args.tag, Body::Value(&data), Detail::Everything);
     let mut out = Output::new(global.output);
     match out.format {
-        Format::Table => told(&outcome, &mut out)?,
+        Format::Table => print(&outcome, &mut out)?,
         Format::Json | Format::Jsonl => out.json(&to_json(&outcome))?,
     }
     out.flush()?;
     let errors = outcome.notes.iter().filter(|note| note.level == NoteLevel::Error).count();
-    ensure!(errors == 0, "render and compile the file: {errors} errors, shown above");
-    Ok(())
+    if errors == 0 { Ok(()) } else { Err(finding(format!("{errors} errors, see above"))) }
 }
 
-fn told(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {
+fn print(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {
     for render in &outcome.renders {
         out.heading(&plain(&render.file))?;
         match &render.text {

@@ -1,4 +1,4 @@
-//! `saltcellar reactor why`: which rules take a tag, and what was done about it last.
+//! `saltcellar reactor why`: explains the rules and latest reactions of a tag.
 
 use anyhow::Context as _;
 use rmpv::Value;
@@ -24,7 +24,7 @@ Examples:
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let pairs = [("tag", Value::from(args.tag.as_str()))];
-    let mut answer = ask::call(&mut client, "reactor_why", pairs).context("ask why")?;
+    let mut answer = ask::call(&mut client, "reactor_why", pairs).context("query the rules of the tag")?;
     iso_in(&mut answer);
     if let Some(Json::Array(rows)) = answer.get_mut("reactions") {
         rows.iter_mut().for_each(iso_in);
@@ -38,25 +38,27 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let list = |name: &str| answer.get(name).and_then(Json::as_array).cloned().unwrap_or_default();
     let rules: Vec<_> = list("rules").iter().map(leaf).collect();
     if rules.is_empty() {
-        out.line("no rule takes this tag")?;
+        out.line("no rule matches this tag")?;
     } else {
-        out.line(&format!("taken by {}", rules.join(", ")))?;
+        out.line(&format!("matched by {}", rules.join(", ")))?;
     }
     match answer.get("event") {
-        None => out.line("no event with this tag is in the archive")?,
+        None => out.line("the archive has no event with this tag")?,
         Some(event) => {
-            out.line(&format!("the latest event is {} of {}, by {}", leaf(event), of("time"), of("source")))?;
+            out.line(&format!("latest event {} of {}, source {}", leaf(event), of("time"), of("source")))?;
             if of("user") == "Reactor" {
-                out.line("a reactor caused it, and such events are passed over")?;
+                out.line("ignored: a reactor caused this event")?;
             }
             if !of("source").starts_with("bus") {
-                out.line("only what the daemon reads off the master's bus is reacted to")?;
+                out.line(
+                    "ignored: the reactor handles only events that the daemon read from the master's bus",
+                )?;
             }
         }
     }
     let rows: Vec<_> = list("reactions").iter().rev().map(history::row).collect();
     if rows.is_empty() {
-        out.line("nothing was ever done about it")?;
+        out.line("no reactions")?;
     } else {
         history::table().print(&mut out, &rows)?;
     }

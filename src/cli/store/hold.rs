@@ -1,4 +1,4 @@
-//! `saltcellar store hold`: jobs that stay.
+//! `saltcellar store hold`: exempts jobs from retention.
 
 use anyhow::{Context, bail};
 use rmpv::Value;
@@ -13,18 +13,18 @@ use super::text;
 /// Flags of `store hold`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// The job; without one the jobs that are held are listed
+    /// Job id; without it, list the held jobs
     jid: Option<String>,
-    /// Why, for whoever reads the list
+    /// Reason, shown in the list
     #[arg(long, value_name = "TEXT", requires = "jid", conflicts_with = "release")]
     reason: Option<String>,
-    /// Let go of it: it ages like any other job again
+    /// Release the job: retention applies again
     #[arg(long, requires = "jid")]
     release: bool,
 }
 
 pub(super) const EXAMPLES: &str = "\
-A held job stays complete: load, returns, events. Holds lie in the file HOLDS of the state directory.
+Retention keeps all entries of a held job: load, returns, events. Holds are stored in the file HOLDS of the state directory.
 
 Examples:
   saltcellar store hold 20261121054728123456 --reason 'outage of monday'
@@ -47,7 +47,7 @@ pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
             .collect();
         match out.format {
             Format::Table => {
-                let columns = [Column::left("JID"), Column::left("SINCE (UTC)"), Column::shrinks("REASON")];
+                let columns = [Column::left("JID"), Column::left("SINCE (UTC)"), Column::truncated("REASON")];
                 let cells = |hold: &Json| {
                     let since = hold.get("time").map(short).unwrap_or_default();
                     vec![text(hold, "jid").to_owned(), since, text(hold, "reason").to_owned()]
@@ -64,8 +64,8 @@ pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
         ("reason", args.reason.map_or(Value::Nil, Value::from)),
         ("release", Value::from(args.release)),
     ];
-    let asking = if args.release { "release the job" } else { "hold the job" };
-    let mut answer = ask::call(&mut client, "store_hold", pairs).context(asking)?;
+    let operation = if args.release { "release the job" } else { "hold the job" };
+    let mut answer = ask::call(&mut client, "store_hold", pairs).context(operation)?;
     if args.release && answer == false {
         bail!("release the job: {jid} is not held");
     }
@@ -75,7 +75,7 @@ pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
     iso_in(&mut answer);
     match out.format {
         Format::Table => {
-            let state = if args.release { "is not held any more" } else { "is held" };
+            let state = if args.release { "is released" } else { "is held" };
             out.line(&format!("{jid} {state}"))?;
         }
         Format::Json | Format::Jsonl => out.json(&answer)?,

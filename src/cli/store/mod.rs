@@ -1,4 +1,4 @@
-//! `saltcellar store ...`: the store itself: what it keeps, for how long, and whether it is whole.
+//! `saltcellar store ...`: statistics, retention, integrity, backup and recovery of the store.
 
 mod backup;
 mod hold;
@@ -18,31 +18,31 @@ use super::Global;
 /// Verbs under `store`.
 #[derive(clap::Subcommand)]
 pub(super) enum Store {
-    /// What is kept: segments, entries, bytes, ages, rates, room on the disk
+    /// Show segments, entries, bytes, ages, rates and free space
     #[command(after_long_help = stats::EXAMPLES)]
     Stats,
-    /// Let go of what exceeds bounds, now, or say what would go
+    /// Drop expired segments now
     #[command(after_long_help = prune::EXAMPLES)]
     Prune(prune::Args),
-    /// Hold a job: its entries stay, whatever the bounds say
+    /// Exempt a job from retention
     #[command(after_long_help = hold::EXAMPLES)]
     Hold(hold::Args),
-    /// Check everything on disk against its checksums and against each other
+    /// Verify the checksums and the consistency of the store
     #[command(after_long_help = verify::EXAMPLES)]
     Verify(verify::Args),
-    /// Throw the indexes away and make them again from the log
+    /// Rebuild all indexes from the log
     #[command(after_long_help = rebuild::EXAMPLES)]
     Rebuild(rebuild::Args),
-    /// Replace Salt masters' keys that are stored in clear, or report them
+    /// Redact Salt masters' keys that are stored in plain text
     #[command(name = "redact-keys", after_long_help = redact_keys::EXAMPLES)]
     RedactKeys(redact_keys::Args),
-    /// Make a new store out of what can be read of a damaged one
+    /// Recover a damaged store into a new one
     #[command(after_long_help = salvage::EXAMPLES)]
     Salvage(salvage::Args),
-    /// Copy the store, also while the daemon runs; the next time only what is new
+    /// Back up the store incrementally, also while the daemon runs
     #[command(after_long_help = backup::EXAMPLES)]
     Backup(backup::Args),
-    /// Make a store out of a backup
+    /// Restore a backup to a new state directory
     #[command(after_long_help = restore::EXAMPLES)]
     Restore(restore::Args),
 }
@@ -61,7 +61,6 @@ pub(super) fn run(global: &Global, store: Store) -> anyhow::Result<()> {
     }
 }
 
-/// A number under a name.
 fn number(row: &Json, name: &str) -> u64 {
     row.get(name).and_then(Json::as_u64).unwrap_or(0)
 }
@@ -70,7 +69,7 @@ fn text<'a>(row: &'a Json, name: &str) -> &'a str {
     row.get(name).and_then(Json::as_str).unwrap_or_default()
 }
 
-/// Bytes in at most six characters: `1023B`, `47.2K`, `9.81G`.
+/// Formats bytes in at most six characters: `1023B`, `47.2K`, `9.81G`.
 fn bytes(n: u64) -> String {
     let mut unit = 0_usize;
     let mut scaled = n;
@@ -88,7 +87,7 @@ fn bytes(n: u64) -> String {
     }
 }
 
-/// A length of time in one unit, of at most five characters: `59s`, `47h`, `400d`.
+/// Formats a duration in one unit: `59s`, `47h`, `400d`.
 fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
@@ -98,7 +97,7 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// How long ago a time is; a dash for none.
+/// Formats the age of a time; a dash if the time is absent.
 fn ago(row: &Json, name: &str, now: i64) -> String {
     match row.get(name).and_then(Json::as_i64) {
         Some(at) => span(u64::try_from(now.saturating_sub(at) / 1_000_000).unwrap_or(0)),
@@ -111,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_short() {
+    fn bytes_and_durations_are_short() {
         for (n, shown) in [
             (0, "0B"),
             (1023, "1023B"),

@@ -1,4 +1,4 @@
-//! `saltcellar store prune`: retention on request.
+//! `saltcellar store prune`: applies retention on request.
 
 use std::time::Duration;
 
@@ -9,45 +9,45 @@ use serde_json::Value as Json;
 use super::super::ask::NoDaemon;
 use super::super::output::{Format, Output, OutputError};
 use super::super::table::{Column, Table};
-use super::super::{Global, ask, say};
+use super::super::{Global, ask, print_error};
 use super::{ago, bytes, number, text};
 use crate::api::call::prune_answer;
 use crate::clock::Clock;
-use crate::config::{Config, Surroundings, parse_duration, parse_size};
+use crate::config::{Config, Environment, parse_duration, parse_size};
 use crate::daemon::store_options;
 use crate::model::{Age, Keep};
 use crate::store::Store;
-use crate::store::retention::PruneWish;
+use crate::store::retain::PruneOptions;
 use crate::wire;
 
 /// Flags of `store prune`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// This class only
+    /// Only this class
     #[arg(long)]
     class: Option<String>,
-    /// Keep what is younger, instead of the class's own bounds: 12h, 30d
+    /// Keep younger entries, instead of the class's own limits: 12h, 30d
     #[arg(long, value_parser = age)]
     age: Option<Duration>,
-    /// Keep so many bytes on disk, instead of the class's own bounds: 500MiB, 2GiB
+    /// Keep this many bytes on disk, instead of the class's own limits: 500MiB, 2GiB
     #[arg(long, value_parser = size)]
     bytes: Option<u64>,
-    /// Keep so many entries, instead of the class's own bounds
+    /// Keep this many entries, instead of the class's own limits
     #[arg(long)]
     entries: Option<u64>,
-    /// Only say what would go
+    /// Only show the segments that would be dropped
     #[arg(long)]
     dry_run: bool,
 }
 
 pub(super) const EXAMPLES: &str = "\
-Whole finished segments go, the oldest first. The one that is being written to never goes, nor one with entries of a \
-held job. Without --age, --bytes and --entries the bounds of the configuration count; the daemon looks at those every \
-few seconds by itself. Without a daemon the store is opened, pruned and closed again.
+Drops whole finished segments, oldest first, but never the growing segment or segments with entries of held jobs. \
+Without --age, --bytes and --entries the configured limits apply, which the daemon enforces every few seconds anyway. \
+Without a running daemon, the command opens the store itself.
 
-Age is counted by the system clock. After the clock was set, deletion by age waits for up to a day (see the check \
-`clock` of `saltcellar doctor`); prune does not wait, and without --class, --age, --bytes and --entries it confirms that \
-the clock is right.
+Age is measured by the system clock. After a step of the clock, the daemon pauses deletion by age for up to a day (see \
+the check `clock` of `saltcellar doctor`). prune does not wait. Without --class, --age, --bytes and --entries it also \
+confirms that the clock is right.
 
 Examples:
   saltcellar store prune --dry-run
@@ -56,11 +56,11 @@ Examples:
   saltcellar store prune --dry-run --output json | jq '[.segments[].disk_bytes] | add'";
 
 fn age(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "give a time such as 90m, 12h or 30d".to_owned())
+    parse_duration(text).ok_or_else(|| "expected a duration such as 90m, 12h or 30d".to_owned())
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).ok_or_else(|| "give bytes, or a number with KiB, MiB or GiB".to_owned())
+    parse_size(text).ok_or_else(|| "expected bytes, or a number with KiB, MiB or GiB".to_owned())
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
@@ -92,17 +92,17 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// Opens the store that the daemon would run on, under its lock.
+/// Prunes the configured store under its lock, without a daemon.
 fn offline(global: &Global, args: &Args) -> anyhow::Result<Json> {
     let config =
-        Config::load(&global.given(), &Surroundings::of_process()).context("read the configuration")?;
+        Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")?;
     if !config.state_dir.join("FORMAT").exists() {
         return Err(anyhow!(
-            "prune the store: no daemon answers, and there is no store in {}",
+            "prune the store: the daemon is unreachable, and {} contains no store",
             config.state_dir.display()
         ));
     }
-    say(&format!("no daemon answers; opening the store in {}", config.state_dir.display()));
+    print_error(&format!("daemon unreachable, opening the store in {}", config.state_dir.display()));
     let options = store_options(&config, "saltcellar store prune".to_owned(), Clock::real());
     let opened = Store::open(&options).context("open the store")?;
     let own = args.age.is_some() || args.bytes.is_some() || args.entries.is_some();
@@ -111,8 +111,8 @@ fn offline(global: &Global, args: &Args) -> anyhow::Result<Json> {
         bytes: args.bytes,
         entries: args.entries,
     });
-    let wish = PruneWish { class: args.class.clone(), keep, dry_run: args.dry_run };
-    let all = opened.store.prune(&wish).context("prune the store")?;
+    let options = PruneOptions { class: args.class.clone(), keep, dry_run: args.dry_run };
+    let all = opened.store.prune(&options).context("prune the store")?;
     let value = rmpv::decode::read_value(&mut prune_answer(&all).as_slice()).context("read the answer")?;
     Ok(wire::json::to_json(&value))
 }
@@ -139,22 +139,22 @@ fn table(out: &mut Output, answer: &Json, dry_run: bool) -> Result<(), OutputErr
     };
     if !rows.is_empty() {
         let mut table = Table::new([
-            Column::shrinks("CLASS"),
+            Column::truncated("CLASS"),
             Column::right("SEGMENT"),
             Column::right("ENTRIES"),
             Column::right("JOBS"),
             Column::right("DISK"),
             Column::right("OLDEST"),
             Column::right("NEWEST"),
-            Column::left("BOUND"),
+            Column::left("LIMIT"),
             Column::left("OUTCOME"),
         ]);
         table.print(out, &rows.iter().map(cells).collect::<Vec<_>>())?;
     }
-    let outcome = if dry_run { "goes" } else { "gone" };
-    let going = || rows.iter().filter(|row| text(row, "outcome") == outcome);
-    let sum = |name: &str| going().map(|row| number(row, name)).sum::<u64>();
-    let (words, count) = (if dry_run { "would go" } else { "went" }, going().count());
+    let outcome = if dry_run { "planned" } else { "dropped" };
+    let dropped = || rows.iter().filter(|row| text(row, "outcome") == outcome);
+    let sum = |name: &str| dropped().map(|row| number(row, name)).sum::<u64>();
+    let (verb, count) = (if dry_run { "would be dropped" } else { "dropped" }, dropped().count());
     let (entries, size) = (sum("entries"), bytes(sum("disk_bytes")));
-    out.line(&format!("{count} segments {words}: {entries} entries, {size} on disk"))
+    out.line(&format!("{count} segments {verb}: {entries} entries, {size} on disk"))
 }

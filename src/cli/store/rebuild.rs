@@ -1,4 +1,4 @@
-//! `saltcellar store rebuild`: indexes made again from the log.
+//! `saltcellar store rebuild`: rebuilds indexes from the log.
 
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
@@ -8,19 +8,19 @@ use super::super::output::{Format, Output};
 use super::super::progress::{Bar, Unit};
 use super::tool::{config, count, field};
 use crate::clock::Clock;
-use crate::store::tools::rebuild::{self, Which};
+use crate::store::tools::rebuild::{self, SegmentSelector};
 
 /// Flags of `store rebuild`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// Only this segment: its number, or class/number, as `store verify` names it
+    /// Only this segment: its number, or class/number, as printed by `store verify`
     #[arg(long, value_name = "SEGMENT")]
     segment: Option<String>,
 }
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-The log is the truth; what is looked up in is made out of it. The daemon does so by itself when it notices that \
-something is missing or damaged; this does it for everything, now. The daemon must not run.
+All indexes derive from the log. The daemon rebuilds missing and damaged indexes itself; this command rebuilds all of \
+them. The daemon must be stopped.
 
 Examples:
   saltcellar store rebuild
@@ -29,9 +29,9 @@ Examples:
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let config = config(global)?;
-    let holder = format!("pid {}, which rebuilds the indexes", std::process::id());
+    let holder = format!("pid {}, rebuilding indexes", std::process::id());
     let options = crate::daemon::store_options(&config, holder, Clock::real());
-    let which = args.segment.clone().map(|name| Which { name });
+    let which = args.segment.clone().map(|name| SegmentSelector { name });
     let mut bar = Bar::new("rebuild", Unit::Segments);
     let report = rebuild::rebuild(&options, which.as_ref(), &mut bar).context("rebuild the indexes")?;
     let seconds = bar.seconds();
@@ -40,8 +40,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     match out.format {
         Format::Table => {
             field(&mut out, "state dir", &config.state_dir.to_string_lossy())?;
-            let made = count(report.segments, "segment", "segments");
-            field(&mut out, "made again", &format!("the indexes of {made} in {seconds:.1} s"))?;
+            let rebuilt = count(report.segments, "segment", "segments");
+            field(&mut out, "rebuilt", &format!("indexes of {rebuilt} in {seconds:.1} s"))?;
             for (class, segments, entries) in &report.classes {
                 let (segments, entries) =
                     (count(*segments, "segment", "segments"), count(*entries, "entry", "entries"));
@@ -51,8 +51,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Format::Json | Format::Jsonl => {
             let class = |(class, segments, entries): &(String, u64, u64)| json!({ "class": class, "segments": segments, "entries": entries });
             let classes = report.classes.iter().map(class).collect::<Json>();
-            let (dir, made) = (config.state_dir.to_string_lossy(), report.segments);
-            out.json(&json!({ "state_dir": dir, "segments_rebuilt": made, "classes": classes }))?;
+            let (dir, rebuilt) = (config.state_dir.to_string_lossy(), report.segments);
+            out.json(&json!({ "state_dir": dir, "segments_rebuilt": rebuilt, "classes": classes }))?;
         }
     }
     Ok(out.flush()?)

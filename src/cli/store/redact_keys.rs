@@ -1,4 +1,4 @@
-//! `saltcellar store redact-keys`: masters' keys that an earlier release stored are found and replaced.
+//! `saltcellar store redact-keys`: redacts masters' keys that an earlier release stored.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::json;
 
-use super::super::Global;
 use super::super::output::{Format, Output};
 use super::super::progress::{Bar, Unit};
+use super::super::{Global, finding};
 use super::tool::{config, count, field};
 use crate::clock::Clock;
 use crate::config::salt_master::read_key;
@@ -16,32 +16,32 @@ use crate::ingest::master_keys::MasterKeys;
 use crate::ingest::spill;
 use crate::model::{Entry, KEY_BYTES_MIN, KeyTexts, REDACTED, is_manage_tag};
 use crate::store::Store;
-use crate::store::tools::redact::{self, Clean};
+use crate::store::tools::redact::{self, Redact};
 use crate::wire::msgpack;
 
 /// Flags of `store redact-keys`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// Report what would be replaced and change nothing; works beside a running daemon
+    /// Report the entries that would be redacted and change nothing; the daemon may be running
     #[arg(long)]
     dry_run: bool,
-    /// Also replace the key in this file; may be given several times
+    /// Also redact the key in this file; may be repeated
     #[arg(long, value_name = "FILE")]
     key_file: Vec<PathBuf>,
 }
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-Earlier releases stored the events of `salt-run reactor.*` with the Salt master's key in clear. A peer that knows this key \
-gets root on all minions. This command replaces the key in these events, and the text of each known key in all other \
-entries: in sealed and growing segments and in the spill. Known are the keys of the configured masters (ingest.masters, \
-reactor.master), the keys in the stored events, and those given with --key-file. The indexes are made again. The daemon must \
-not run, unless with --dry-run.
+Earlier releases stored the events of `salt-run reactor.*` with the Salt master's key in plain text. A peer with this key \
+can become root on all minions. This command redacts the key in these events, and the text of each known key in all other \
+entries: in sealed and growing segments and in the spill. Known keys are those of the configured masters (ingest.masters, \
+reactor.master), those in the stored events, and those of --key-file. The indexes are rebuilt. The daemon must be \
+stopped, except with --dry-run.
 
-Afterwards, replace each copy of the key that this command cannot reach:
+Afterwards, remove the copies that this command cannot reach:
   1. Backups: run `saltcellar store backup --delete DIR` on each backup directory; delete other copies and exports.
-  2. The key itself: stop salt-master, delete the files .*_key in its cachedir, start it again (it makes new keys).
+  2. The key itself: stop salt-master, delete the files .*_key in its cachedir, start it again; it generates new keys.
 
-Exit codes: 0 nothing was found, or it was replaced; 1 something was found with --dry-run, or a file cannot be searched.
+Exit codes: 0 no keys found, or all redacted; 1 keys found with --dry-run, or a file could not be searched.
 
 Examples:
   saltcellar store redact-keys --dry-run
@@ -51,7 +51,7 @@ Examples:
 #[derive(Default)]
 struct Collector(RefCell<Vec<Vec<u8>>>);
 
-impl Clean for Collector {
+impl Redact for Collector {
     fn body(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
         let key = is_manage_tag(entry.tag)
             .then(|| msgpack::get(entry.body, "key").and_then(msgpack::as_text))??;
@@ -68,17 +68,17 @@ impl Clean for Collector {
     }
 }
 
-/// Replaces what the keys replace, but for requests to the reactor. A run that is interrupted has left them as they were, and the
-/// next one can still learn from them which keys to look for.
-struct ButRequests<'a>(&'a MasterKeys);
+/// Redacts all entries except requests to the reactor. These come last, because the next run after an interruption collects
+/// the keys from them.
+struct ExceptRequests<'a>(&'a MasterKeys);
 
-impl Clean for ButRequests<'_> {
+impl Redact for ExceptRequests<'_> {
     fn body(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
-        if is_manage_tag(entry.tag) { None } else { Clean::body(self.0, entry) }
+        if is_manage_tag(entry.tag) { None } else { Redact::body(self.0, entry) }
     }
 
     fn bytes(&self, bytes: &mut [u8]) -> usize {
-        Clean::bytes(self.0, bytes)
+        Redact::bytes(self.0, bytes)
     }
 }
 
@@ -87,7 +87,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let dir = &config.state_dir;
     let collector = Collector::default();
     let mut bar = Bar::new("search for keys", Unit::Segments);
-    redact::look(dir, &collector, &mut bar).context("search the store for keys")?;
+    redact::dry_run(dir, &collector, &mut bar).context("search the store for keys")?;
     drop(bar);
     let mut keys = collector.0.into_inner();
     let reactor = config.reactor.of_whom().map(|(role, path, _)| (role, path));
@@ -97,22 +97,22 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
     let keys = MasterKeys::fixed(KeyTexts::new(keys));
     let known = keys.counts().0 as u64;
-    // The requests come last, for the same reason.
+    // The spill comes before the requests in the store, see `ExceptRequests`.
     let spilled = spill::redact::redact(&dir.join("spill"), &keys, !args.dry_run)
         .context("redact keys in the spill")?;
     let mut bar = Bar::new("redact keys", Unit::Segments);
     let report = if args.dry_run {
-        redact::look(dir, &keys, &mut bar).context("search the store for keys")?
+        redact::dry_run(dir, &keys, &mut bar).context("search the store for keys")?
     } else {
-        let holder = format!("pid {}, which redacts keys", std::process::id());
-        redact::redact(dir, &holder, &[&ButRequests(&keys), &keys], &mut bar).context("redact keys")?
+        let holder = format!("pid {}, redacting keys", std::process::id());
+        redact::redact(dir, &holder, &[&ExceptRequests(&keys), &keys], &mut bar).context("redact keys")?
     };
     drop(bar);
     if !args.dry_run && report.segments_affected > 0 {
-        let holder = format!("pid {}, which makes indexes again", std::process::id());
+        let holder = format!("pid {}, rebuilding indexes", std::process::id());
         let options = crate::daemon::store_options(&config, holder, Clock::real());
-        drop(Store::open(&options).context("make the indexes again")?);
-        crate::store::tools::files::belong(dir)?;
+        drop(Store::open(&options).context("rebuild the indexes")?);
+        crate::store::tools::files::inherit_owner(dir)?;
     }
     let mut out = Output::new(global.output);
     let found = report.entries + spilled;
@@ -120,16 +120,16 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Format::Table => {
             field(&mut out, "state dir", &dir.to_string_lossy())?;
             let (segments, affected) = (count(report.segments, "segment", "segments"), report.segments_affected);
-            field(&mut out, "searched", &format!("{segments}, for {} known and for those in requests", count(known, "key", "keys")))?;
-            let what = if args.dry_run { "with a key in clear" } else { "whose keys were replaced" };
+            field(&mut out, "searched", &format!("{segments}, for {} and for keys in requests", count(known, "known key", "known keys")))?;
+            let what = if args.dry_run { "with a key in plain text" } else { "redacted" };
             let words = format!("{} {what}, in {}", count(report.entries, "entry", "entries"), count(affected, "segment", "segments"));
             field(&mut out, "store", &words)?;
             field(&mut out, "spill", &format!("{} {what}", count(spilled, "event", "events")))?;
             for path in &report.unsearchable {
-                field(&mut out, "look at", &format!("{} cannot be searched: delete it when it is not needed", path.display()))?;
+                field(&mut out, "unsearchable", &format!("{} cannot be searched: delete it once it is not needed", path.display()))?;
             }
             if found > 0 {
-                field(&mut out, "next", "update every backup with `store backup --delete`, delete exports, and give the master new keys (--help)")?;
+                field(&mut out, "next", "update every backup with `store backup --delete`, delete exports, and rotate the master's keys (--help)")?;
             }
         }
         Format::Json | Format::Jsonl => out.json(&json!({
@@ -140,12 +140,12 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
     out.flush()?;
     if args.dry_run && found > 0 {
-        anyhow::bail!("find no key: {} in clear", count(found, "entry holds one", "entries hold one"));
+        let text = format!("{} a key in plain text", count(found, "entry contains", "entries contain"));
+        return Err(finding(text));
     }
-    anyhow::ensure!(
-        report.unsearchable.is_empty(),
-        "search everything: {} cannot be",
-        count(report.unsearchable.len() as u64, "file", "files")
-    );
+    if !report.unsearchable.is_empty() {
+        let files = count(report.unsearchable.len() as u64, "file", "files");
+        return Err(finding(format!("{files} could not be searched")));
+    }
     Ok(())
 }

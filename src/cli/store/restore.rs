@@ -1,4 +1,4 @@
-//! `saltcellar store restore`: a backup becomes a store again.
+//! `saltcellar store restore`: restores a backup to a new state directory.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,8 @@ use super::super::output::{Format, Output};
 use super::super::progress::{Bar, Unit, bytes};
 use super::tool::{config, count, field};
 use crate::clock::{Clock, Micros};
-use crate::store::tools::{layout, rebuild, restore};
+use crate::store::tools::backup::restore;
+use crate::store::tools::{layout, rebuild};
 
 /// Arguments of `store restore`.
 #[derive(clap::Args)]
@@ -18,17 +19,17 @@ pub(in crate::cli) struct Args {
     /// The backup's directory
     #[arg(value_name = "FROM")]
     from: PathBuf,
-    /// Where the store goes: a directory that is empty or not there
+    /// Target directory, empty or missing
     #[arg(value_name = "TO")]
     to: PathBuf,
-    /// Leave it to the daemon's first start to make the indexes
+    /// Do not build the indexes; the daemon builds them at its first start
     #[arg(long)]
     no_index: bool,
 }
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-Every file is compared with the hash in the backup's MANIFEST on its way. Then the indexes are made. Give the directory to \
-the user that the daemon runs as before it is started on it.
+Verifies every file against the hash in the backup's MANIFEST, then builds the indexes. Before starting the daemon, \
+change the owner of the directory to the daemon's user.
 
 Examples:
   saltcellar store restore /backup/saltcellar /srv/saltcellar-new
@@ -42,13 +43,13 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     drop(bar);
     if !args.no_index {
         let mut bar = Bar::new("index", Unit::Segments);
-        let holder = format!("pid {}, which restores a backup into it", std::process::id());
+        let holder = format!("pid {}, restoring a backup", std::process::id());
         let mut options = crate::daemon::store_options(&config(global)?, holder, Clock::real());
         options.dir.clone_from(&args.to);
-        let places = layout::segments(&args.to).context("make the indexes")?;
-        let finished = places.iter().filter(|place| !place.is_newest);
-        let indexes = finished.map(|place| (place.name(), place.dir.join("index"))).collect::<Vec<_>>();
-        drop(rebuild::open_watched(&options, &indexes, &mut bar).context("make the indexes")?);
+        let segments = layout::segments(&args.to).context("build the indexes")?;
+        let finished = segments.iter().filter(|segment| !segment.is_newest);
+        let indexes = finished.map(|segment| (segment.name(), segment.dir.join("index"))).collect::<Vec<_>>();
+        drop(rebuild::open_watched(&options, &indexes, &mut bar).context("build the indexes")?);
         seconds += bar.seconds();
     }
     let mut out = Output::new(global.output);

@@ -1,34 +1,34 @@
-//! `saltcellar store salvage`: a new store out of what can be read of a damaged one.
+//! `saltcellar store salvage`: recovers the readable entries of a damaged store into a new one.
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::Global;
 use super::super::output::{Format, Output, OutputError, plain};
 use super::super::progress::{Bar, Unit};
+use super::super::{Global, finding};
 use super::tool::{count, field};
 use crate::clock::Clock;
-use crate::store::tools::salvage::{self, Loss, Report};
+use crate::store::tools::salvage::{self, Loss, SalvageReport};
 
 /// Arguments of `store salvage`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// The damaged directory: a state directory, a part of one, or a backup
+    /// Damaged directory: a state directory, a part of one, or a backup
     #[arg(value_name = "FROM")]
     from: PathBuf,
-    /// Where the new store goes: a directory that is empty or not there
+    /// Target directory, empty or missing
     #[arg(value_name = "TO")]
     to: PathBuf,
 }
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-Searches every file for blocks whose checksums hold, whatever the file is called and whatever else is wrong with it, \
-and writes them into a new store under the sequence numbers they have. FROM is not changed. What could not be read is \
-listed with file and offset; entries that turned up elsewhere are not counted as lost.
+Searches every file, regardless of its name and other damage, for blocks with valid checksums, and writes them into a \
+new store with their sequence numbers. FROM is not changed. Unreadable ranges are listed with file and offset; entries \
+that were found elsewhere do not count as lost.
 
-Ends with 0 if nothing was lost, with 1 if something was.
+Exit codes: 0 nothing lost, 1 entries lost.
 
 Examples:
   systemctl stop saltcellar
@@ -48,19 +48,20 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
     out.flush()?;
     if !report.losses.is_empty() {
-        let losses = count(report.losses.len() as u64, "stretch", "stretches");
+        let losses = count(report.losses.len() as u64, "range", "ranges");
         let entries = count(report.entries_lost(), "entry", "entries");
-        bail!("salvage everything: {losses} of the logs could not be read, at most {entries} lost");
+        let text = format!("{losses} of the logs could not be read, at most {entries} lost");
+        return Err(finding(text));
     }
     Ok(())
 }
 
-fn document(args: &Args, report: &Report) -> Json {
+fn document(args: &Args, report: &SalvageReport) -> Json {
     let loss = |loss: &Loss| {
         json!({
-            "path": loss.path.to_string_lossy(), "offset": loss.stretch.offset, "bytes": loss.stretch.bytes,
-            "what": loss.stretch.what, "entries_lost": loss.entries,
-            "after_seq": loss.stretch.after.0, "before_seq": loss.stretch.before.map(|seq| seq.0),
+            "path": loss.path.to_string_lossy(), "offset": loss.range.offset, "bytes": loss.range.bytes,
+            "what": loss.range.what, "entries_lost": loss.entries,
+            "after_seq": loss.range.after.0, "before_seq": loss.range.before.map(|seq| seq.0),
         })
     };
     let class = |(class, entries): &(String, u64)| json!({ "class": class, "entries": entries });
@@ -77,10 +78,10 @@ fn document(args: &Args, report: &Report) -> Json {
     })
 }
 
-fn table(out: &mut Output, args: &Args, report: &Report, seconds: f64) -> Result<(), OutputError> {
+fn table(out: &mut Output, args: &Args, report: &SalvageReport, seconds: f64) -> Result<(), OutputError> {
     field(out, "from", &format!("{}, {}", args.from.display(), count(report.files, "file", "files")))?;
     field(out, "to", &args.to.to_string_lossy())?;
-    field(out, "saved", &format!("{} in {seconds:.1} s", count(report.entries(), "entry", "entries")))?;
+    field(out, "recovered", &format!("{} in {seconds:.1} s", count(report.entries(), "entry", "entries")))?;
     for (class, entries) in &report.classes {
         field(out, "", &format!("{class}: {}", count(*entries, "entry", "entries")))?;
     }
@@ -95,19 +96,23 @@ fn table(out: &mut Output, args: &Args, report: &Report, seconds: f64) -> Result
     }
     for loss in &report.losses {
         out.line(&plain(&loss.path.to_string_lossy()))?;
-        let bytes = count(loss.stretch.bytes, "byte", "bytes");
-        field(out, "", &format!("byte {}, {bytes}: {}", loss.stretch.offset, loss.stretch.what))?;
-        let after = loss.stretch.after.0.saturating_add(1);
+        let bytes = count(loss.range.bytes, "byte", "bytes");
+        field(out, "", &format!("byte {}, {bytes}: {}", loss.range.offset, loss.range.what))?;
+        let after = loss.range.after.0.saturating_add(1);
         let most = count(loss.entries, "entry", "entries");
-        let words = match loss.stretch.before {
-            Some(before) => format!("at most {most} lost, numbers {after} to {}", before.0.saturating_sub(1)),
-            None => format!("the end of its class: an unfinished write, or entries from number {after} on"),
+        let range = match loss.range.before {
+            Some(before) => {
+                format!("at most {most} lost, sequence numbers {after} to {}", before.0.saturating_sub(1))
+            }
+            None => format!(
+                "the end of its class: an unfinished write, or entries from sequence number {after} on"
+            ),
         };
-        field(out, "", &words)?;
+        field(out, "", &range)?;
     }
     if !report.foreign.is_empty() {
         out.line("")?;
-        out.heading("files without anything of saltcellar in them:")?;
+        out.heading("files without data of saltcellar:")?;
         for path in &report.foreign {
             out.line(&plain(&path.to_string_lossy()))?;
         }

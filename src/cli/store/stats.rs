@@ -1,4 +1,4 @@
-//! `saltcellar store stats`: the store in figures.
+//! `saltcellar store stats`: shows statistics of the store.
 
 use anyhow::Context;
 use serde_json::Value as Json;
@@ -10,8 +10,8 @@ use super::{ago, bytes, number, span, text};
 use crate::clock::Clock;
 
 pub(super) const EXAMPLES: &str = "\
-RAW is tags and bodies as they came, DISK what they take with their indexes, RATIO one over the other. KEEPS is the \
-age to which entries are kept; HELD are segments that stay beyond it because of held jobs.
+RAW is the size of tags and bodies as received, DISK the size on disk including indexes, RATIO is DISK / RAW. KEEPS is \
+the age limit of entries, HELD the number of expired segments that are kept for held jobs.
 
 Examples:
   saltcellar store stats
@@ -19,7 +19,7 @@ Examples:
 
 pub(super) fn run(global: &Global) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
-    let stats = ask::call(&mut client, "store_stats", []).context("ask for the store's figures")?;
+    let stats = ask::call(&mut client, "store_stats", []).context("query the store's statistics")?;
     let mut out = Output::new(global.output);
     match out.format {
         Format::Table => table(&mut out, &stats)?,
@@ -41,7 +41,7 @@ fn table(out: &mut Output, stats: &Json) -> Result<(), OutputError> {
     let checkpoint = stats.get("checkpoint").and_then(Json::as_u64);
     let checkpoint = checkpoint.map_or("-".to_owned(), |seq| seq.to_string());
     out.line(&format!(
-        "numbers   head {}, durable {}, checkpoint {checkpoint}",
+        "seq       head {}, durable {}, checkpoint {checkpoint}",
         number(stats, "head"),
         number(stats, "durable")
     ))?;
@@ -50,7 +50,7 @@ fn table(out: &mut Output, stats: &Json) -> Result<(), OutputError> {
     let now = Clock::real().now().0;
     out.line("")?;
     let mut table = Table::new([
-        Column::shrinks("CLASS"),
+        Column::truncated("CLASS"),
         Column::right("SEGS"),
         Column::right("ENTRIES"),
         Column::right("RAW"),
@@ -60,21 +60,21 @@ fn table(out: &mut Output, stats: &Json) -> Result<(), OutputError> {
         Column::right("NEWEST"),
         Column::right("PER S"),
     ]);
-    let rows: Vec<_> = classes.iter().map(|class| figures(class, now)).collect();
+    let rows: Vec<_> = classes.iter().map(|class| statistics(class, now)).collect();
     table.print(out, &rows)?;
     out.line("")?;
     let mut table = Table::new([
-        Column::shrinks("CLASS"),
+        Column::truncated("CLASS"),
         Column::left("KEEPS"),
         Column::right("BYTES"),
         Column::right("ENTRIES"),
         Column::right("HELD"),
     ]);
-    let rows: Vec<_> = classes.iter().map(bounds).collect();
+    let rows: Vec<_> = classes.iter().map(limits).collect();
     table.print(out, &rows)
 }
 
-fn figures(class: &Json, now: i64) -> Vec<String> {
+fn statistics(class: &Json, now: i64) -> Vec<String> {
     let (raw, disk) = (number(class, "raw_bytes"), number(class, "disk_bytes"));
     let ratio =
         (disk * 100).checked_div(raw).map_or("-".to_owned(), |n| format!("{}.{:02}", n / 100, n % 100));
@@ -92,7 +92,7 @@ fn figures(class: &Json, now: i64) -> Vec<String> {
     ]
 }
 
-fn bounds(class: &Json) -> Vec<String> {
+fn limits(class: &Json) -> Vec<String> {
     let age = match (text(class, "keep_age"), class.get("keep_age_s").and_then(Json::as_u64)) {
         ("salt", Some(seconds)) => format!("{} (salt)", span(seconds)),
         ("salt", None) if class.get("keep_age_known").and_then(Json::as_bool) == Some(false) => {

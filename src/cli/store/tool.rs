@@ -1,4 +1,4 @@
-//! What the tools that work on a directory share: where it is, and how their findings are laid out.
+//! Shared by the store tools: the state directory, and the layout of their output.
 
 use std::path::PathBuf;
 
@@ -7,18 +7,17 @@ use serde_json::Value as Json;
 
 use super::super::output::{Output, OutputError, plain};
 use super::super::{Global, ask};
-use crate::config::{Config, Origin, Surroundings};
+use crate::config::{Config, Environment, Origin};
 
-/// The configuration that a daemon would run on.
 pub(super) fn config(global: &Global) -> anyhow::Result<Config> {
-    Config::load(&global.given(), &Surroundings::of_process()).context("read the configuration")
+    Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")
 }
 
 pub(super) fn state_dir(global: &Global) -> anyhow::Result<PathBuf> {
     Ok(config(global)?.state_dir)
 }
 
-/// The state directory that was named, or else that of the daemon which runs: who names neither means what is there.
+/// The configured state directory, or by default that of the running daemon, if any.
 pub(super) fn state_dir_of_daemon(global: &Global) -> anyhow::Result<PathBuf> {
     let config = config(global)?;
     if *config.origin("state_dir") != Origin::Default {
@@ -28,14 +27,14 @@ pub(super) fn state_dir_of_daemon(global: &Global) -> anyhow::Result<PathBuf> {
         Err(error) if error.is::<ask::NoDaemon>() => return Ok(config.state_dir),
         client => client?,
     };
-    let status = ask::call(&mut client, "status", []).context("ask the daemon for its state directory")?;
+    let status = ask::call(&mut client, "status", []).context("query the daemon's state directory")?;
     Ok(status.get("state_dir").and_then(Json::as_str).map_or(config.state_dir, PathBuf::from))
 }
 
-/// Columns of text that is not on a terminal.
+/// Line width without a terminal.
 const COLUMNS: usize = 80;
 
-/// A name and what is said under it, in lines that fit.
+/// Prints a name with its value, wrapped to the line width.
 pub(super) fn field(out: &mut Output, name: &str, text: &str) -> Result<(), OutputError> {
     const NAME_CHARS: usize = 11;
     let width = out.width.unwrap_or(COLUMNS).max(40);
@@ -47,7 +46,7 @@ pub(super) fn field(out: &mut Output, name: &str, text: &str) -> Result<(), Outp
     Ok(())
 }
 
-/// Text in lines of so many characters; a longer word has a line of its own.
+/// Wraps text at `width` characters; a longer word gets its own line.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in plain(text).split(' ') {
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_wrapped_at_words() {
+    fn text_is_wrapped_between_words() {
         assert_eq!(wrapped("a bc def /a/long/path g", 6), ["a bc", "def", "/a/long/path", "g"]);
         assert_eq!(wrapped("", 6), [""]);
         assert_eq!(count(1, "entry", "entries"), "1 entry");

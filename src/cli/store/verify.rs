@@ -1,28 +1,28 @@
-//! `saltcellar store verify`: is everything on disk what was written there?
+//! `saltcellar store verify`: verifies checksums and consistency of the store.
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::Global;
 use super::super::output::{Format, Output, OutputError};
 use super::super::progress::{Bar, Unit, bytes};
+use super::super::{Global, finding};
 use super::tool::{count, field, state_dir};
-use crate::store::tools::verify::{self, Indexes, Options, Problem, Report};
+use crate::store::tools::verify::{self, IndexCheck, Problem, VerifyOptions, VerifyReport};
 
 /// Flags of `store verify`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// Check the heads of blocks alone, not bodies and indexes
+    /// Verify only block headers, not bodies and indexes
     #[arg(long)]
     quick: bool,
 }
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-Reads every frame of every log: its checksum, its block, its bodies; that sequence numbers ascend and none is there \
-twice; and compares the indexes with the logs. Changes nothing. Beside a running daemon it reads the logs up to what \
-was on disk when it began; the daemon has the indexes open, so they are compared only when it is stopped.
+Reads every frame of every log, verifies its checksum, block and bodies, checks that sequence numbers ascend without \
+duplicates, and compares the indexes with the logs. Changes nothing. While the daemon runs, it verifies the data that was \
+on disk at its start, and skips the indexes, which the daemon has open.
 
-Ends with 0 if all is well, with 1 if there is damage, with another code if it could not look.
+Exit codes: 0 no damage, 1 damage found, others if the store could not be verified.
 
 Examples:
   saltcellar store verify
@@ -35,7 +35,8 @@ See also: saltcellar store rebuild, saltcellar store salvage";
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let dir = state_dir(global)?;
     let mut bar = Bar::new("verify", Unit::Bytes);
-    let report = verify::verify(&dir, Options { quick: args.quick }, &mut bar).context("verify the store")?;
+    let report =
+        verify::verify(&dir, VerifyOptions { quick: args.quick }, &mut bar).context("verify the store")?;
     let seconds = bar.seconds();
     drop(bar);
     let mut out = Output::new(global.output);
@@ -47,12 +48,13 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let problems = report.problems.len() as u64 + report.problems_more;
     if problems > 0 {
         let lost = count(report.entries_lost(), "entry", "entries");
-        bail!("verify the store: {}, at most {lost} lost", count(problems, "problem", "problems"));
+        let text = format!("{} found, at most {lost} lost", count(problems, "problem", "problems"));
+        return Err(finding(text));
     }
     Ok(())
 }
 
-fn document(dir: &std::path::Path, report: &Report) -> Json {
+fn document(dir: &std::path::Path, report: &VerifyReport) -> Json {
     let problem = |problem: &Problem| {
         json!({
             "path": problem.path.to_string_lossy(), "offset": problem.offset, "bytes": problem.bytes,
@@ -60,8 +62,8 @@ fn document(dir: &std::path::Path, report: &Report) -> Json {
         })
     };
     let indexes = match &report.indexes {
-        Indexes::Compared(compared) => json!({ "compared": compared, "skipped": null }),
-        Indexes::Skipped(why) => json!({ "compared": 0, "skipped": why }),
+        IndexCheck::Compared(compared) => json!({ "compared": compared, "skipped": null }),
+        IndexCheck::Skipped(why) => json!({ "compared": 0, "skipped": why }),
     };
     json!({
         "state_dir": dir.to_string_lossy(),
@@ -79,7 +81,12 @@ fn document(dir: &std::path::Path, report: &Report) -> Json {
     })
 }
 
-fn table(out: &mut Output, dir: &std::path::Path, report: &Report, seconds: f64) -> Result<(), OutputError> {
+fn table(
+    out: &mut Output,
+    dir: &std::path::Path,
+    report: &VerifyReport,
+    seconds: f64,
+) -> Result<(), OutputError> {
     field(out, "state dir", &format!("{}, format {}", dir.display(), report.format))?;
     if let Some(holder) = &report.holder {
         field(out, "daemon", holder)?;
@@ -90,15 +97,11 @@ fn table(out: &mut Output, dir: &std::path::Path, report: &Report, seconds: f64)
     let log = bytes(report.log_bytes);
     field(out, "read", &format!("{segments}, {frames}, {entries}, {log} of log in {seconds:.1} s"))?;
     match &report.indexes {
-        Indexes::Compared(0) => field(out, "indexes", "none yet: no segment is finished")?,
-        Indexes::Compared(n) => {
-            field(
-                out,
-                "indexes",
-                &format!("{} compared with the log beside", count(*n, "index", "indexes")),
-            )?;
+        IndexCheck::Compared(0) => field(out, "indexes", "none: no segment is finished")?,
+        IndexCheck::Compared(n) => {
+            field(out, "indexes", &format!("{} compared with the log", count(*n, "index", "indexes")))?;
         }
-        Indexes::Skipped(why) => field(out, "indexes", &format!("not compared: {why}"))?,
+        IndexCheck::Skipped(why) => field(out, "indexes", &format!("not compared: {why}"))?,
     }
     if report.problems.is_empty() {
         field(out, "damage", "none")?;
@@ -118,12 +121,12 @@ fn list(out: &mut Output, heading: &str, problems: &[Problem]) -> Result<(), Out
     out.heading(&format!("{heading}:"))?;
     for problem in problems {
         out.line(&super::super::output::plain(&problem.path.to_string_lossy()))?;
-        let place = match (problem.offset, problem.bytes) {
+        let location = match (problem.offset, problem.bytes) {
             (Some(offset), Some(bytes)) => format!("byte {offset}, {}: ", count(bytes, "byte", "bytes")),
             (Some(offset), None) => format!("byte {offset}: "),
             _ => String::new(),
         };
-        field(out, "", &format!("{place}{}", problem.what))?;
+        field(out, "", &format!("{location}{}", problem.what))?;
         field(out, "", &problem.means)?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The key files of a master: `.<user>_key` in its `cachedir`, one for each user who may publish.
+//! The key files of a master: `.<user>_key` in its `cachedir`, one for each user with permission to publish.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::limits::MASTER_KEY_BYTES_MAX;
 
-/// The key files in a master's `cachedir`, sorted; none where there is no such directory.
+/// The key files in a master's `cachedir`, sorted; empty if the directory does not exist.
 pub fn key_files(cachedir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let items = match fs::read_dir(cachedir) {
@@ -24,7 +24,7 @@ pub fn key_files(cachedir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What a key file holds, as Salt reads it: all of it.
+/// The whole content of a key file, as Salt reads it.
 pub fn read_key(path: &Path) -> io::Result<Vec<u8>> {
     let mut key = Vec::new();
     File::open(path)?.take(MASTER_KEY_BYTES_MAX + 1).read_to_end(&mut key)?;

@@ -1,5 +1,5 @@
-//! How Salt puts configuration files together: a main file, then `default_include` and `include`, each a set of
-//! files merged with each other, whose result replaces what the main file says, key by key.
+//! Merges configuration files as Salt does: a main file, then `default_include` and `include`. The files of an include are
+//! merged with each other; the result replaces options of the main file, key by key.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use crate::model::{Note, NoteLevel};
 use crate::sls::value::Key;
 use crate::sls::{Map, Value, yaml};
 
-/// Where Salt's loader logs.
+/// The logger of Salt's loader.
 const LOGGER: &str = "salt.config";
-/// Salt itself follows includes without end; nobody nests them this deep on purpose.
+/// Salt follows includes without a limit; real configurations do not nest this deep.
 const INCLUDE_DEPTH_MAX: usize = 16;
 
-/// Reads files and remembers which, and what was odd about them.
+/// Reads files and records their paths and problems.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     pub(super) files: Vec<PathBuf>,
@@ -22,7 +22,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// The main file with all it includes.
+    /// The main file with all its includes.
     pub(super) fn main_file(&mut self, path: &Path, default_include: &str) -> Map {
         let mut options = self.file(path).unwrap_or_default();
         let included = match options.get("default_include") {
@@ -35,7 +35,7 @@ impl Reader {
         options
     }
 
-    /// One file; none if it cannot be used, which is noted. A file that is not there is no options at all.
+    /// Reads one file. `None` if it is missing, or unusable, which is noted.
     fn file(&mut self, path: &Path) -> Option<Map> {
         let bytes = match fs::read(path) {
             Ok(bytes) => bytes,
@@ -85,7 +85,7 @@ impl Reader {
         Some(options)
     }
 
-    /// The files that `include` names, sorted per pattern, merged with each other.
+    /// The files matching `include`, sorted per pattern, merged with each other.
     fn included(&mut self, include: &Value, from: &Path, verbose: bool, depth: usize) -> Map {
         let patterns: Vec<&str> = match include {
             Value::Str(one) if !one.is_empty() => vec![one],
@@ -131,7 +131,7 @@ impl Reader {
     }
 }
 
-/// Salt's recursive update: mappings grow together, lists get what they do not have yet, all else is replaced.
+/// Salt's recursive update: mappings are merged, lists get the missing items, other values are replaced.
 fn update(into: &mut Map, from: Map) {
     for (key, value) in from {
         match (into.get_mut(&key), value) {
@@ -166,7 +166,7 @@ fn relative_to(path: &str, file: &Path) -> String {
     }
 }
 
-/// A mapping's value under a text key, for callers that have a list of one-key mappings or a mapping.
+/// A mapping, or a list of one-key mappings, as a mapping.
 pub(super) fn repack(value: &Value) -> Option<Map> {
     match value {
         Value::Map(map) => Some(map.clone()),
@@ -184,7 +184,7 @@ pub(super) fn repack(value: &Value) -> Option<Map> {
     }
 }
 
-/// The text of a key, as Salt's `str()` makes one of an environment's name.
+/// The text of a key, as Python's `str()` gives it.
 pub(super) fn key_text(key: &Key) -> String {
     key.0.python_str()
 }

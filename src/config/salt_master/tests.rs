@@ -1,4 +1,4 @@
-//! Configurations in temporary directories, against what Salt's loader makes of them.
+//! Configurations in temporary directories, compared with the results of Salt's loader.
 
 use super::*;
 use crate::sls::yaml;
@@ -19,7 +19,7 @@ fn messages(master: &SaltMaster) -> Vec<&str> {
 }
 
 #[test]
-fn without_files_salt_s_defaults_stand() {
+fn without_files_salts_defaults_apply() {
     let (_dir, master) = read(&[]);
     assert_eq!(master.cachedir, Path::new("/var/cache/salt/master"));
     assert_eq!(master.key_file(), Path::new("/var/cache/salt/master/.root_key"));
@@ -33,7 +33,7 @@ fn without_files_salt_s_defaults_stand() {
 }
 
 #[test]
-fn included_lists_join_and_replace_the_main_file_s() {
+fn included_lists_are_merged_and_replace_the_main_files() {
     let (_dir, master) = read(&[
         ("master", "id: m\nreactor:\n- main: [/main.sls]\nnodegroups: {a: x}\n"),
         ("master.d/b.conf", "reactor:\n- b: [/b.sls]\n- a: [/a.sls]\nnodegroups: {b: y}\n"),
@@ -49,7 +49,7 @@ fn included_lists_join_and_replace_the_main_file_s() {
 }
 
 #[test]
-fn include_is_relative_to_its_file_and_warns_of_nothing_found() {
+fn include_is_relative_to_its_file_and_warns_without_a_match() {
     let (dir, master) = read(&[
         ("master", "include: [extra/*.conf, none/*]\nuser: salt\n"),
         ("extra/one.conf", "include: deeper/two.conf\nid: 5\n"),
@@ -66,7 +66,7 @@ fn include_is_relative_to_its_file_and_warns_of_nothing_found() {
 }
 
 #[test]
-fn root_dir_goes_before_paths_that_lie_elsewhere() {
+fn root_dir_is_prepended_to_paths_outside_of_it() {
     let (_dir, master) =
         read(&[("master", "root_dir: /tmp/r\ncachedir: /tmp/r/c\nsock_dir: s\npki_dir: /p\n")]);
     assert_eq!(master.cachedir, Path::new("/tmp/r/c"));
@@ -75,13 +75,13 @@ fn root_dir_goes_before_paths_that_lie_elsewhere() {
 }
 
 #[test]
-fn types_that_do_not_fit_are_told_and_used() {
+fn values_of_a_wrong_type_are_reported_and_used() {
     let (_dir, master) = read(&[(
         "master",
         "reactor: /etc/salt/map\ntimeout: '7'\norder_masters: yes\nrenderer: [a]\nnodegroups: [{a: x}, {b: y}]\n\
          saltenv: 5\nret_port: true\n",
     )]);
-    let told = messages(&master);
+    let notes = messages(&master);
     let wrong = |key: &str, value: &str, is: &str, wanted: &str| {
         format!(
             "Config option '{key}' with value {value} has an invalid type of {is}, a {wanted} is required for this \
@@ -93,15 +93,15 @@ fn types_that_do_not_fit_are_told_and_used() {
         wrong("renderer", "['a']", "list", "str"),
         wrong("ret_port", "True", "bool", "int"),
     ] {
-        assert!(told.contains(&expected.as_str()), "{expected}: {told:#?}");
+        assert!(notes.contains(&expected.as_str()), "{expected}: {notes:#?}");
     }
-    assert_eq!(told.len(), 3, "{told:#?}");
+    assert_eq!(notes.len(), 3, "{notes:#?}");
     assert_eq!(master.option("reactor"), Some(&"/etc/salt/map".into()));
     assert_eq!(master.option("nodegroups"), Some(&yaml::load("{a: x, b: y}").unwrap()));
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_told_and_the_others_are_used() {
+fn an_unreadable_file_is_reported_and_the_others_are_used() {
     let (_dir, master) = read(&[
         ("master", "id: m\n"),
         ("master.d/a.conf", "id: [\n"),
@@ -123,7 +123,7 @@ fn file_roots_have_text_names_and_lists() {
 }
 
 #[test]
-fn engines_name_the_reactor_too() {
+fn engines_can_name_the_reactor() {
     let (_dir, master) =
         read(&[("master", "engines:\n- logstash: {a: 1}\n- reactor: {worker_threads: 3}\n")]);
     assert_eq!(master.engines(), ["logstash", "reactor"]);
@@ -131,7 +131,7 @@ fn engines_name_the_reactor_too() {
 }
 
 #[test]
-fn a_longer_name_keeps_salt_s_reactor_off_and_lets_salt_run_ask() {
+fn a_longer_engine_name_disables_salts_reactor_and_lets_salt_run_ask() {
     let check = |text: &str, runs: bool, asks: bool| {
         let (_dir, master) = read(&[("master", text)]);
         assert_eq!((master.runs_reactor(), master.lets_ask_reactor()), (runs, asks), "{text}");
@@ -143,14 +143,14 @@ fn a_longer_name_keeps_salt_s_reactor_off_and_lets_salt_run_ask() {
     check("engines: [{logstash: {}}, saltcellar-reactor]\n", false, true);
     check("engines: [saltcellar-reactor, reactor]\n", true, true);
     check("engines: {saltcellar-reactor: {}}\n", false, true);
-    // In a mapping the master looks for the very name.
+    // In a mapping the master compares the exact name.
     check("reactor: [{a: [/a]}]\nengines: {saltcellar-reactor: {}}\n", true, true);
     check("engines: [{mine: {engine_module: reactor}}]\n", true, false);
     check("engines: [{reactor: {engine_module: other}}]\n", false, true);
 }
 
 #[test]
-fn a_minion_has_defaults_of_its_own_and_starts_what_engines_name() {
+fn a_minion_has_its_own_defaults_and_starts_the_configured_engines() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("minion");
     std::fs::create_dir(dir.path().join("minion.d")).unwrap();

@@ -1,8 +1,8 @@
-//! Which types Salt's options may have, and the warnings that Salt gives about others. It uses the values anyway.
+//! The types of Salt's options, and Salt's warnings about other types. Salt uses such values anyway.
 
 use crate::sls::{Map, Value};
 
-/// Python's types, as far as options have them.
+/// Python's types of option values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Type {
     Nothing,
@@ -59,7 +59,7 @@ impl Type {
         }
     }
 
-    /// Values that this type's constructor takes, but not without changing what they mean.
+    /// Types that this type's constructor accepts, but with a change of meaning.
     fn refuses(self) -> &'static [Type] {
         match self {
             Type::Str => &[Type::List, Type::Tuple, Type::Dict],
@@ -73,7 +73,7 @@ impl Type {
         }
     }
 
-    /// Does `type(value)` succeed in Python?
+    /// Whether `type(value)` succeeds in Python.
     fn takes(self, value: &Value) -> bool {
         match self {
             Type::Nothing => false,
@@ -107,7 +107,7 @@ impl Type {
     }
 }
 
-/// The warnings about `options`, in their order. `types` is the table of `options.json`.
+/// The warnings about `options`, in their order. `types` is a table of `options.json`.
 pub(super) fn complaints(options: &Map, types: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
     let mut found = Vec::new();
     for (key, value) in options {
@@ -115,7 +115,7 @@ pub(super) fn complaints(options: &Map, types: &serde_json::Map<String, serde_js
             continue;
         };
         let (own, own_name) = Type::of(value);
-        // What the secret store will give is not known here.
+        // The value in the secret store is unknown here.
         if value.as_str().is_some_and(|text| text.starts_with("sdb://")) {
             continue;
         }

@@ -1,57 +1,56 @@
-//! The spill on disk: what a bus said while the store did not keep up, in files, first in first out.
+//! The spill on disk: bus events that the store could not accept in time, in files, first in first out.
 //!
 //! ```text
-//! <state-dir>/spill/<bus>/     one directory per bus: its path, with - for what is no letter or digit, and a hash of it
-//!   BUS                        the bus's path, for people
-//!   SEEN                       text: microseconds, the number of an event: all up to there is stored or in these files
-//!   0000000007.read            a file that is being handed over: its records may be stored already
-//!   0000000008.spill           one that is not
-//!   0000000003.damaged         one that was handed over but for its damage: a copy for people, of which the newest few are kept
+//! <state-dir>/spill/<bus>/     one directory per bus: its path, with - for other characters than letters and digits, and a hash of it
+//!   BUS                        the bus's path, for administrators
+//!   SEEN                       text: microseconds and an event number: everything up to there is stored or in these files
+//!   0000000007.read            a file in delivery: its records may be stored already
+//!   0000000008.spill           a file not in delivery yet
+//!   0000000003.damaged         a delivered file with damage: a copy for administrators; only the newest few are kept
 //! ```
 //!
-//! What the files hold is in `record`.
+//! `record` defines the format of the files.
 //!
-//! Nothing here has been acknowledged to anybody, so nothing is synced: a killed daemon finds everything again, a power cut may
-//! take the newest. Data has passed the gate before it comes here.
+//! Spilled events have not been acknowledged to anyone, so nothing is synced: a killed daemon finds everything again, a power cut can
+//! lose the newest. Events have passed the policy before they are spilled.
 //!
 //! # Invariant
 //!
-//! Records come out in the order they went in. A file goes once each of its events is stored. Bytes of a file are checked
-//! before they are believed. Damage costs the records that it hits: reading goes on with the next good one, numbers that are
-//! missing tell how many were lost, and the file is kept. A file that cannot be read stays where it is and is tried again.
+//! Records are delivered in order. A file is deleted once each of its events is stored. Bytes of a file are verified
+//! before use. Damage costs only the affected records: reading continues with the next valid one, missing numbers
+//! show how many were lost, and the file is kept. An unreadable file stays in place and is retried.
 
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::reader::{Reader, Step, walk};
+use super::reader::{ReadStep, Reader, scan};
 use super::record::{FILE_HEADER, Header};
 use crate::clock::Micros;
 use crate::limits::{SPILL_DAMAGED_FILES, SPILL_FILE_BYTES, SPILL_READ_BYTES, SPILL_READ_TRIES};
 use crate::model::Batch;
-use crate::store::medium::{Medium, MediumFile};
+use crate::store::vfs::{Fs, FsFile};
 
-/// Numbers of files begin here, so that there are numbers for files in front of the first.
+/// The first file number, with room for files before it.
 const FIRST_FILE: u64 = 1_000_000;
-/// No file of ours has this number or a greater one: a thousand a second for ten thousand years.
+/// File numbers are below this: a thousand a second for ten thousand years.
 const FILES_END: u64 = 1 << 48;
 
-/// A file of the spill.
 #[derive(Debug)]
 struct File {
     number: u64,
     size: u64,
     events: u64,
-    /// Is it being handed over, or was it when a daemon ended?
+    /// In delivery, now or when an earlier daemon ended.
     read: bool,
-    /// Batches out of it that the store has not answered.
+    /// Chunks in flight: not yet answered by the store.
     under_way: u64,
-    /// Everything in it has been handed over.
+    /// Everything in it is delivered.
     done: bool,
-    /// Bytes of it are no records, or could not be read: it is kept.
+    /// Some bytes are invalid or unreadable: the file is kept.
     damaged: bool,
-    /// How often reading it has failed.
+    /// Failed reads.
     failures: u32,
 }
 
@@ -61,78 +60,78 @@ impl File {
     }
 }
 
-/// Events out of the spill.
+/// Events read from the spill.
 #[derive(Debug)]
-pub struct Piece {
+pub struct SpillChunk {
     /// The events.
     pub batch: Batch,
     /// The number of the first.
     pub first: u64,
     /// The file, for [`DiskQueue::stored`].
     pub file: u64,
-    /// Events that are missing in front of it. Where nothing is left behind them the batch is empty.
+    /// Events missing before it. The batch is empty if none follow.
     pub hole: Option<Hole>,
 }
 
-/// Events that are missing.
+/// Missing events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hole {
-    /// How many, if that is known.
+    /// Their number, if known.
     pub lost: Option<u64>,
-    /// When the event before them arrived, if that is known.
+    /// The arrival of the event before them, if known.
     pub after: Option<Micros>,
 }
 
-/// What opening found.
+/// The contents of a spill directory when it was opened.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
-    /// Events.
+pub struct SpillContents {
+    /// Number of events.
     pub events: u64,
-    /// The first of them: number and arrival.
+    /// Number and arrival of the first event.
     pub first: Option<(u64, Micros)>,
-    /// The last of them.
+    /// Number and arrival of the last event.
     pub last: Option<(u64, Micros)>,
-    /// Bytes cut off the torn end of the newest file.
+    /// Bytes truncated from the torn end of the newest file.
     pub cut: u64,
-    /// Files that could not be read, and are tried again.
+    /// Files that could not be read and are retried.
     pub failed: u64,
-    /// Files set aside: their names look like ours, and they are not.
-    pub aside: u64,
+    /// Foreign files with names like ours, renamed.
+    pub quarantined: u64,
 }
 
 /// The files of one bus.
 #[derive(Debug)]
 pub struct DiskQueue {
-    medium: Arc<dyn Medium>,
+    fs: Arc<dyn Fs>,
     dir: PathBuf,
     files: VecDeque<File>,
     next_file: u64,
     tail: Option<Tail>,
     front: Option<Front>,
-    /// The number of the next record, if none is missing, and the arrival of the one before.
+    /// The next expected record number, and the arrival of the record before it.
     expected: Option<(u64, Option<Micros>)>,
-    /// One more than the greatest number in the files.
+    /// One more than the largest number in the files.
     end: u64,
     bytes: u64,
-    /// Events that have not been handed out.
+    /// Undelivered events.
     waiting: u64,
-    /// Events that were skipped because Salt's codec cannot read them.
+    /// Skipped events that Salt's codec cannot read.
     unreadable: u64,
-    /// Damaged stretches that were passed.
+    /// Skipped damaged ranges.
     damage: u64,
-    /// Some were passed since the last record: the numbers do not tell yet what they cost.
+    /// Ranges were skipped since the last record, so their loss is not known yet.
     damage_open: bool,
 }
 
-/// The file that is written to.
+/// The file being written.
 #[derive(Debug)]
 struct Tail {
-    file: Box<dyn MediumFile>,
+    file: Box<dyn FsFile>,
     header: Header,
     size: u64,
 }
 
-/// The file that is read.
+/// The file being read.
 #[derive(Debug)]
 struct Front {
     reader: Reader,
@@ -141,10 +140,10 @@ struct Front {
 }
 
 impl DiskQueue {
-    /// One with no files, whatever is in its directory.
-    pub fn empty(medium: Arc<dyn Medium>, dir: &Path) -> Self {
+    /// An empty queue, regardless of the directory.
+    pub fn empty(fs: Arc<dyn Fs>, dir: &Path) -> Self {
         Self {
-            medium,
+            fs,
             dir: dir.to_owned(),
             files: VecDeque::new(),
             next_file: FIRST_FILE,
@@ -160,12 +159,12 @@ impl DiskQueue {
         }
     }
 
-    /// Damaged stretches that were passed since the last call.
+    /// Damaged ranges skipped since the last call.
     pub fn take_damage(&mut self) -> u64 {
         std::mem::take(&mut self.damage)
     }
 
-    /// Has everything been handed out?
+    /// Whether everything is delivered.
     pub fn is_empty(&self) -> bool {
         self.files.iter().all(|file| file.done)
     }
@@ -175,17 +174,17 @@ impl DiskQueue {
         std::mem::take(&mut self.unreadable)
     }
 
-    /// Opens a directory, or makes it, and reads through what is there. The torn end of the newest file is cut off.
-    pub fn open(medium: Arc<dyn Medium>, dir: &Path) -> io::Result<(Self, Found)> {
+    /// Opens or creates a directory, and scans its files. A torn end of the newest file is truncated.
+    pub fn open(fs: Arc<dyn Fs>, dir: &Path) -> io::Result<(Self, SpillContents)> {
         for dir in [dir.parent().unwrap_or(dir), dir] {
-            match medium.make_dir(dir) {
+            match fs.make_dir(dir) {
                 Err(why) if why.kind() != io::ErrorKind::AlreadyExists => return Err(why),
                 _ => {}
             }
         }
-        let mut queue = Self::empty(medium, dir);
+        let mut queue = Self::empty(fs, dir);
         let mut names = Vec::new();
-        let mut found = Found::default();
+        let mut found = SpillContents::default();
         for item in std::fs::read_dir(dir)? {
             let name = item?.file_name();
             let Some((name, (digits, ending))) =
@@ -201,25 +200,25 @@ impl DiskQueue {
                 continue;
             }
             let (number, read) = (digits.parse().unwrap_or(0), ending == "read");
-            // Only what we would have called so ourselves: numbers are counted on from there, both ways.
+            // Accept only names that we would have generated: new numbers are counted from them in both directions.
             let is_ours = (1..FILES_END).contains(&number) && queue.path(number, read) == dir.join(name);
             match is_ours.then(|| queue.is_spill(number, read)) {
                 Some(Ok(())) => names.push((number, read)),
-                Some(Err(why)) => queue.set_aside(&dir.join(name), &why, &mut found)?,
-                None => queue.set_aside(&dir.join(name), "no file of the spill has that name", &mut found)?,
+                Some(Err(why)) => queue.quarantine(&dir.join(name), &why, &mut found)?,
+                None => queue.quarantine(&dir.join(name), "not a name of a spill file", &mut found)?,
             }
         }
         names.sort_unstable();
         let newest = names.last().map(|(number, _)| *number);
         for (number, read) in names {
             queue.next_file = queue.next_file.max(number + 1);
-            queue.take_in(number, read, Some(number) == newest, &mut found)?;
+            queue.adopt(number, read, Some(number) == newest, &mut found)?;
         }
         found.events = queue.waiting;
         Ok((queue, found))
     }
 
-    /// Is this a file, and does it begin as ours do? One that a crash left without its beginning does.
+    /// Checks that this is a file with our header, possibly incomplete after a crash.
     fn is_spill(&self, number: u64, read: bool) -> Result<(), String> {
         let path = self.path(number, read);
         match std::fs::symlink_metadata(&path) {
@@ -227,78 +226,78 @@ impl DiskQueue {
             Ok(_) => {}
             Err(error) => return Err(error.to_string()),
         }
-        let begins = self.medium.open_to_write(&path).and_then(|file| {
+        let begins = self.fs.open_to_write(&path).and_then(|file| {
             let len = file.size()?.min(FILE_HEADER as u64);
             let mut begins = vec![0; usize::try_from(len).unwrap_or(FILE_HEADER)];
             file.read_exact_at(&mut begins, 0).map(|()| begins)
         });
         match begins {
-            // A crash may leave an empty file, and a power cut zeros where something was to be written.
+            // A crash can leave an empty file, and a power cut zeros in place of written bytes.
             Ok(begins) if Header::read(&begins).is_some() || begins.iter().all(|byte| *byte == 0) => Ok(()),
             Ok(begins) if begins.len() < FILE_HEADER && begins.starts_with(b"SCSPILL") => Ok(()),
-            Ok(_) => Err("it does not begin as a file of the spill does".to_owned()),
+            Ok(_) => Err("it does not start with the header of a spill file".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error.to_string()),
-            // Whether it is one of ours shows when the disk is well again.
+            // Decided once the disk can be read.
             Err(_) => Ok(()),
         }
     }
 
-    /// Gives a file that is not ours another name, so that it is in nobody's way and nobody's loss.
-    fn set_aside(&self, path: &Path, why: &str, found: &mut Found) -> io::Result<()> {
+    /// Renames a foreign file, so that it is neither in the way nor lost.
+    fn quarantine(&self, path: &Path, why: &str, found: &mut SpillContents) -> io::Result<()> {
         let mut names = (0_u32..).map(|n| {
             let mut name = path.as_os_str().to_owned();
             name.push(if n == 0 { ".aside".to_owned() } else { format!(".aside-{n}") });
             PathBuf::from(name)
         });
         let aside = names.find(|name| !name.exists()).unwrap_or_else(|| path.with_extension("aside"));
-        self.medium.rename(path, &aside)?;
-        found.aside += 1;
+        self.fs.rename(path, &aside)?;
+        found.quarantined += 1;
         tracing::error!(
             path = %path.display(), aside = %aside.display(), why,
-            "a foreign file in the spill is set aside; nothing in it is handed over"
+            "foreign file in the spill renamed; its contents are not delivered"
         );
         Ok(())
     }
 
-    /// Takes a file in that an earlier daemon left.
-    fn take_in(&mut self, number: u64, read: bool, newest: bool, found: &mut Found) -> io::Result<()> {
+    /// Adds a file of an earlier daemon to the queue.
+    fn adopt(&mut self, number: u64, read: bool, newest: bool, found: &mut SpillContents) -> io::Result<()> {
         let path = self.path(number, read);
-        let (file, size) = match self.medium.open_to_write(&path).and_then(|file| Ok((file.size()?, file))) {
+        let (file, size) = match self.fs.open_to_write(&path).and_then(|file| Ok((file.size()?, file))) {
             Ok((size, file)) => (Some(file), size),
             Err(error) => {
-                tracing::error!(path = %path.display(), %error, "cannot open a file of the spill, trying again later");
+                tracing::error!(path = %path.display(), %error, "cannot open a spill file, retrying later");
                 (None, 0)
             }
         };
-        let walked = file.map(|file| walk(file, size)).transpose();
-        let Ok(Some(walked)) = walked else {
-            if let Err(error) = walked {
-                tracing::error!(path = %path.display(), %error, "cannot read a file of the spill, trying again later");
+        let scan = file.map(|file| scan(file, size)).transpose();
+        let Ok(Some(scan)) = scan else {
+            if let Err(error) = scan {
+                tracing::error!(path = %path.display(), %error, "cannot read a spill file, retrying later");
             }
             found.failed += 1;
             self.bytes += size;
             self.files.push_back(File { read, ..File::new(number, size) });
             return Ok(());
         };
-        if walked.events == 0 && !walked.damaged {
-            return self.medium.remove_file(&path);
+        if scan.events == 0 && !scan.damaged {
+            return self.fs.remove_file(&path);
         }
         let mut size = size;
-        // What a daemon leaves that is killed while it writes is no damage.
-        if newest && !read && walked.torn {
-            tracing::warn!(path = %path.display(), offset = walked.end, bytes = size - walked.end, "cutting off a torn end of the spill");
-            self.medium.open_to_write(&path)?.set_len(walked.end)?;
-            found.cut += size - walked.end;
-            size = walked.end;
+        // A daemon killed during a write leaves a torn end, which is not damage.
+        if newest && !read && scan.torn {
+            tracing::warn!(path = %path.display(), offset = scan.end, bytes = size - scan.end, "truncating the torn end of a spill file");
+            self.fs.open_to_write(&path)?.set_len(scan.end)?;
+            found.cut += size - scan.end;
+            size = scan.end;
         }
-        if let (Some(first), Some(last)) = (walked.first, walked.last) {
+        if let (Some(first), Some(last)) = (scan.first, scan.last) {
             found.first.get_or_insert(first);
             found.last = Some(last);
             self.end = self.end.max(last.0.saturating_add(1));
         }
         self.bytes += size;
-        self.waiting += walked.events;
-        self.files.push_back(File { events: walked.events, read, ..File::new(number, size) });
+        self.waiting += scan.events;
+        self.files.push_back(File { events: scan.events, read, ..File::new(number, size) });
         Ok(())
     }
 
@@ -311,26 +310,26 @@ impl DiskQueue {
         &self.dir
     }
 
-    /// Bytes of its files.
+    /// Total bytes of its files.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Events that have not been handed out.
+    /// Undelivered events.
     pub fn waiting(&self) -> u64 {
         self.waiting
     }
 
-    /// Appends the entries of a batch. After an error nothing of it is there.
+    /// Appends the entries of a batch. After an error none of them are appended.
     pub fn append(&mut self, batch: &Batch, first: u64) -> io::Result<()> {
         if self.tail.as_ref().is_none_or(|tail| tail.size >= SPILL_FILE_BYTES) {
             self.tail = None;
             let (number, header) = (self.next_file, Header::new(first));
             let path = self.path(number, false);
-            let file = self.medium.create(&path)?;
+            let file = self.fs.create(&path)?;
             if let Err(why) = file.write_all_at(&header.to_bytes(), 0) {
-                // An empty file in the way of nobody; it takes the place that is perhaps lacking.
-                let _ = self.medium.remove_file(&path);
+                // The file is empty, and removing it may free the missing space.
+                let _ = self.fs.remove_file(&path);
                 return Err(why);
             }
             self.next_file += 1;
@@ -347,7 +346,7 @@ impl DiskQueue {
             tail.header.write_record((&mut bytes, tail.size), &entry, first.wrapping_add(n), false)?;
         }
         if let Err(why) = tail.file.write_all_at(&bytes, tail.size) {
-            // Should this fail, too, what was written of it is damage.
+            // If truncation fails, too, the partial write is damage.
             let _ = tail.file.set_len(tail.size);
             self.tail = None;
             return Err(why);
@@ -361,7 +360,7 @@ impl DiskQueue {
         Ok(())
     }
 
-    /// Puts batches in front of everything else, for the next daemon. They may be stored already.
+    /// Inserts batches before everything else, for the next daemon. They may be stored already.
     pub fn prepend(&mut self, batches: &[(Arc<Batch>, u64)]) -> io::Result<()> {
         let Some((_, first)) = batches.first() else { return Ok(()) };
         let header = Header::new(*first);
@@ -373,20 +372,20 @@ impl DiskQueue {
         }
         let number = self.files.front().map_or(self.next_file, |file| file.number) - 1;
         let path = self.path(number, false);
-        let written = self.medium.create(&path).and_then(|file| file.write_all_at(&bytes, 0));
+        let written = self.fs.create(&path).and_then(|file| file.write_all_at(&bytes, 0));
         if written.is_err() {
-            let _ = self.medium.remove_file(&path);
+            let _ = self.fs.remove_file(&path);
         }
         written
     }
 
-    /// The next events, about [`SPILL_READ_BYTES`] of them; `None` if everything has been handed out. After an error the same
-    /// is tried again by the next call, until a file has failed [`SPILL_READ_TRIES`] times: then what cannot be read of it is
-    /// passed over like damage.
-    pub fn next_piece(&mut self) -> io::Result<Option<Piece>> {
+    /// The next events, about [`SPILL_READ_BYTES`] of them; `None` if everything is delivered. After an error the next call
+    /// retries, until a file has failed [`SPILL_READ_TRIES`] times: then its unreadable part is
+    /// skipped like damage.
+    pub fn next_piece(&mut self) -> io::Result<Option<SpillChunk>> {
         loop {
-            if self.front.is_none() && !self.begin_next()? {
-                // What comes between this and the next spilling goes past the disk.
+            if self.front.is_none() && !self.open_next()? {
+                // Events from now until the next spilling bypass the disk.
                 let (first, after) = self.expected.take().unwrap_or((self.end, None));
                 let lost = Some(self.end.saturating_sub(first)).filter(|lost| *lost > 0);
                 if lost.is_none() && !std::mem::take(&mut self.damage_open) {
@@ -394,7 +393,7 @@ impl DiskQueue {
                 }
                 self.damage_open = false;
                 let hole = Some(Hole { lost, after });
-                return Ok(Some(Piece { batch: Batch::default(), first, file: 0, hole }));
+                return Ok(Some(SpillChunk { batch: Batch::default(), first, file: 0, hole }));
             }
             let Some(front) = &mut self.front else { return Ok(None) };
             let number = front.number;
@@ -409,15 +408,15 @@ impl DiskQueue {
             let mut ended = false;
             while batch.bytes() < SPILL_READ_BYTES {
                 let len = match front.reader.step() {
-                    Ok(Step::Record(len)) => len,
-                    Ok(Step::Damage(bytes)) => {
+                    Ok(ReadStep::Record(len)) => len,
+                    Ok(ReadStep::Damage(bytes)) => {
                         (file.damaged, self.damage, self.damage_open) = (true, self.damage + 1, true);
                         let path = self.dir.join(format!("{number:010}.read"));
                         let offset = front.reader.at() - bytes;
-                        tracing::error!(path = %path.display(), offset, bytes, "a damaged stretch of the spill is passed over");
+                        tracing::error!(path = %path.display(), offset, bytes, "skipping a damaged range of a spill file");
                         continue;
                     }
-                    Ok(Step::End) => {
+                    Ok(ReadStep::End) => {
                         ended = true;
                         break;
                     }
@@ -435,10 +434,10 @@ impl DiskQueue {
                 let hole = hole.map(|(expected, after)| Hole { lost: Some(record.number - expected), after });
                 let readable = record.push_to(&mut batch, front.unsure);
                 if !readable && piece.is_some() {
-                    // Numbers within a piece have no gaps, so it is skipped at the start of the next one.
+                    // Numbers within a chunk are contiguous, so it is skipped at the start of the next one.
                     break;
                 }
-                // Behind a hole one that is not readable is one more of the events missing there.
+                // After missing events, an unreadable one counts as missing, too.
                 if readable || hole.is_none() {
                     self.expected = Some((record.number.saturating_add(1), Some(record.at)));
                 }
@@ -455,7 +454,7 @@ impl DiskQueue {
             self.unreadable += skipped;
             if let Some((first, hole)) = piece {
                 file.under_way += 1;
-                return Ok(Some(Piece { batch, first, file: number, hole }));
+                return Ok(Some(SpillChunk { batch, first, file: number, hole }));
             }
             if let Some(error) = failure {
                 file.failures += 1;
@@ -471,12 +470,12 @@ impl DiskQueue {
             self.waiting -= file.events.min(self.waiting);
             (file.done, file.events) = (true, 0);
             self.front = None;
-            self.tidy();
+            self.remove_done_files();
         }
     }
 
-    /// Begins to read the next file; false if there is none.
-    fn begin_next(&mut self) -> io::Result<bool> {
+    /// Opens the next file for reading; false if there is none.
+    fn open_next(&mut self) -> io::Result<bool> {
         let Some(at) = self.files.iter().position(|file| !file.done) else { return Ok(false) };
         let is_tail = at + 1 == self.files.len();
         let Some(file) = self.files.get(at) else { return Ok(false) };
@@ -484,7 +483,7 @@ impl DiskQueue {
         let opened = self.open_front(number, was_read, failures >= SPILL_READ_TRIES);
         let Some(file) = self.files.get_mut(at) else { return Ok(false) };
         if is_tail {
-            // What comes now goes into a file of its own.
+            // New events go into a separate file.
             self.tail = None;
         }
         match opened {
@@ -493,7 +492,7 @@ impl DiskQueue {
                 if let (None, Some(first)) = (self.expected, reader.header().first) {
                     self.expected = Some((first, None));
                 }
-                // Only what was being handed over when a daemon ended may be stored already.
+                // Only files that were in delivery when a daemon ended may contain stored events.
                 self.front = Some(Front { reader, number, unsure: was_read });
                 Ok(true)
             }
@@ -504,58 +503,55 @@ impl DiskQueue {
             refused => {
                 let path = self.dir.join(format!("{number:010}.read"));
                 let error = refused.err().map(|error| error.to_string());
-                tracing::error!(path = %path.display(), error, "a file of the spill cannot be read and is passed over");
+                tracing::error!(path = %path.display(), error, "skipping an unreadable spill file");
                 (file.read, file.damaged) = (true, true);
                 (self.damage, self.damage_open) = (self.damage + 1, true);
                 self.waiting -= file.events.min(self.waiting);
                 (file.done, file.events) = (true, 0);
-                self.tidy();
-                self.begin_next()
+                self.remove_done_files();
+                self.open_next()
             }
         }
     }
-
-    /// Opens a file to hand it over; `None` if it has no header that can be read.
+    /// Opens a file for delivery; `None` without a readable header.
     fn open_front(&self, number: u64, was_read: bool, past_errors: bool) -> io::Result<Option<Reader>> {
         let path = self.path(number, true);
         if !was_read && self.path(number, false).exists() {
-            self.medium.rename(&self.path(number, false), &path)?;
+            self.fs.rename(&self.path(number, false), &path)?;
         }
-        let file = self.medium.open(&path)?;
+        let file = self.fs.open(&path)?;
         let size = file.size()?;
         Reader::open(file, size, past_errors)
     }
 
-    /// A piece of that file is stored.
+    /// Marks a chunk of that file as stored.
     pub fn stored(&mut self, file: u64) {
         if let Some(file) = self.files.iter_mut().find(|known| known.number == file) {
             file.under_way = file.under_way.saturating_sub(1);
         }
-        self.tidy();
+        self.remove_done_files();
     }
-
-    /// Removes files that are of no more use, and gives damaged ones the name under which they are kept.
-    fn tidy(&mut self) {
+    /// Deletes files that are completely stored, and renames damaged ones for keeping.
+    fn remove_done_files(&mut self) {
         while self.files.front().is_some_and(|file| file.done && file.under_way == 0) {
             let Some(file) = self.files.pop_front() else { return };
             self.bytes -= file.size.min(self.bytes);
             let path = self.path(file.number, true);
             let done = if file.damaged {
                 let kept = path.with_extension(DAMAGED);
-                tracing::warn!(path = %kept.display(), "keeping a damaged file of the spill");
-                self.medium.rename(&path, &kept).and_then(|()| self.bound_damaged())
+                tracing::warn!(path = %kept.display(), "keeping a damaged spill file");
+                self.fs.rename(&path, &kept).and_then(|()| self.limit_damaged())
             } else {
-                self.medium.remove_file(&path)
+                self.fs.remove_file(&path)
             };
             if let Err(error) = done {
-                // Handed over again at the next start, and known to be stored then.
-                tracing::warn!(path = %path.display(), %error, "could not remove a file of the spill");
+                // It is delivered again at the next start, and recognised as stored.
+                tracing::warn!(path = %path.display(), %error, "cannot remove a spill file");
             }
         }
     }
-
-    /// Removes the oldest of too many damaged files.
-    fn bound_damaged(&self) -> io::Result<()> {
+    /// Deletes the oldest damaged files beyond the limit.
+    fn limit_damaged(&self) -> io::Result<()> {
         let mut kept = Vec::new();
         for item in std::fs::read_dir(&self.dir)? {
             let path = item?.path();
@@ -565,7 +561,7 @@ impl DiskQueue {
         }
         kept.sort_unstable();
         let too_many = kept.len().saturating_sub(SPILL_DAMAGED_FILES);
-        kept.iter().take(too_many).try_for_each(|path| self.medium.remove_file(path))
+        kept.iter().take(too_many).try_for_each(|path| self.fs.remove_file(path))
     }
 }
 

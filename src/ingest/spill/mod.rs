@@ -1,78 +1,78 @@
-//! The spill: what a bus has said and the store has not taken yet, in memory first, then on disk.
+//! The spill: bus events that the store has not accepted yet, in memory first, then on disk.
 //!
 //! ```text
-//! reader --push--> intake                       while nothing waits
-//!             \--> memory --mover--> intake     the newest is in memory, what is older on disk
+//! reader --push--> intake                            while nothing waits
+//!             \--> memory --SpillDrainer--> intake   the newest events are in memory, older ones on disk
 //!                        \--> disk --/
 //! ```
 //!
-//! The reader never waits for a disk, which only the mover touches. Memory is bounded by [`BUS_MEMORY_BYTES`]; while it is full
-//! the reader gives the store a moment ([`SPILL_AFTER`]), so that a store that works at its limit sets the pace, and what it
-//! has not taken by then goes to disk, up to `ingest.spill_bytes_max`. The mover hands over in order: what the store
-//! refused, then what is on disk, then what is in memory. Only when both are full, or the disk takes nothing, are events
-//! lost: counted, and told by a gap record in their place.
+//! The reader never waits for a disk; only the drainer accesses it. Memory is limited by [`BUS_MEMORY_BYTES`]. While it is full
+//! the reader waits shortly ([`SPILL_AFTER`]), so that a saturated store sets the pace; events
+//! not accepted by then are spilled to disk, up to `ingest.spill_bytes_max`. The drainer delivers in order: rejected batches,
+//! then events on disk, then events in memory. Events are lost only when both are full, or the disk accepts no
+//! writes. Losses are counted and recorded as a gap.
 //!
 //! # Invariant
 //!
-//! A batch is kept until the store has said that it is on disk. One that it refuses (no space, a failed write) is offered
-//! again, in its place. So the moment that `SEEN` tells is one up to which everything is in the log or in the spill.
+//! A batch is kept until the store reports it durable. A rejected one (no space, a failed write) is retried
+//! in its place. So everything up to the time in `SEEN` is in the log or in the spill.
 
+mod drainer;
 pub mod file;
-mod mover;
 mod reader;
 mod record;
 pub mod redact;
 #[cfg(test)]
-mod tests;
+mod simulation;
 #[cfg(test)]
-mod trials;
+mod tests;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub use self::mover::{Mover, Seen, hand_over_leftovers};
+pub use self::drainer::{Seen, SpillDrainer, drain_orphaned_spills};
 use super::gap::{Cause, Gap};
-use super::gate::Gate;
+use super::policy::Policy;
 use crate::channel::Refused;
 use crate::clock::{Clock, Micros};
-use crate::limits::{BUS_MEMORY_BYTES, BUS_WAITS_MAX, DOOR_SAYS, LOSING_ENDS_BYTES, SPILL_AFTER};
+use crate::limits::{BUS_MEMORY_BYTES, BUS_RESUME_BYTES, BUS_WAITS_MAX, SOURCE_LOG_INTERVAL, SPILL_AFTER};
 use crate::metrics::Metrics;
 use crate::model::Batch;
 use crate::shutdown::Drain;
-use crate::store::medium::Medium;
+use crate::store::vfs::Fs;
 use crate::store::{Done, Intake};
 
-/// Events on their way, and what they are called.
+/// A batch of events that waits for the store.
 #[derive(Debug, Clone)]
-struct Parcel {
+struct PendingBatch {
     batch: Arc<Batch>,
     /// The number of its first event.
     first: u64,
-    /// When it was read.
+    /// When it was read from the bus.
     at: Micros,
-    /// Since when it waits.
+    /// When it started to wait.
     since: Instant,
-    /// The file of the spill that it came out of.
+    /// The spill file that it was read from.
     file: Option<u64>,
-    /// How often the store refused it alone.
+    /// Rejections of this batch alone.
     refused: u32,
 }
 
-/// A parcel that the store has not answered, or not all before it.
+/// A batch offered to the store, kept until it and all before it are answered.
 #[derive(Debug)]
-struct Flight {
-    parcel: Parcel,
+struct InFlight {
+    pending_batch: PendingBatch,
     stored: Option<bool>,
 }
 
-/// How much waits, for `saltcellar status`.
+/// Waiting and lost events for `saltcellar status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Waiting {
     /// Events in memory.
     pub events: u64,
-    /// Memory they take.
+    /// Their memory.
     pub bytes: u64,
     /// Events on disk.
     pub spilled_events: u64,
@@ -82,77 +82,78 @@ pub struct Waiting {
     pub lost: u64,
     /// Gaps recorded since the start.
     pub gaps: u64,
-    /// Up to here everything is safe.
+    /// Everything up to here is safe.
     pub seen: Option<Micros>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    flights: VecDeque<Flight>,
-    /// The number of the first of them.
+    flights: VecDeque<InFlight>,
+    /// The number of the first one in flight.
     first_flight: u64,
-    /// Refused, to be offered again; the oldest first.
-    back: VecDeque<Parcel>,
+    /// Rejected, to be retried; the oldest first.
+    back: VecDeque<PendingBatch>,
     /// In memory, newer than what is on disk; the oldest first.
-    waiting: VecDeque<Parcel>,
+    waiting: VecDeque<PendingBatch>,
     waiting_bytes: usize,
-    /// There may be something on disk that has not been handed over.
+    /// The disk may contain undelivered events.
     on_disk: bool,
-    /// The store refused something: one parcel at a time, until it takes one.
+    /// The store rejected a batch: one is offered at a time, until one is accepted.
     held: bool,
-    words: String,
-    /// How long the reader may still wait for room.
-    patience: Duration,
-    /// Events that are being lost.
+    /// The reason of the last rejection.
+    reason: String,
+    /// Remaining time for which the reader may wait for room.
+    timeout: Duration,
+    /// The current loss.
     losing: Option<Gap>,
     /// The number of the next event.
     next_number: u64,
-    /// Up to here the bus has been read.
+    /// The bus has been read up to here.
     read_until: Option<Micros>,
-    /// No more will come.
+    /// The writer is closed.
     closing: bool,
-    /// Parcels that the store has taken.
+    /// Batches that the store has accepted.
     taken: u64,
-    /// When it took the last one.
+    /// When it accepted the last one.
     taken_at: Option<Instant>,
-    /// Files of which a piece has been stored.
+    /// Spill files with a stored chunk.
     stored: Vec<u64>,
     disk: (u64, u64),
     lost: u64,
     gaps: u64,
-    said_losing: Option<Instant>,
+    logged_loss: Option<Instant>,
 }
 
 impl State {
-    /// May what comes now go straight to the store?
+    /// Whether new events can go directly to the store.
     fn is_clear(&self) -> bool {
         self.waiting.is_empty() && self.back.is_empty() && !self.on_disk && !self.held
     }
 
-    /// The moment and the number up to which everything is in the log or on disk.
+    /// The time and number up to which everything is in the log or on disk.
     fn safe(&self) -> (Option<Micros>, u64) {
-        let flights = self.flights.iter().map(|flight| &flight.parcel);
+        let flights = self.flights.iter().map(|flight| &flight.pending_batch);
         let mut kept_nowhere = flights.chain(&self.back).chain(&self.waiting).filter(|p| p.file.is_none());
         match (kept_nowhere.next(), &self.losing) {
-            (Some(parcel), _) => (Some(parcel.at), parcel.first.saturating_sub(1)),
+            (Some(pending_batch), _) => (Some(pending_batch.at), pending_batch.first.saturating_sub(1)),
             (None, Some(losing)) => (losing.begin, self.next_number.saturating_sub(1)),
             (None, None) => (self.read_until, self.next_number.saturating_sub(1)),
         }
     }
 
-    /// Is there room in memory? Who has lost something waits for more of it, so that a loss is one gap and not one between
+    /// Whether memory has room. After a loss more room is required, so that a loss is one gap and not one between
     /// any two events.
     fn fits(&self, bytes: usize) -> bool {
-        let room = BUS_MEMORY_BYTES - if self.losing.is_some() { LOSING_ENDS_BYTES } else { 0 };
+        let room = BUS_MEMORY_BYTES - if self.losing.is_some() { BUS_RESUME_BYTES } else { 0 };
         self.waiting.is_empty() || self.waiting_bytes + bytes <= room
     }
 
     fn events_in_memory(&self) -> u64 {
-        self.waiting.iter().chain(&self.back).map(|parcel| parcel.batch.len() as u64).sum()
+        self.waiting.iter().chain(&self.back).map(|pending_batch| pending_batch.batch.len() as u64).sum()
     }
 }
 
-/// What reader, mover and the store's answers share. It holds no sender of `intake`: the store stops when those are gone.
+/// State shared by writer, drainer and the store's answers. It holds no sender of `intake`: the store stops when those are dropped.
 #[derive(Debug)]
 pub struct Shared {
     state: Mutex<State>,
@@ -171,7 +172,7 @@ impl Shared {
         self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// How much waits.
+    /// The amount of waiting and lost events.
     pub fn waiting(&self) -> Waiting {
         let state = self.lock();
         let (spilled_events, spilled_bytes) = state.disk;
@@ -186,13 +187,13 @@ impl Shared {
         }
     }
 
-    /// Why the store refused what was offered last; none once it takes something again.
+    /// Why the store rejected the last batch; `None` once it accepts one again.
     pub fn refused(&self) -> Option<String> {
         let state = self.lock();
-        state.held.then(|| state.words.clone())
+        state.held.then(|| state.reason.clone())
     }
 
-    /// The store's answer to a flight.
+    /// Records the store's answer to a batch in flight.
     fn answered(&self, flight: u64, outcome: Result<(), String>) {
         let mut state = self.lock();
         let at = usize::try_from(flight.saturating_sub(state.first_flight)).unwrap_or(usize::MAX);
@@ -200,74 +201,74 @@ impl Shared {
         if let Some(flight) = state.flights.get_mut(at) {
             flight.stored = Some(!failed);
         }
-        if let Err(words) = outcome {
-            (state.held, state.words) = (true, words);
+        if let Err(reason) = outcome {
+            (state.held, state.reason) = (true, reason);
         } else {
             while state.flights.front().is_some_and(|flight| flight.stored == Some(true)) {
-                let file = state.flights.pop_front().and_then(|flight| flight.parcel.file);
+                let file = state.flights.pop_front().and_then(|flight| flight.pending_batch.file);
                 state.first_flight += 1;
                 state.taken += 1;
                 state.taken_at = Some(Instant::now());
                 state.stored.extend(file);
             }
-            // What it refused before, it takes now.
+            // The store accepts the batch that it rejected before.
             let takes_again = state.held && state.flights.is_empty();
             state.held &= !takes_again;
         }
-        let calls_mover = failed || state.closing || !state.is_clear() || !state.stored.is_empty();
+        let wakes_drainer = failed || state.closing || !state.is_clear() || !state.stored.is_empty();
         drop(state);
-        if calls_mover {
+        if wakes_drainer {
             self.changed.notify_all();
         }
     }
 }
 
-/// Offers a parcel to the store; false if there is no room.
-fn offer(shared: &Arc<Shared>, state: &mut State, intake: &Intake, parcel: &Parcel) -> bool {
+/// Offers a batch to the store; false if there is no room.
+fn offer(shared: &Arc<Shared>, state: &mut State, intake: &Intake, pending_batch: &PendingBatch) -> bool {
     let id = state.first_flight + state.flights.len() as u64;
-    let teller = shared.clone();
-    let done: Done = Box::new(move |outcome| teller.answered(id, outcome));
-    match intake.try_share(parcel.batch.clone(), Some(done)) {
+    let answers = shared.clone();
+    let done: Done = Box::new(move |outcome| answers.answered(id, outcome));
+    match intake.try_share(pending_batch.batch.clone(), Some(done)) {
         Ok(()) => {
-            state.flights.push_back(Flight { parcel: parcel.clone(), stored: None });
+            state.flights.push_back(InFlight { pending_batch: pending_batch.clone(), stored: None });
             true
         }
-        // Closed comes with the end of the process: what is here goes to disk.
+        // Closed means process exit: the events are spilled to disk.
         Err(Refused::Full(_) | Refused::Closed(_)) => false,
     }
 }
 
-/// What a bus door works with.
+/// The dependencies of a bus source.
 #[derive(Clone)]
-pub struct Fittings {
-    /// Where the entries go.
+pub struct BusDependencies {
+    /// Destination of the entries.
     pub intake: Intake,
-    /// What they pass before.
-    pub gate: Arc<Gate>,
+    /// The ingest policy.
+    pub policy: Arc<Policy>,
     /// The directory of all spills.
     pub spills: PathBuf,
-    /// Bytes that the spill of a bus may have on disk.
+    /// Bytes of the spill of one bus on disk.
     pub spill_bytes_max: u64,
-    /// Through which the spill is written.
-    pub medium: Arc<dyn Medium>,
-    /// The time.
+    /// The file system of the spills.
+    pub fs: Arc<dyn Fs>,
+    /// The daemon's clock.
     pub clock: Clock,
-    /// Where to count.
+    /// The daemon's counters.
     pub metrics: Arc<Metrics>,
-    /// The wish to stop.
+    /// The shutdown request.
     pub drain: Drain,
-    /// How long events gather after a read that brought few.
+    /// How long events accumulate after a small read.
     pub gather: std::time::Duration,
 }
 
-/// The reader's end.
-pub struct Feeder {
+/// The writing half of a spill.
+pub struct SpillWriter {
     shared: Arc<Shared>,
     intake: Intake,
 }
 
-impl Feeder {
-    /// One that feeds the store, with nothing waiting.
+impl SpillWriter {
+    /// A writer with an empty spill.
     pub fn new(bus: &Path, intake: Intake, clock: Clock, metrics: Arc<Metrics>) -> Self {
         let state = State { next_number: 1, ..State::default() };
         let shared =
@@ -275,13 +276,13 @@ impl Feeder {
         Self { shared: Arc::new(shared), intake }
     }
 
-    /// A view of it.
+    /// The shared state.
     pub fn shared(&self) -> Arc<Shared> {
         self.shared.clone()
     }
 
-    /// Takes events that were read at a time. If memory is full it waits a moment for the mover, [`BUS_WAITS_MAX`] in all
-    /// until there is ample room again: Salt does not notice so little, and a disk that writes at all makes room.
+    /// Accepts events read at `at`. If memory is full it waits for the drainer, [`BUS_WAITS_MAX`] in all
+    /// until memory is half empty again. Salt does not notice such a pause, and a working disk frees memory in that time.
     pub fn push(&self, mut batch: Batch, at: Micros) {
         if batch.is_empty() {
             return;
@@ -290,14 +291,14 @@ impl Feeder {
         let mut state = self.shared.lock();
         let wanted = batch.footprint();
         if state.waiting_bytes < BUS_MEMORY_BYTES / 2 {
-            state.patience = BUS_WAITS_MAX;
+            state.timeout = BUS_WAITS_MAX;
         }
-        while !state.fits(wanted) && !state.patience.is_zero() {
+        while !state.fits(wanted) && !state.timeout.is_zero() {
             let began = Instant::now();
             state = self.shared.wait(state, Duration::from_millis(2));
-            // A store that is busy, and not stuck, may set the pace.
+            // A busy store that makes progress may set the pace.
             if state.taken_at.is_none_or(|at| at.elapsed() > SPILL_AFTER) {
-                state.patience = state.patience.saturating_sub(began.elapsed());
+                state.timeout = state.timeout.saturating_sub(began.elapsed());
             }
         }
         if !state.fits(wanted) {
@@ -311,19 +312,19 @@ impl Feeder {
         self.take(&mut state, batch, at);
     }
 
-    /// Takes a gap, in its place among the events.
+    /// Accepts a gap in order with the events.
     pub fn push_gap(&self, gap: &Gap) {
         let mut state = self.shared.lock();
         self.take(&mut state, gap.batch(&self.shared.bus), gap.end);
         self.count_gap(&mut state, gap);
     }
 
-    /// The bus has been read up to here.
+    /// Sets the time up to which the bus has been read.
     pub fn read_until(&self, at: Micros) {
         self.shared.lock().read_until = Some(at);
     }
 
-    /// Nothing more will come.
+    /// Marks the end of input.
     pub fn close(&self) {
         let mut state = self.shared.lock();
         if let Some(gap) = state.losing.take() {
@@ -338,13 +339,13 @@ impl Feeder {
     fn take(&self, state: &mut State, batch: Batch, at: Micros) {
         let first = state.next_number;
         state.next_number += batch.len() as u64;
-        let parcel =
-            Parcel { batch: Arc::new(batch), first, at, since: Instant::now(), file: None, refused: 0 };
-        if state.is_clear() && offer(&self.shared, state, &self.intake, &parcel) {
+        let pending_batch =
+            PendingBatch { batch: Arc::new(batch), first, at, since: Instant::now(), file: None, refused: 0 };
+        if state.is_clear() && offer(&self.shared, state, &self.intake, &pending_batch) {
             return;
         }
-        state.waiting_bytes += parcel.batch.footprint();
-        state.waiting.push_back(parcel);
+        state.waiting_bytes += pending_batch.batch.footprint();
+        state.waiting.push_back(pending_batch);
         self.shared.changed.notify_all();
     }
 
@@ -359,11 +360,11 @@ impl Feeder {
         });
         gap.end = at;
         gap.lost = gap.lost.map(|lost| lost + events);
-        if state.said_losing.is_none_or(|said| said.elapsed() >= DOOR_SAYS) {
-            state.said_losing = Some(Instant::now());
+        if state.logged_loss.is_none_or(|at| at.elapsed() >= SOURCE_LOG_INTERVAL) {
+            state.logged_loss = Some(Instant::now());
             tracing::error!(
                 bus = %self.shared.bus.display(), events,
-                "neither store nor spill take what the bus says: events are lost"
+                "neither store nor spill accept bus events: events are lost"
             );
         }
     }
@@ -378,11 +379,11 @@ fn count_gap(shared: &Shared, gap: &Gap) {
     shared.metrics.bus_gaps.add(1);
     tracing::warn!(
         bus = %shared.bus.display(), cause = gap.cause.name(), begin = gap.begin.map(Micros::iso),
-        end = gap.end.iso(), lost = gap.lost, "events of the bus may be missing"
+        end = gap.end.iso(), lost = gap.lost, "bus events may be missing"
     );
 }
 
-/// The directory of a bus, below that of all spills: its path, readable, and a hash of it.
+/// The directory of a bus in the directory of all spills: its path in readable form, and a hash of it.
 pub fn dir_of(spills: &Path, bus: &Path) -> PathBuf {
     let text = bus.to_string_lossy();
     let readable: String = text

@@ -1,40 +1,40 @@
-//! Reading a file of the spill: record by record, past damage, and past sectors that cannot be read.
+//! Reads a spill file record by record, and skips damage and unreadable sectors.
 
 use std::io;
 
 use super::record::{FILE_HEADER, Header, Record};
 use crate::clock::Micros;
 use crate::limits::{SECTOR_BYTES, SPILL_READ_BYTES};
-use crate::store::medium::MediumFile;
+use crate::store::vfs::FsFile;
 
-/// What comes next in a file.
+/// The next item of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    /// A record of so many bytes.
+pub(super) enum ReadStep {
+    /// A record of this many bytes.
     Record(usize),
-    /// So many bytes that are no record; the reader is behind them.
+    /// This many invalid bytes, which the reader has skipped.
     Damage(u64),
-    /// Nothing.
+    /// End of file.
     End,
 }
 
-/// A position in a file of the spill.
+/// A position in a spill file.
 #[derive(Debug)]
 pub(super) struct Reader {
-    file: Box<dyn MediumFile>,
+    file: Box<dyn FsFile>,
     header: Header,
     at: u64,
     size: u64,
-    /// Bytes of the file, from `window_at` on.
+    /// Bytes of the file, starting at `window_at`.
     window: Vec<u8>,
     window_at: u64,
-    /// Sectors that cannot be read count as zero bytes.
+    /// Read unreadable sectors as zero bytes.
     past_errors: bool,
 }
 
 impl Reader {
-    /// Reads the header of a file; `None` if it has none that can be read.
-    pub(super) fn open(file: Box<dyn MediumFile>, size: u64, past_errors: bool) -> io::Result<Option<Self>> {
+    /// Reads the header of a file; `None` without a readable one.
+    pub(super) fn open(file: Box<dyn FsFile>, size: u64, past_errors: bool) -> io::Result<Option<Self>> {
         let unknown = Header::new(0);
         let mut reader =
             Self { file, header: unknown, at: 0, size, window: Vec::new(), window_at: 0, past_errors };
@@ -47,23 +47,22 @@ impl Reader {
         self.header
     }
 
-    /// Where it stands.
     pub(super) fn at(&self) -> u64 {
         self.at
     }
 
-    /// From now on sectors that cannot be read are passed over.
+    /// Skip unreadable sectors from now on.
     pub(super) fn read_past_errors(&mut self) {
         self.past_errors = true;
     }
 
-    /// What comes next. After an error it stands where it stood.
-    pub(super) fn step(&mut self) -> io::Result<Step> {
+    /// The next item. An error does not change the position.
+    pub(super) fn step(&mut self) -> io::Result<ReadStep> {
         if self.at >= self.size {
-            return Ok(Step::End);
+            return Ok(ReadStep::End);
         }
         if let Some(len) = self.record_at(self.at)? {
-            return Ok(Step::Record(len));
+            return Ok(ReadStep::Record(len));
         }
         let mut behind = self.size;
         if self.header.is_searchable() {
@@ -74,24 +73,24 @@ impl Reader {
                 }
             }
         }
-        // The file may turn out to be shorter than it was.
+        // The file may have become shorter.
         let damaged = behind.min(self.size).saturating_sub(self.at);
         self.at += damaged;
-        Ok(if damaged == 0 { Step::End } else { Step::Damage(damaged) })
+        Ok(if damaged == 0 { ReadStep::End } else { ReadStep::Damage(damaged) })
     }
 
-    /// The record that [`Reader::step`] has found, of `len` bytes.
+    /// The record found by [`Reader::step`], of `len` bytes.
     pub(super) fn record(&self, len: usize) -> Option<Record<'_>> {
         let from = usize::try_from(self.at.checked_sub(self.window_at)?).ok()?;
         self.header.record(self.window.get(from..from.checked_add(len)?)?)
     }
 
-    /// Goes on behind a record of `len` bytes.
+    /// Advances past a record of `len` bytes.
     pub(super) fn pass(&mut self, len: usize) {
         self.at += len as u64;
     }
 
-    /// Bytes of the whole record at an offset.
+    /// Length of a valid record at an offset.
     fn record_at(&mut self, at: u64) -> io::Result<Option<usize>> {
         let header = self.header;
         let bytes = self.load(at, header.record_header())?;
@@ -103,7 +102,7 @@ impl Reader {
         Ok(bytes.get(..len).and_then(|bytes| header.record(bytes)).map(|_| len))
     }
 
-    /// The bytes from `at` on: `wanted` of them or more, fewer if the file ends before.
+    /// The bytes from `at` on: at least `wanted`, fewer at the end of the file.
     fn load(&mut self, at: u64, wanted: usize) -> io::Result<&[u8]> {
         loop {
             let left = usize::try_from(self.size.saturating_sub(at)).unwrap_or(usize::MAX);
@@ -117,7 +116,7 @@ impl Reader {
             window.resize(left.min(wanted.max(SPILL_READ_BYTES)), 0);
             match self.file.read_exact_at(&mut window, at) {
                 Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => {
-                    // Cut short by somebody else; what is missing shows in the numbers.
+                    // Truncated by another process; record numbers show the loss.
                     self.size = self.file.size()?.min(self.size - 1);
                     continue;
                 }
@@ -128,7 +127,7 @@ impl Reader {
         }
     }
 
-    /// Reads sector by sector; those that fail become zero bytes, which are no record.
+    /// Reads sector by sector; unreadable ones become zero bytes, which are not valid records.
     fn read_sectors(&self, window: &mut [u8], at: u64) {
         let mut offset = at;
         let mut rest = window;
@@ -145,60 +144,60 @@ impl Reader {
     }
 }
 
-/// What reading a file through found.
+/// The result of scanning a file.
 #[derive(Debug, Default)]
-pub(super) struct Walked {
-    /// Good records.
+pub(super) struct FileScan {
+    /// Valid records.
     pub(super) events: u64,
-    /// Number and arrival of the first.
+    /// Number and arrival of the first record.
     pub(super) first: Option<(u64, Micros)>,
-    /// Number and arrival of the last.
+    /// Number and arrival of the last record.
     pub(super) last: Option<(u64, Micros)>,
-    /// Where the last one ends.
+    /// The end of the last record.
     pub(super) end: u64,
-    /// There are bytes that are no records.
+    /// The file contains invalid bytes.
     pub(super) damaged: bool,
-    /// Behind the last good record is the beginning of one, and nothing else.
+    /// Only an incomplete record follows the last valid one.
     pub(super) torn: bool,
 }
 
-/// Reads a file through.
-pub(super) fn walk(file: Box<dyn MediumFile>, size: u64) -> io::Result<Walked> {
-    let mut walked = Walked::default();
+/// Scans a file.
+pub(super) fn scan(file: Box<dyn FsFile>, size: u64) -> io::Result<FileScan> {
+    let mut scan = FileScan::default();
     if size < FILE_HEADER as u64 || is_zeros(&*file, size)? {
-        return Ok(walked);
+        return Ok(scan);
     }
     let Some(mut reader) = Reader::open(file, size, false)? else {
-        return Ok(Walked { damaged: true, ..walked });
+        return Ok(FileScan { damaged: true, ..scan });
     };
-    walked.end = reader.at();
+    scan.end = reader.at();
     loop {
         match reader.step()? {
-            Step::Record(len) => {
+            ReadStep::Record(len) => {
                 if let Some(record) = reader.record(len) {
                     let here = (record.number, record.at);
-                    walked.first.get_or_insert(here);
-                    walked.last = Some(here);
+                    scan.first.get_or_insert(here);
+                    scan.last = Some(here);
                 }
-                walked.events += 1;
+                scan.events += 1;
                 reader.pass(len);
-                walked.end = reader.at();
+                scan.end = reader.at();
             }
-            Step::Damage(_) => walked.damaged = true,
-            Step::End => break,
+            ReadStep::Damage(_) => scan.damaged = true,
+            ReadStep::End => break,
         }
     }
-    if walked.end < size {
+    if scan.end < size {
         let header = reader.header();
-        let bytes = reader.load(walked.end, header.record_header())?;
-        let len = bytes.get(..header.record_header()).map(|bytes| header.record_len(bytes, walked.end));
-        walked.torn = len.is_none_or(|len| len.is_some_and(|len| walked.end + len as u64 > size));
+        let bytes = reader.load(scan.end, header.record_header())?;
+        let len = bytes.get(..header.record_header()).map(|bytes| header.record_len(bytes, scan.end));
+        scan.torn = len.is_none_or(|len| len.is_some_and(|len| scan.end + len as u64 > size));
     }
-    Ok(walked)
+    Ok(scan)
 }
 
-/// Was nothing of it written before a power cut?
-fn is_zeros(file: &dyn MediumFile, size: u64) -> io::Result<bool> {
+/// Whether nothing of it was written before a power cut.
+fn is_zeros(file: &dyn FsFile, size: u64) -> io::Result<bool> {
     let mut bytes = vec![0; SPILL_READ_BYTES];
     let mut at = 0;
     while at < size {

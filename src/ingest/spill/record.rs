@@ -1,6 +1,6 @@
-//! Files of the spill as bytes: their header and their records.
+//! Format of spill files.
 //!
-//! | byte | a file |
+//! | byte | file header |
 //! |---|---|
 //! | 0 | `SCSPILL2` |
 //! | 8 | number of its first event, u64 LE |
@@ -9,21 +9,21 @@
 //! | 32 | xxh3-64 of bytes 0 to 15, seeded with the key, u64 LE |
 //! | 40 | records |
 //!
-//! | byte | a record |
+//! | byte | record |
 //! |---|---|
 //! | 0 | bytes of the payload, u32 LE |
 //! | 4 | lower half of the xxh3-64 of the record's offset in the file (u64 LE), bytes 0 to 3 and bytes 8 to 23, seeded with the key, u32 LE |
 //! | 8 | number of the event: one more than that of the event before, u64 LE |
 //! | 16 | xxh3-64 of the payload, seeded with the key, u64 LE |
-//! | 24 | payload: arrival in microseconds i64 LE; 0 event or 1 gap u8; 1 if it may be stored already, u8; 1 if it carried the master's key, u8; zero u8; bytes of the tag u32 LE; tag; data |
+//! | 24 | payload: arrival in microseconds i64 LE; 0 event or 1 gap u8; 1 if it may be stored already, u8; 1 if it contained the master's key, u8; zero u8; bytes of the tag u32 LE; tag; data |
 //!
-//! Files of earlier releases begin with `SCSPILL1` and their first record. The header of such a record has 16 bytes: the payload's
-//! bytes, the crc32 of everything from byte 8 on, and the number.
+//! Files of earlier releases start with `SCSPILL1`, followed by the first record. The header of such a record has 16 bytes: length of the
+//! payload, crc32 of everything from byte 8 on, and number.
 //!
 //! # Invariant
 //!
-//! Data of an event never passes for a record: the checksums depend on a key that only the file's header holds, and on the place
-//! in the file. So behind damage the next record can be searched for. Behind damage in a file of an earlier release it cannot.
+//! Event data never passes for a record: the checksums depend on a key stored only in the file's header, and on the offset
+//! in the file. So the next record after damage can be searched for, but not in a file of an earlier release.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
@@ -40,17 +40,17 @@ const MAGIC: &[u8; 8] = b"SCSPILL2";
 const MAGIC_1: &[u8; 8] = b"SCSPILL1";
 /// Bytes of the fixed part of a payload.
 const FIXED: usize = 16;
-/// Bytes of the longest payload.
+/// Bytes of the largest payload.
 const PAYLOAD_BYTES_MAX: usize = FIXED + TAG_BYTES_MAX + ENTRY_BYTES_MAX;
 /// Bytes of a file's header.
 pub(super) const FILE_HEADER: usize = 40;
 
-/// How the records of a file are checked.
+/// The checksum scheme of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
-    /// As earlier releases wrote them.
+    /// Of earlier releases.
     One,
-    /// With the key of the file.
+    /// Seeded with the file's key.
     Two { key: u64 },
 }
 
@@ -58,9 +58,9 @@ enum Version {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     version: Version,
-    /// The number of the first event, if that is known.
+    /// The number of the first event, if known.
     pub(super) first: Option<u64>,
-    /// Where the records begin.
+    /// The offset of the first record.
     pub(super) len: usize,
 }
 
@@ -73,7 +73,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl Header {
-    /// For a new file.
+    /// A header for a new file.
     pub(super) fn new(first: u64) -> Self {
         let key = RandomState::new().build_hasher().finish();
         Self { version: Version::Two { key }, first: Some(first), len: FILE_HEADER }
@@ -90,7 +90,7 @@ impl Header {
         bytes
     }
 
-    /// The header in the first bytes of a file; `None` if there is none, or none that can be read. Damage to one of its words
+    /// Parses the header of a file; `None` without a readable one. Damage to one of its words
     /// is repaired.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(MAGIC_1) {
@@ -107,17 +107,16 @@ impl Header {
         }
     }
 
-    /// Can the next record be searched for behind damage?
+    /// Whether records after damage can be searched for.
     pub(super) fn is_searchable(&self) -> bool {
         self.version != Version::One
     }
 
-    /// Bytes of a record's header.
     pub(super) fn record_header(&self) -> usize {
         if self.version == Version::One { 16 } else { 24 }
     }
 
-    /// Bytes of the record whose header is at this offset of the file; `None` if none can be.
+    /// Length of the record whose header is at `offset` in the file; `None` for an invalid header.
     pub(super) fn record_len(&self, bytes: &[u8], offset: u64) -> Option<usize> {
         let len = usize::try_from(u32_at(bytes, 0)?).ok()?;
         if !(FIXED..=PAYLOAD_BYTES_MAX).contains(&len) {
@@ -131,7 +130,7 @@ impl Header {
         Some(self.record_header() + len)
     }
 
-    /// The record that these bytes are, from its header to its end; `None` if its checksum does not hold.
+    /// Parses a record, from its header to its end; `None` for a checksum mismatch.
     pub(super) fn record<'a>(&self, bytes: &'a [u8]) -> Option<Record<'a>> {
         let payload = bytes.get(self.record_header()..)?;
         let holds = match self.version {
@@ -145,7 +144,7 @@ impl Header {
         Some(Record { number: u64_at(bytes, 8)?, at: Micros(at), gap, unsure, has_key, tag, data })
     }
 
-    /// Appends a record to `out`, whose first byte is at `base` in the file. Fails for an entry that no reader would take.
+    /// Appends a record to `out`, whose first byte is at `base` in the file. Fails for an entry over the size limit.
     pub(super) fn write_record(
         &self,
         (out, base): (&mut Vec<u8>, u64),
@@ -156,12 +155,12 @@ impl Header {
         let from = out.len();
         let broken = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
         let Version::Two { key } = self.version else {
-            return Err(broken("internal error: files of an earlier release are not written"));
+            return Err(broken("internal error: the format of an earlier release is read-only"));
         };
         let len = FIXED + entry.tag.len() + entry.body.len();
         let fits = |n: usize| u32::try_from(n).ok().filter(|_| len <= PAYLOAD_BYTES_MAX);
         let (Some(length), Some(tag_len)) = (fits(len), fits(entry.tag.len())) else {
-            return Err(broken("internal error: an entry is longer than the spill takes"));
+            return Err(broken("internal error: the entry exceeds the spill's size limit"));
         };
         out.extend_from_slice(&length.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
@@ -185,7 +184,7 @@ impl Header {
     }
 }
 
-/// The checksum of a record's header at an offset of the file.
+/// The checksum of a record header at `offset` in the file.
 fn header_sum(key: u64, offset: u64, header: &[u8]) -> Option<u32> {
     let mut sum = Xxh3::with_seed(key);
     sum.update(&offset.to_le_bytes());
@@ -195,7 +194,7 @@ fn header_sum(key: u64, offset: u64, header: &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes([a, b, c, d]))
 }
 
-/// A record whose checksum holds.
+/// A record with a valid checksum.
 pub(super) struct Record<'a> {
     pub(super) number: u64,
     pub(super) at: Micros,
@@ -207,7 +206,7 @@ pub(super) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// The event, as the bus source would have made it. Of no use for a gap.
+    /// The event, as built by the bus source. Not for gaps.
     pub(super) fn event(&self, unsure: bool) -> Event<'_> {
         let source = if unsure || self.unsure { Source::SpilledBus } else { Source::Bus };
         let mut event = read_event(self.tag, self.data, source, self.at);
@@ -217,12 +216,12 @@ impl Record<'_> {
         event
     }
 
-    /// The entry of a gap.
+    /// The entry of a gap record.
     pub(super) fn gap_entry(&self) -> Entry<'_> {
         gap::entry(self.tag, self.data, self.at)
     }
 
-    /// Puts the entry into a batch. False for an event that Salt's codec cannot read: files of earlier releases hold such events.
+    /// Adds the entry to a batch. False for an event that Salt's codec cannot read, which earlier releases could spill.
     pub(super) fn push_to(&self, batch: &mut Batch, unsure: bool) -> bool {
         if self.gap {
             batch.push(&self.gap_entry(), None);
@@ -232,7 +231,7 @@ impl Record<'_> {
         if let Form::Unreadable(_) = event.form {
             return false;
         }
-        batch.push(&event.entry, Some(event.prints));
+        batch.push(&event.entry, Some(event.fingerprints));
         true
     }
 }

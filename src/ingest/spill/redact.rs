@@ -1,16 +1,16 @@
-//! Masters' keys in files of the spill that an earlier release wrote: found, and replaced.
+//! Redaction of masters' keys in spill files of earlier releases.
 
 use std::io;
 use std::path::Path;
 
-use super::reader::{Reader, Step};
+use super::reader::{ReadStep, Reader};
 use super::record::Header;
 use crate::ingest::master_keys::MasterKeys;
 use crate::model::Entry;
-use crate::store::medium::{Disk, Medium as _};
+use crate::store::vfs::{Disk, Fs as _};
 
-/// Searches every file below the directory of all spills, and replaces those with a key if `write`. Returns how many events
-/// hold one. The daemon must not run if `write`.
+/// Searches all spill files below `spills`, and replaces those with a key if `write`. Returns the number of events
+/// with a key. With `write` the daemon must not be running.
 pub fn redact(spills: &Path, keys: &MasterKeys, write: bool) -> io::Result<u64> {
     let mut events = 0;
     for dir in list(spills)? {
@@ -37,7 +37,7 @@ fn list(dir: &Path) -> io::Result<Vec<std::path::PathBuf>> {
     }
 }
 
-/// A file without keys, and how many events held one. What is no record is searched for the text of known keys.
+/// The file without keys, and the number of events with a key. Bytes outside of records are searched for known keys.
 fn redacted(path: &Path, keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
     let bytes = std::fs::read(path)?;
     let Some(mut reader) = Reader::open(Disk.open(path)?, bytes.len() as u64, false)? else {
@@ -49,7 +49,7 @@ fn redacted(path: &Path, keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
     let (mut out, mut found) = (header.to_bytes(), 0);
     loop {
         match reader.step()? {
-            Step::Record(len) => {
+            ReadStep::Record(len) => {
                 let Some(record) = reader.record(len) else { break };
                 let event = (!record.gap).then(|| record.event(record.unsure));
                 match event.and_then(|event| Some((event.entry, keys.clean(&event.entry)?))) {
@@ -73,14 +73,14 @@ fn redacted(path: &Path, keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
                 }
                 reader.pass(len);
             }
-            Step::Damage(len) => {
+            ReadStep::Damage(len) => {
                 let range = usize::try_from(reader.at() - len).ok().zip(usize::try_from(reader.at()).ok());
                 let damaged = range.and_then(|(from, to)| bytes.get(from..to)).unwrap_or_default();
                 let mut damaged = damaged.to_vec();
                 found += keys.blank(&mut damaged) as u64;
                 out.extend(damaged);
             }
-            Step::End => break,
+            ReadStep::End => break,
         }
     }
     Ok((out, found))
@@ -120,13 +120,13 @@ mod tests {
         std::fs::create_dir(dir.path().join("bus")).unwrap();
         std::fs::write(&path, &file).unwrap();
         assert_eq!(redact(dir.path(), &keys, false).unwrap(), 3);
-        assert_eq!(std::fs::read(&path).unwrap(), file, "only looked at");
+        assert_eq!(std::fs::read(&path).unwrap(), file, "unchanged");
         assert_eq!(redact(dir.path(), &keys, true).unwrap(), 3);
         assert_eq!(redact(dir.path(), &keys, false).unwrap(), 0);
         let file = std::fs::read(&path).unwrap();
         let mut reader = Reader::open(Disk.open(&path).unwrap(), file.len() as u64, false).unwrap().unwrap();
         let mut seen = Vec::new();
-        while let Step::Record(len) = reader.step().unwrap() {
+        while let ReadStep::Record(len) = reader.step().unwrap() {
             let record = reader.record(len).unwrap();
             let value = get(record.data, "key").or(get(record.data, "text")).and_then(as_text).unwrap();
             seen.push((record.number, record.unsure, value.to_owned()));

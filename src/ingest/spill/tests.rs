@@ -1,4 +1,4 @@
-//! The spill without a bus: order, refusal, restarts.
+//! The spill without a bus: order, rejections, restarts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use super::*;
 use crate::ingest::master_keys::MasterKeys;
 use crate::limits::REFUSED_TIMES_MAX;
 use crate::model::{EventFilter, SeqNo, Source};
-use crate::store::medium::Disk;
-use crate::store::medium::faults::{Act, Fault, Faults, Plan};
+use crate::store::vfs::Disk;
+use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
 use crate::store::{Classes, FreeSpace, Limits, Opened, Options, Store};
 use crate::wire::salt_event::read_event;
 
@@ -29,7 +29,7 @@ fn at(n: u64) -> Micros {
     Micros(i64::try_from(n).unwrap() * 1_000)
 }
 
-/// What a queue on disk gives out: tags, and the sources of the entries.
+/// Drains a queue: tags, and the sources of the entries.
 fn drained(queue: &mut DiskQueue) -> Vec<(String, Source)> {
     let mut found = Vec::new();
     while let Some(piece) = queue.next_piece().unwrap() {
@@ -49,7 +49,7 @@ fn only_tags(found: &[(String, Source)]) -> Vec<String> {
     found.iter().map(|(tag, _)| tag.clone()).collect()
 }
 
-fn open(dir: &Path) -> (DiskQueue, super::file::Found) {
+fn open(dir: &Path) -> (DiskQueue, super::file::SpillContents) {
     DiskQueue::open(Arc::new(Disk), dir).unwrap()
 }
 
@@ -61,10 +61,10 @@ pub(super) fn files(dir: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn what_goes_to_disk_comes_back_in_order_and_its_files_go() {
+fn events_return_from_disk_in_order_and_their_files_are_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let (mut queue, _) = open(&dir.path().join("a/b"));
-    // Over three files, read while it is written.
+    // Over three files, with reads between writes.
     let mut found = Vec::new();
     for n in 1..=60 {
         queue.append(&event(n, 400_000), n).unwrap();
@@ -80,7 +80,7 @@ fn what_goes_to_disk_comes_back_in_order_and_its_files_go() {
 }
 
 #[test]
-fn the_next_daemon_hands_over_what_is_there_and_knows_what_may_be_stored() {
+fn the_next_daemon_delivers_spilled_events_and_marks_those_that_may_be_stored() {
     let dir = tempfile::tempdir().unwrap();
     let (mut queue, _) = open(&dir.path().join("a/b"));
     for n in 1..=40 {
@@ -93,7 +93,7 @@ fn the_next_daemon_hands_over_what_is_there_and_knows_what_may_be_stored() {
     assert_eq!((found.events, found.first, found.last), (40, Some((1, at(1))), Some((40, at(40)))));
     let found = drained(&mut queue);
     assert_eq!(only_tags(&found), tags(1..41));
-    // Of the file that was begun nobody knows how far the store got.
+    // For the file in delivery the store's progress is unknown.
     let sure = found.iter().position(|(_, source)| *source == Source::Bus).unwrap();
     assert!(first.batch.len() <= sure && sure < 40, "{sure}");
     assert!(found[..sure].iter().all(|(_, source)| *source == Source::SpilledBus));
@@ -101,7 +101,7 @@ fn the_next_daemon_hands_over_what_is_there_and_knows_what_may_be_stored() {
 }
 
 #[test]
-fn a_torn_end_is_cut_off_and_a_hole_is_told() {
+fn a_torn_end_is_truncated_and_a_missing_record_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (mut queue, _) = open(&dir.path().join("a/b"));
     for n in 1..=40 {
@@ -119,7 +119,7 @@ fn a_torn_end_is_cut_off_and_a_hole_is_told() {
     assert_eq!((found.events, found.last), (39, Some((39, at(39)))));
     assert_eq!(found.cut, 400_058 - 7, "the rest of that record");
     drop(queue);
-    // Half a record at the end of an earlier file.
+    // An incomplete record at the end of an earlier file.
     cut(0, 100);
     let (mut queue, found) = open(&dir);
     assert_eq!((found.events, found.cut), (38, 0));
@@ -134,7 +134,7 @@ fn a_torn_end_is_cut_off_and_a_hole_is_told() {
 }
 
 #[test]
-fn bytes_that_rot_are_not_handed_over() {
+fn corrupt_records_are_not_delivered() {
     let dir = tempfile::tempdir().unwrap();
     let (mut queue, _) = open(&dir.path().join("a/b"));
     for n in 1..=10 {
@@ -146,17 +146,17 @@ fn bytes_that_rot_are_not_handed_over() {
     std::fs::write(&path, bytes).unwrap();
     assert_eq!(only_tags(&drained(&mut queue)), [tags(1..6), tags(7..11)].concat());
     let dir = queue.dir().to_owned();
-    // A file of something else is no danger either.
+    // A foreign file is harmless, too.
     std::fs::write(dir.join("0000000001.spill"), vec![0xff; 1000]).unwrap();
     let (_, found) = open(&dir);
-    assert_eq!((found.events, found.cut, found.aside), (0, 0, 1));
+    assert_eq!((found.events, found.cut, found.quarantined), (0, 0, 1));
 }
 
 #[test]
-fn events_in_a_spill_that_salt_cannot_read_are_skipped_and_counted() {
+fn spilled_events_that_salt_cannot_read_are_skipped_and_counted() {
     let dir = tempfile::tempdir().unwrap();
     let (mut queue, _) = open(&dir.path().join("a/b"));
-    // As a release that did not check wrote it: bad ones first, in the middle, and last.
+    // Written by a release without the check: unreadable events first, in the middle, and last.
     let bad = |n: u64| {
         let mut batch = Batch::default();
         batch.push(&read_event(b"bad", b"\x81\xa1x\xc7\x05\xff12345", Source::Bus, at(n)).entry, None);
@@ -182,7 +182,7 @@ fn events_in_a_spill_that_salt_cannot_read_are_skipped_and_counted() {
 }
 
 #[test]
-fn what_went_past_the_disk_is_no_hole() {
+fn events_that_bypassed_the_disk_are_not_missing() {
     let dir = tempfile::tempdir().unwrap();
     let (mut queue, _) = open(&dir.path().join("a/b"));
     for n in [1, 2, 50, 51] {
@@ -197,7 +197,7 @@ fn what_went_past_the_disk_is_no_hole() {
 }
 
 #[test]
-fn what_is_put_in_front_comes_first() {
+fn prepended_batches_are_delivered_first() {
     let dir = tempfile::tempdir().unwrap();
     let (mut queue, _) = open(&dir.path().join("a/b"));
     for n in 3..=5 {
@@ -211,10 +211,10 @@ fn what_is_put_in_front_comes_first() {
     assert_eq!(found.iter().filter(|(_, source)| *source == Source::SpilledBus).count(), 2);
 }
 
-/// A store whose threads are started when a test wants it.
-struct Rig {
+/// A store whose threads a test starts explicitly.
+struct Harness {
     dir: tempfile::TempDir,
-    medium: Arc<dyn Medium>,
+    fs: Arc<dyn Fs>,
     metrics: Arc<Metrics>,
     opened: Option<Opened>,
     store: Option<Store>,
@@ -225,18 +225,18 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
     std::thread::Builder::new().spawn(work).unwrap()
 }
 
-impl Rig {
+impl Harness {
     fn new() -> Self {
         Self::on(Arc::new(Disk))
     }
 
-    /// With the store on a certain medium.
-    fn on(medium: Arc<dyn Medium>) -> Self {
+    /// A harness with the given file system.
+    fn on(fs: Arc<dyn Fs>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let metrics = Arc::default();
-        let mut rig = Self { dir, medium, metrics, opened: None, store: None, threads: Vec::new() };
-        rig.open();
-        rig
+        let mut harness = Self { dir, fs, metrics, opened: None, store: None, threads: Vec::new() };
+        harness.open();
+        harness
     }
 
     fn open(&mut self) {
@@ -246,27 +246,34 @@ impl Rig {
             clock: Clock::real(),
             metrics: self.metrics.clone(),
             limits: Limits::default(),
-            medium: self.medium.clone(),
+            fs: self.fs.clone(),
             classes: Classes::default(),
             free: FreeSpace { low: Some(0), min: Some(0) },
         };
         self.opened = Some(Store::open(&options).unwrap());
     }
 
-    fn feeder(&self) -> Feeder {
+    fn spill_writer(&self) -> SpillWriter {
         let intake = self.opened.as_ref().unwrap().intake.clone();
-        Feeder::new(Path::new("/the/bus"), intake, Clock::real(), self.metrics.clone())
+        SpillWriter::new(Path::new("/the/bus"), intake, Clock::real(), self.metrics.clone())
     }
 
-    fn mover(&self, feeder: &Feeder, bytes_max: u64) -> (Mover, Seen) {
-        Mover::open(feeder, &self.spill(), Arc::new(Disk), Arc::new(MasterKeys::none()), bytes_max).unwrap()
+    fn spill_drainer(&self, spill_writer: &SpillWriter, bytes_max: u64) -> (SpillDrainer, Seen) {
+        SpillDrainer::open(
+            spill_writer,
+            &self.spill(),
+            Arc::new(Disk),
+            Arc::new(MasterKeys::none()),
+            bytes_max,
+        )
+        .unwrap()
     }
 
     fn spill(&self) -> PathBuf {
         dir_of(&self.dir.path().join("state/spill"), Path::new("/the/bus"))
     }
 
-    /// Lets the store work.
+    /// Starts the store's threads.
     fn start(&mut self) {
         let Opened { store, intake, appender, committer, .. } = self.opened.take().unwrap();
         drop(intake);
@@ -274,7 +281,7 @@ impl Rig {
         self.threads = vec![spawn(|| appender.run()), spawn(|| committer.run())];
     }
 
-    /// Tags of what is stored, in order, without their first part.
+    /// Stops the store, and returns the tags of its entries, in order.
     fn stored(&mut self) -> Vec<String> {
         self.threads.drain(..).for_each(|thread| thread.join().unwrap());
         let store = self.store.take().unwrap();
@@ -290,202 +297,205 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn while_the_store_stands_still_events_go_to_disk_and_come_back_in_order() {
-    let mut rig = Rig::new();
-    let feeder = rig.feeder();
-    let (mover, seen) = rig.mover(&feeder, 1 << 30);
+fn while_the_store_is_stopped_events_are_spilled_and_return_in_order() {
+    let mut harness = Harness::new();
+    let spill_writer = harness.spill_writer();
+    let (spill_drainer, seen) = harness.spill_drainer(&spill_writer, 1 << 30);
     assert!(!seen.known);
-    let shared = feeder.shared();
-    let moving = spawn(|| mover.run());
-    // The queue takes 8 MB, memory 3: the rest is for the disk.
+    let shared = spill_writer.shared();
+    let moving = spawn(|| spill_drainer.run());
+    // The queue holds 8 MB, memory 3: the rest is spilled.
     for n in 0..400 {
-        feeder.push(event(n, 100_000), at(n));
+        spill_writer.push(event(n, 100_000), at(n));
         let memory = shared.waiting().bytes;
         assert!(memory <= BUS_MEMORY_BYTES as u64, "{memory}");
     }
     assert!(shared.waiting().spilled_events > 100, "{:?}", shared.waiting());
-    assert!(rig.metrics.bus_bytes_spilled.get() > 10_000_000);
-    rig.start();
+    assert!(harness.metrics.bus_bytes_spilled.get() > 10_000_000);
+    harness.start();
     for n in 400..500 {
-        feeder.push(event(n, 1_000), at(n));
+        spill_writer.push(event(n, 1_000), at(n));
     }
-    feeder.close();
-    drop(feeder);
+    spill_writer.close();
+    drop(spill_writer);
     moving.join().unwrap();
-    assert_eq!(rig.stored(), tags(0..500));
+    assert_eq!(harness.stored(), tags(0..500));
     let left = shared.waiting();
     assert_eq!((left.lost, left.spilled_events, left.spilled_bytes, left.bytes), (0, 0, 0, 0));
-    assert_eq!(rig.metrics.bus_events_lost.get(), 0);
+    assert_eq!(harness.metrics.bus_events_lost.get(), 0);
 }
 
 #[test]
-fn when_memory_and_disk_are_full_events_are_lost_and_a_gap_stands_in_their_place() {
-    let mut rig = Rig::new();
-    let feeder = rig.feeder();
-    let (mover, _) = rig.mover(&feeder, 0);
-    let shared = feeder.shared();
-    let moving = spawn(|| mover.run());
+fn with_memory_and_disk_full_events_are_lost_and_recorded_as_a_gap() {
+    let mut harness = Harness::new();
+    let spill_writer = harness.spill_writer();
+    let (spill_drainer, _) = harness.spill_drainer(&spill_writer, 0);
+    let shared = spill_writer.shared();
+    let moving = spawn(|| spill_drainer.run());
     for n in 0..400 {
-        feeder.push(event(n, 100_000), at(n));
+        spill_writer.push(event(n, 100_000), at(n));
     }
     let lost = shared.waiting().lost;
     assert!(lost > 50 && shared.waiting().gaps == 0, "{:?}", shared.waiting());
-    rig.start();
+    harness.start();
     wait_until("there is room", || shared.waiting().bytes == 0);
-    feeder.push(event(400, 10), at(400));
-    feeder.close();
-    drop(feeder);
+    spill_writer.push(event(400, 10), at(400));
+    spill_writer.close();
+    drop(spill_writer);
     moving.join().unwrap();
     let kept = 400 - lost;
     let expected = [tags(0..kept), vec!["saltcellar/gap/overflow".to_owned()], tags(400..401)].concat();
-    assert_eq!(rig.stored(), expected);
-    assert_eq!((rig.metrics.bus_events_lost.get(), rig.metrics.bus_gaps.get()), (lost, 1));
+    assert_eq!(harness.stored(), expected);
+    assert_eq!((harness.metrics.bus_events_lost.get(), harness.metrics.bus_gaps.get()), (lost, 1));
 }
 
 #[test]
-fn the_spill_grew_beyond_its_bound() {
+fn the_spill_stays_within_its_limit() {
     const BYTES_MAX: u64 = 5_000_000;
-    let mut rig = Rig::new();
-    let feeder = rig.feeder();
-    let (mover, _) = rig.mover(&feeder, BYTES_MAX);
-    let shared = feeder.shared();
-    let moving = spawn(|| mover.run());
-    // A file that is begun to be read gets another name meanwhile.
-    let on_disk = |rig: &Rig| -> u64 {
-        files(&rig.spill()).iter().map(|path| std::fs::metadata(path).map_or(0, |found| found.len())).sum()
+    let mut harness = Harness::new();
+    let spill_writer = harness.spill_writer();
+    let (spill_drainer, _) = harness.spill_drainer(&spill_writer, BYTES_MAX);
+    let shared = spill_writer.shared();
+    let moving = spawn(|| spill_drainer.run());
+    // A file is renamed when reading it starts.
+    let on_disk = |harness: &Harness| -> u64 {
+        files(&harness.spill())
+            .iter()
+            .map(|path| std::fs::metadata(path).map_or(0, |found| found.len()))
+            .sum()
     };
     for n in 0..400 {
-        feeder.push(event(n, 100_000), at(n));
-        // What is written last may end behind it.
-        let bytes = on_disk(&rig);
+        spill_writer.push(event(n, 100_000), at(n));
+        // The last write may exceed the limit.
+        let bytes = on_disk(&harness);
         assert!(bytes < BYTES_MAX + 101_000, "{bytes}");
     }
-    let (bytes, lost) = (on_disk(&rig), shared.waiting().lost);
+    let (bytes, lost) = (on_disk(&harness), shared.waiting().lost);
     assert!(
         bytes >= BYTES_MAX && lost > 100,
-        "the spill is used up to its bound: {bytes} bytes, {lost} lost"
+        "the spill is used up to its limit: {bytes} bytes, {lost} lost"
     );
     assert_eq!(shared.waiting().spilled_bytes, bytes);
-    rig.start();
-    feeder.close();
-    drop(feeder);
+    harness.start();
+    spill_writer.close();
+    drop(spill_writer);
     moving.join().unwrap();
     let kept = tags(0..400 - lost);
-    assert_eq!(rig.stored(), [kept, vec!["saltcellar/gap/overflow".to_owned()]].concat());
-    assert_eq!((rig.metrics.bus_events_lost.get(), files(&rig.spill()).len()), (lost, 0));
+    assert_eq!(harness.stored(), [kept, vec!["saltcellar/gap/overflow".to_owned()]].concat());
+    assert_eq!((harness.metrics.bus_events_lost.get(), files(&harness.spill()).len()), (lost, 0));
 }
 
 #[test]
-fn events_that_the_store_never_took_went_without_a_gap_record() {
+fn events_rejected_permanently_are_recorded_as_a_gap() {
     let plan = Arc::new(Plan::default());
-    let mut rig = Rig::on(Arc::new(Faults::over(Arc::new(Disk), plan.clone())));
-    let feeder = rig.feeder();
-    let (mut mover, _) = rig.mover(&feeder, 1 << 30);
-    let shared = feeder.shared();
-    let metrics = rig.metrics.clone();
-    rig.start();
+    let mut harness = Harness::on(Arc::new(Faults::over(Arc::new(Disk), plan.clone())));
+    let spill_writer = harness.spill_writer();
+    let (mut spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
+    let shared = spill_writer.shared();
+    let metrics = harness.metrics.clone();
+    harness.start();
     plan.add(Fault::lasting(Act::Write, rustix::io::Errno::IO));
-    feeder.push(event(0, 10), at(0));
-    wait_until("a refusal", || shared.refused().is_some());
-    feeder.push(event(1, 10), at(1));
-    // Offers again what was refused, without the pause before it, and waits for the answer.
-    let mut offer_again = || {
+    spill_writer.push(event(0, 10), at(0));
+    wait_until("a rejection", || shared.refused().is_some());
+    spill_writer.push(event(1, 10), at(1));
+    // Retries without the pause before it, and waits for the answer.
+    let mut retry = || {
         let before = metrics.bus_events_offered_again.get();
-        mover.offers_again_at = None;
-        crate::testing::wait_for("another refusal", || {
-            mover.hand_over();
+        spill_drainer.retry_at = None;
+        crate::testing::wait_for("another rejection", || {
+            spill_drainer.deliver();
             (metrics.bus_events_offered_again.get() > before).then_some(())
         });
         (shared.waiting().lost, metrics.bus_gaps.get())
     };
     for _ in 0..2 * REFUSED_TIMES_MAX {
-        assert_eq!(offer_again(), (0, 0), "a store that takes nothing is waited for");
+        assert_eq!(retry(), (0, 0), "events wait while the store accepts nothing");
     }
-    // As if another source had been more fortunate.
+    // As if the store had accepted an entry of another source.
     metrics.entries_stored.add(1);
-    assert_eq!(offer_again(), (1, 1), "one that takes others is not");
+    assert_eq!(retry(), (1, 1), "and are dropped once it accepts others");
     plan.heal();
-    feeder.close();
-    drop(feeder);
-    mover.run();
-    assert_eq!(rig.stored(), ["saltcellar/gap/refused", "test/1"]);
+    spill_writer.close();
+    drop(spill_writer);
+    spill_drainer.run();
+    assert_eq!(harness.stored(), ["saltcellar/gap/refused", "test/1"]);
     assert_eq!((metrics.bus_events_lost.get(), metrics.bus_gaps.get()), (1, 1));
 }
 
 #[test]
-fn what_the_store_has_not_taken_at_the_stop_is_handed_over_by_the_next_daemon() {
-    let mut rig = Rig::new();
-    let feeder = rig.feeder();
-    let (mover, _) = rig.mover(&feeder, 1 << 30);
-    let moving = spawn(|| mover.run());
+fn events_not_accepted_before_shutdown_are_delivered_by_the_next_daemon() {
+    let mut harness = Harness::new();
+    let spill_writer = harness.spill_writer();
+    let (spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
+    let moving = spawn(|| spill_drainer.run());
     for n in 0..300 {
-        feeder.push(event(n, 100_000), at(n));
+        spill_writer.push(event(n, 100_000), at(n));
     }
-    feeder.read_until(at(1_000));
-    feeder.close();
-    // The store takes nothing: after a while everything is on disk, also what waited in its queue.
+    spill_writer.read_until(at(1_000));
+    spill_writer.close();
+    // The store accepts nothing: after a timeout everything is on disk, including the contents of its queue.
     moving.join().unwrap();
-    drop((feeder, rig.opened.take()));
-    assert_eq!(rig.metrics.bus_events_lost.get(), 0);
-    rig.open();
-    let feeder = rig.feeder();
-    let (mover, seen) = rig.mover(&feeder, 1 << 30);
+    drop((spill_writer, harness.opened.take()));
+    assert_eq!(harness.metrics.bus_events_lost.get(), 0);
+    harness.open();
+    let spill_writer = harness.spill_writer();
+    let (spill_drainer, seen) = harness.spill_drainer(&spill_writer, 1 << 30);
     assert_eq!(seen, Seen { known: true, until: Some(at(1_000)) });
-    assert_eq!(rig.metrics.spill_events_found.get(), 300);
-    let moving = spawn(|| mover.run());
-    feeder.push(event(300, 10), at(1_001));
-    rig.start();
-    feeder.close();
-    drop(feeder);
+    assert_eq!(harness.metrics.spill_events_found.get(), 300);
+    let moving = spawn(|| spill_drainer.run());
+    spill_writer.push(event(300, 10), at(1_001));
+    harness.start();
+    spill_writer.close();
+    drop(spill_writer);
     moving.join().unwrap();
-    assert_eq!(rig.stored(), tags(0..301));
-    assert_eq!(files(&rig.spill()).len(), 0);
+    assert_eq!(harness.stored(), tags(0..301));
+    assert_eq!(files(&harness.spill()).len(), 0);
 }
 
 #[test]
-fn what_a_killed_daemon_had_handed_over_is_not_stored_twice() {
-    let mut rig = Rig::new();
-    // One life: twenty events, all stored, but their file still there, as after a kill at that moment.
-    let (mut queue, _) = open(&rig.spill());
+fn events_delivered_before_a_kill_are_not_stored_twice() {
+    let mut harness = Harness::new();
+    // Twenty events, all stored, whose file still exists, as after a kill.
+    let (mut queue, _) = open(&harness.spill());
     for n in 1..=20 {
         queue.append(&event(n, 100), n).unwrap();
     }
-    let path = files(&rig.spill())[0].clone();
+    let path = files(&harness.spill())[0].clone();
     let copy = std::fs::read(&path).unwrap();
     drop(queue);
     for _ in 0..2 {
-        let feeder = rig.feeder();
-        let (mover, _) = rig.mover(&feeder, 1 << 30);
-        rig.start();
-        feeder.close();
-        drop(feeder);
-        mover.run();
-        assert_eq!(rig.stored(), tags(1..21));
+        let spill_writer = harness.spill_writer();
+        let (spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
+        harness.start();
+        spill_writer.close();
+        drop(spill_writer);
+        spill_drainer.run();
+        assert_eq!(harness.stored(), tags(1..21));
         std::fs::write(path.with_extension("read"), &copy).unwrap();
-        rig.open();
+        harness.open();
     }
-    assert_eq!(rig.metrics.duplicates_folded.get(), 20);
+    assert_eq!(harness.metrics.duplicates_folded.get(), 20);
 }
 
 #[test]
-fn what_was_in_memory_when_the_daemon_was_killed_is_a_gap_before_what_is_on_disk() {
-    let mut rig = Rig::new();
-    let (mut queue, _) = open(&rig.spill());
+fn events_in_memory_at_a_kill_are_recorded_as_a_gap_before_those_on_disk() {
+    let mut harness = Harness::new();
+    let (mut queue, _) = open(&harness.spill());
     queue.append(&event(7, 100), 7).unwrap();
     drop(queue);
-    std::fs::write(rig.spill().join("SEEN"), "3000 3\n").unwrap();
-    let feeder = rig.feeder();
-    let (mover, seen) = rig.mover(&feeder, 1 << 30);
+    std::fs::write(harness.spill().join("SEEN"), "3000 3\n").unwrap();
+    let spill_writer = harness.spill_writer();
+    let (spill_drainer, seen) = harness.spill_drainer(&spill_writer, 1 << 30);
     assert_eq!(seen, Seen { known: true, until: Some(at(7)) });
-    rig.start();
-    feeder.close();
-    drop(feeder);
-    mover.run();
-    assert_eq!(rig.stored(), ["saltcellar/gap/start-up", "test/7"]);
+    harness.start();
+    spill_writer.close();
+    drop(spill_writer);
+    spill_drainer.run();
+    assert_eq!(harness.stored(), ["saltcellar/gap/start-up", "test/7"]);
 }
 
 #[test]
-fn each_bus_has_a_directory_of_its_own() {
+fn each_bus_has_its_own_directory() {
     let dir = |bus: &str| dir_of(Path::new("/s"), Path::new(bus));
     let name = dir("/var/run/salt/master").file_name().unwrap().to_string_lossy().into_owned();
     assert!(name.starts_with("var-run-salt-master-"), "{name}");
@@ -494,7 +504,7 @@ fn each_bus_has_a_directory_of_its_own() {
 }
 
 #[test]
-fn a_foreign_file_is_set_aside_and_stops_nothing() {
+fn a_foreign_file_is_quarantined_and_does_not_block_the_spill() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("bus");
     let (mut queue, _) = open(&dir);
@@ -509,9 +519,9 @@ fn a_foreign_file_is_set_aside_and_stops_nothing() {
     put("0000000003.spill", b"the notes of somebody");
     put("0000000003.spill.aside", b"older notes");
     std::fs::create_dir(dir.join("0000000004.read")).unwrap();
-    put("notes.txt", b"in nobody's way");
+    put("notes.txt", b"unrelated");
     let (mut queue, found) = open(&dir);
-    assert_eq!((found.events, found.aside), (1, 7));
+    assert_eq!((found.events, found.quarantined), (1, 7));
     assert_eq!(std::fs::read(dir.join("0000000003.spill.aside-1")).unwrap(), b"the notes of somebody");
     assert_eq!(std::fs::read(dir.join("0000000003.spill.aside")).unwrap(), b"older notes");
     assert!(dir.join("notes.txt").exists() && dir.join("0000000004.read.aside").is_dir());
@@ -519,12 +529,12 @@ fn a_foreign_file_is_set_aside_and_stops_nothing() {
     queue.prepend(&[(Arc::new(event(0, 10)), 0)]).unwrap();
     drop(queue);
     let (mut queue, found) = open(&dir);
-    assert_eq!((found.events, found.aside), (3, 0));
+    assert_eq!((found.events, found.quarantined), (3, 0));
     assert_eq!(only_tags(&drained(&mut queue)), tags(0..3));
 }
 
 #[test]
-fn an_entry_that_no_reader_takes_was_spilled() {
+fn an_entry_over_the_size_limit_is_not_spilled() {
     let dir = tempfile::tempdir().unwrap();
     let mut queue = DiskQueue::empty(Arc::new(Disk), dir.path());
     assert!(queue.append(&event(1, 10), 1).is_ok());
@@ -536,7 +546,7 @@ fn an_entry_that_no_reader_takes_was_spilled() {
 }
 
 #[test]
-fn a_spilled_request_still_says_that_it_carried_the_key() {
+fn a_spilled_request_keeps_the_flag_of_its_key() {
     let dir = tempfile::tempdir().unwrap();
     let (mut queue, _) = open(dir.path());
     let data = b"\x81\xa3key\xaa[redacted]";

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use super::desk::{Place, Task};
 use super::engine::Shared;
 use super::queues::{Item, Rules};
+use super::scheduler::{Slot, Task};
 use super::throttle::Start;
 use super::worker::Step;
 use super::{Event, SeqNo, lock, micros};
 use crate::clock::Micros;
-use crate::limits::REACTOR_MASTER_AWAY;
+use crate::limits::REACTOR_MASTER_RETRY;
 use crate::model::{ReactorSettings, RuleOptions};
 
 impl Shared {
-    /// Puts an event on the desk, a task for each group of its rules.
+    /// Puts an event on the scheduler, a task for each group of its rules.
     pub(super) fn admit(
         &self,
         settings: &ReactorSettings,
@@ -24,8 +24,8 @@ impl Shared {
     ) {
         for (mut rules, options) in settings.groups(matched.to_vec()) {
             if resumed {
-                let ledger = lock(&self.ledger);
-                rules.retain(|rule| !ledger.is_done(event.seq, rule));
+                let checkpoint = lock(&self.checkpoint);
+                rules.retain(|rule| !checkpoint.is_done(event.seq, rule));
             }
             if rules.is_empty() {
                 continue;
@@ -47,7 +47,7 @@ impl Shared {
         options: Arc<RuleOptions>,
         resumed: bool,
     ) -> Task {
-        let begun = || lock(&self.ledger).open.progress(event.seq).begun.clone();
+        let begun = || lock(&self.checkpoint).open.progress(event.seq).begun.clone();
         let first = matched.iter().position(|rule| Some(rule) == rules.first());
         Task {
             begun: resumed.then(begun).unwrap_or_default(),
@@ -66,7 +66,7 @@ impl Shared {
     }
 
     /// A task whose turn has come, with its event.
-    pub(super) fn loaded(&self, item: Item, place: &Place) -> Result<Task, Step> {
+    pub(super) fn loaded(&self, item: Item, place: &Slot) -> Result<Task, Step> {
         let (seq, depth, resumed) = match item {
             Item::Task(task) => return Ok(*task),
             Item::Later { seq, depth, resumed } => (seq, depth, resumed),
@@ -82,7 +82,7 @@ impl Shared {
             }
             Err(error) => {
                 tracing::error!(%error, event = seq.0, "an event cannot be read for a reaction; trying again");
-                Err(Step::Again(item, Micros(self.clock.now().0 + micros(REACTOR_MASTER_AWAY))))
+                Err(Step::Again(item, Micros(self.clock.now().0 + micros(REACTOR_MASTER_RETRY))))
             }
         }
     }
@@ -91,7 +91,7 @@ impl Shared {
     fn task_later(&self, event: Event, rules: &[Arc<str>], options: Arc<RuleOptions>, resumed: bool) -> Task {
         let matched = self.rules().matching(&event.tag);
         // Rules that were taken out count as long as the event is open for them.
-        let opened = lock(&self.ledger).open.of(event.seq).map_or(0, |of| of as usize);
+        let opened = lock(&self.checkpoint).open.of(event.seq).map_or(0, |of| of as usize);
         let task = self.task(event, rules.to_vec(), &matched, options, resumed);
         Task { of: if resumed { task.of } else { task.of.max(opened) }, ..task }
     }
@@ -116,7 +116,7 @@ impl Shared {
             }
             return Err(Step::Done);
         }
-        let start = lock(&self.desk).start(&task, now);
+        let start = lock(&self.scheduler).start(&task, now);
         match start {
             Start::Go => Ok(task),
             Start::At(at) => Err(Step::Throttled(task.into(), at)),
@@ -125,9 +125,9 @@ impl Shared {
         }
     }
 
-    /// Puts a task on the desk.
+    /// Puts a task on the scheduler.
     pub(super) fn offer(&self, task: Task) {
-        let left = lock(&self.desk).offer(task, self.clock.now());
+        let left = lock(&self.scheduler).offer(task, self.clock.now());
         self.change.notify_one();
         if let Some((rules, item, why)) = left {
             self.leave_item(&rules, item, why);
@@ -156,6 +156,6 @@ impl Shared {
     pub(super) fn is_gone(&self, seq: SeqNo) {
         tracing::warn!(event = seq.0, "an event that was to be reacted to is no longer in the log");
         self.metrics.reactions_left_gone.add(1);
-        lock(&self.ledger).forget(seq);
+        lock(&self.checkpoint).forget(seq);
     }
 }

@@ -12,7 +12,7 @@ pub(super) fn wanted(event: &Event) -> What {
 pub(super) fn told(answer: Result<Answer, MasterError>) -> Result<CallerReturn, CallerError> {
     match answer {
         // One that "fails" is a function that ran and says so.
-        Ok(Answer::Nobody { why }) => Ok(CallerReturn { value: why.into(), retcode: 2 }),
+        Ok(Answer::NoTarget { why }) => Ok(CallerReturn { value: why.into(), retcode: 2 }),
         Ok(_) => Ok(CallerReturn { value: "it ran".into(), retcode: 0 }),
         Err(MasterError::Refused { why, .. }) => Err(CallerError::Failed(why)),
         Err(MasterError::NoAnswer { why, .. }) => Err(CallerError::Lost(why)),
@@ -63,7 +63,7 @@ fn a_function_that_runs_here_is_tried_again_only_if_it_may_not_have_had_its_run(
 fn a_function_that_failed_was_shown_as_one_that_ran() {
     let rules = Rules { caller: true, ..rules(&["*"]) };
     let rig = Rig::start(rules, Settings::default(), |call, _| match call.fun.as_str() {
-        "fails" => Ok(Answer::Nobody { why: "sh: 1: cannot create /no/file".to_owned() }),
+        "fails" => Ok(Answer::NoTarget { why: "sh: 1: cannot create /no/file".to_owned() }),
         _ => Ok(yes()),
     });
     for tag in ["works", "fails"] {

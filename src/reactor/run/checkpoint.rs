@@ -1,385 +1,196 @@
-//! The file `REACTOR`: the ledger as of the last second, so that a start does not read the whole log.
-//!
-//! # On disk
-//!
-//! Text, in batches of lines. The last line of a batch is `cursor`, with a checksum: XXH3 (64 bits) of the batch up to the checksum,
-//! seeded with the checksum of the batch before it (0 for the first). The title is part of the first batch.
-//!
-//! ```text
-//! saltcellar reactor 2
-//! mode acting <number>             calls for events before it are not made: Salt's reactor acted then; or `mode shadow`
-//! rule <hash> <number>             a rule, and the first event that it takes
-//! open <number> <of> [done=<hash>,..] [begun=<hash>,..]   an event that rules took: how many; which are done; calls begun
-//! closed <number>                  an event that is no longer open
-//! cursor <number> <checksum>       everything below has been folded
-//! ```
-//!
-//! The first batch is the whole ledger, each further one has what changed since the batch before. A batch whose checksum does not match
-//! (a write that a crash cut short, damage) and everything after it are ignored: the batches before it are the ledger of an
-//! earlier time, and the log has the rest. The file is written anew at each start, and when it has grown to twice its first batch.
-//!
-//! Without the file the reactor begins with the next event: what an archive holds from before there was a reactor, or what was
-//! brought back out of a backup, is nothing to react to. A start without a reactor removes it.
+//! What is left to do: a fold over the log up to a place. A start reads it from the file `REACTOR`, see `checkpoint`.
 
-use std::fmt::Write as _;
-use std::io;
+use std::collections::BTreeMap;
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+use xxhash_rust::xxh3::xxh3_64;
 
-use super::ledger::Ledger;
-use super::open::Progress;
-use crate::limits::REACTOR_FILE_GROWTH;
+use super::open::OpenEvents;
+use super::record::{Mark, Told};
 use crate::model::SeqNo;
 
-const TITLE: &str = "saltcellar reactor 2";
-
-/// What the file holds by now.
-#[derive(Debug, Default)]
+/// The fold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Bytes of the file; 0 if it is to be written whole.
-    len: u64,
-    /// Bytes of its first batch.
-    first: u64,
-    /// The checksum of its last batch.
-    checksum: u64,
-    cursor: SeqNo,
+    /// Everything below has been folded.
+    pub cursor: SeqNo,
+    /// What is left to do.
+    pub open: OpenEvents,
+    /// Hashes of the rules, and the first event that each takes: a rule does not act on what came before it was configured.
+    rules: BTreeMap<u64, SeqNo>,
+    /// Calls for earlier events are not made: Salt's reactor acted then. None in shadow.
+    acting_from: Option<SeqNo>,
+    /// Events that were opened, changed or closed since the last [`Checkpoint::take_changes`], and whether they were open then.
+    changed: BTreeMap<SeqNo, bool>,
+    /// Everything is to be written anew.
+    changed_whole: bool,
 }
 
-/// What is to be written.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Update {
-    /// This, by [`Checkpoint::write_whole`], in place of the file.
-    Whole(Ledger),
-    /// At this offset, the end of the file.
-    Append(u64, String),
+/// A rule in the file.
+pub fn rule_hash(rule: &str) -> u64 {
+    xxh3_64(rule.as_bytes())
 }
-
-/// Bytes of the file that are written at once.
-const PIECE_BYTES: usize = 64 * 1024;
 
 impl Checkpoint {
-    /// What is to be written so that the file holds the ledger as it is; none if it does.
-    pub fn update(&mut self, ledger: &mut Ledger) -> Option<Update> {
-        let changes = ledger.take_changes();
-        if self.len == 0 || changes.is_none() || self.len > 2 * self.first + REACTOR_FILE_GROWTH {
-            return Some(Update::Whole(ledger.clone()));
-        }
-        let mut text = String::new();
-        for seq in changes.into_iter().flatten() {
-            match ledger.open.of(seq) {
-                Some(of) => put_open(&mut text, seq, of, ledger.open.progress(seq)),
-                None => drop(writeln!(text, "closed {}", seq.0)),
-            }
-        }
-        if text.is_empty() && self.cursor == ledger.cursor {
-            return None;
-        }
-        let offset = self.len;
-        self.end(&mut text, ledger.cursor, Xxh3::with_seed(self.checksum));
-        Some(Update::Append(offset, text))
+    /// Nothing is left to do before `cursor`.
+    pub fn at(cursor: SeqNo) -> Self {
+        Self { cursor, ..Self::default() }
     }
 
-    /// Hands the file that holds a ledger to `put`, piece by piece.
-    pub fn write_whole(
-        &mut self,
-        ledger: &Ledger,
-        put: &mut dyn FnMut(&str) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let (mut text, mut checksum) = (format!("{TITLE}\n"), Xxh3::with_seed(0));
-        self.len = 0;
-        match ledger.acting_from() {
-            Some(seq) => writeln!(text, "mode acting {}", seq.0),
-            None => writeln!(text, "mode shadow"),
-        }
-        .unwrap_or_default();
-        for (rule, since) in ledger.rules() {
-            let _ = writeln!(text, "rule {rule:016x} {}", since.0);
-        }
-        for (seq, of) in ledger.open.iter() {
-            put_open(&mut text, seq, of, ledger.open.progress(seq));
-            if text.len() >= PIECE_BYTES {
-                put(&text)?;
-                checksum.update(text.as_bytes());
-                self.len += text.len() as u64;
-                text.clear();
-            }
-        }
-        self.end(&mut text, ledger.cursor, checksum);
-        self.first = self.len;
-        put(&text)
+    /// Rules took an event, the next one in the log. The cursor is past it from now on, because a checkpoint may be written at any time.
+    pub fn opened(&mut self, event: SeqNo, of: usize) {
+        self.cursor = self.cursor.max(event.next());
+        self.changes(event);
+        self.open.insert(event, u32::try_from(of).unwrap_or(u32::MAX));
     }
 
-    /// Ends a batch; `text` is what `checksum` does not cover yet.
-    fn end(&mut self, text: &mut String, cursor: SeqNo, mut checksum: Xxh3) {
-        let _ = write!(text, "cursor {}", cursor.0);
-        checksum.update(text.as_bytes());
-        self.checksum = checksum.digest();
-        let _ = writeln!(text, " {:016x}", self.checksum);
-        self.len += text.len() as u64;
-        self.cursor = cursor;
-    }
-
-    /// It could not be written, and nobody knows what the file holds.
-    pub fn failed(&mut self) {
-        self.len = 0;
-    }
-}
-
-fn put_open(text: &mut String, seq: SeqNo, of: u32, progress: &Progress) {
-    let _ = write!(text, "open {} {of}", seq.0);
-    for (name, hashes) in [("done", &progress.done), ("begun", &progress.begun)] {
-        if !hashes.is_empty() {
-            let words: Vec<_> = hashes.iter().map(|hash| format!("{hash:016x}")).collect();
-            let _ = write!(text, " {name}={}", words.join(","));
-        }
-    }
-    text.push('\n');
-}
-
-/// Reads the file, up to `durable`: the file may be of another store, or of a later time. Returns the ledger, and how many bytes at the
-/// end were ignored. An error names the line.
-pub fn parse(bytes: &[u8], durable: SeqNo) -> Result<(Ledger, usize), String> {
-    let title = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    if title != TITLE.as_bytes() {
-        return Err(format!("line 1: expected `{TITLE}`; a file of an earlier release is not read"));
-    }
-    let (mut ledger, mut checksum, mut used, mut number) = (None, 0, 0, 0);
-    while let Some((batch, lines, cursor, len)) = next_batch(bytes.get(used..).unwrap_or_default(), checksum)
-    {
-        let mut of = ledger.unwrap_or_else(|| Ledger::at(SeqNo(0)));
-        for line in lines {
-            number += 1;
-            let is_title = used == 0 && number == 1;
-            if !is_title && read_line(&mut of, line).is_none() {
-                return Err(format!("line {number}: {line:?} cannot be read"));
-            }
-        }
-        number += 1;
-        of.cursor = cursor;
-        if cursor > durable {
-            return Err(format!("line {number}: {} lies behind the end of the log, {}", cursor.0, durable.0));
-        }
-        if let Some((seq, _)) = of.open.iter().next_back().filter(|(seq, _)| *seq >= cursor) {
-            let problem = format!("event {} is open and lies behind the cursor, {}", seq.0, cursor.0);
-            return Err(format!("line {number}: {problem}"));
-        }
-        (ledger, checksum, used) = (Some(of), batch, used + len);
-    }
-    let mut ledger = ledger.ok_or("line 2: the first batch is incomplete or damaged")?;
-    ledger.take_changes();
-    Ok((ledger, bytes.len() - used))
-}
-
-/// The next batch, if it is whole: its checksum, its lines but for the last, the cursor, and how many bytes it has.
-fn next_batch(bytes: &[u8], seed: u64) -> Option<(u64, Vec<&str>, SeqNo, usize)> {
-    let (mut lines, mut at) = (Vec::new(), 0);
-    loop {
-        let rest = bytes.get(at..)?;
-        let end = memchr::memchr(b'\n', rest)?;
-        let line = std::str::from_utf8(rest.get(..end)?).ok()?;
-        let Some(words) = line.strip_prefix("cursor ") else {
-            lines.push(line);
-            at += end + 1;
-            continue;
-        };
-        let (cursor, checksum) = words.split_once(' ')?;
-        let covered = bytes.get(..at + "cursor ".len() + cursor.len())?;
-        let found = xxh3_64_with_seed(covered, seed);
-        if u64::from_str_radix(checksum, 16).ok()? != found {
-            return None;
-        }
-        return Some((found, lines, SeqNo(cursor.parse().ok()?), at + end + 1));
-    }
-}
-
-fn read_line(ledger: &mut Ledger, line: &str) -> Option<()> {
-    let (name, rest) = line.split_once(' ')?;
-    let mut words = rest.split(' ');
-    let number = |word: Option<&str>| word?.parse().ok().map(SeqNo);
-    match name {
-        "mode" if rest == "shadow" => ledger.restore_mode(None),
-        "mode" => ledger.restore_mode(Some(SeqNo(rest.strip_prefix("acting ")?.parse().ok()?))),
-        "rule" => {
-            let (rule, since) = rest.split_once(' ')?;
-            ledger.restore_rule(u64::from_str_radix(rule, 16).ok()?, SeqNo(since.parse().ok()?));
-        }
-        "closed" => ledger.forget(number(words.next())?),
-        "open" => {
-            let seq = number(words.next())?;
-            let of = words.next()?.parse().ok()?;
-            ledger.open.remove(seq);
-            ledger.open.insert(seq, of);
-            for word in words {
-                let (name, hashes) = word.split_once('=')?;
-                let place = match name {
-                    "done" => &mut ledger.open.progress_mut(seq).done,
-                    "begun" => &mut ledger.open.progress_mut(seq).begun,
-                    _ => return None,
-                };
-                for hash in hashes.split(',') {
-                    place.push(u64::from_str_radix(hash, 16).ok()?);
+    /// A record was read. The cursor is past it from now on: its marks must not count twice.
+    pub fn told(&mut self, record: SeqNo, told: &Told<'_>) {
+        self.cursor = self.cursor.max(record.next());
+        let Some(of) = self.open.of(told.event) else { return };
+        self.changes(told.event);
+        let progress = self.open.progress_mut(told.event);
+        if let Some(marks) = &told.marks {
+            for (mark, key) in marks {
+                match mark {
+                    Mark::Begun => progress.begun.push(*key),
+                    // One, and not all: what was begun once more may have been made then.
+                    Mark::TakenBack => {
+                        if let Some(place) = progress.begun.iter().position(|begun| begun == key) {
+                            progress.begun.remove(place);
+                        }
+                    }
                 }
             }
+            return;
         }
-        _ => return None,
+        for rule in &told.rules {
+            let hash = rule_hash(rule);
+            if !progress.done.contains(&hash) {
+                progress.done.push(hash);
+            }
+        }
+        // The rules may be others by now than when it was opened; the record tells how many there were then.
+        if progress.done.len() >= told.of.min(of as usize) {
+            self.open.remove(told.event);
+        }
     }
-    Some(())
+
+    /// Is a rule through with an event?
+    pub fn is_done(&self, event: SeqNo, rule: &str) -> bool {
+        !self.open.contains(event) || self.open.progress(event).done.contains(&rule_hash(rule))
+    }
+
+    fn changes(&mut self, event: SeqNo) {
+        let is_open = self.open.contains(event);
+        self.changed.entry(event).or_insert(is_open);
+    }
+
+    /// An event is open no longer, without a record.
+    pub fn forget(&mut self, event: SeqNo) {
+        self.changes(event);
+        self.open.remove(event);
+    }
+
+    /// The events that the checkpoint has to write again; none if it has to write everything.
+    pub fn take_changes(&mut self) -> Option<Vec<SeqNo>> {
+        let changed = std::mem::take(&mut self.changed);
+        if std::mem::take(&mut self.changed_whole) {
+            return None;
+        }
+        // What was opened and closed since was never in the file.
+        let is_of_file =
+            |(event, was_open): (SeqNo, bool)| (was_open || self.open.contains(event)).then_some(event);
+        Some(changed.into_iter().filter_map(is_of_file).collect())
+    }
+
+    /// These are the rules from now on. New ones take events from `from` on; those that are gone are forgotten, so that they are new when
+    /// they come back.
+    pub fn set_rules<'a>(&mut self, rules: impl Iterator<Item = &'a str>, from: SeqNo) {
+        let since = |rule: &str| {
+            let hash = rule_hash(rule);
+            (hash, self.rules.get(&hash).copied().unwrap_or(from))
+        };
+        let rules = rules.map(since).collect();
+        if self.rules != rules {
+            (self.rules, self.changed_whole) = (rules, true);
+        }
+    }
+
+    /// Does a rule take an event? One that is not configured (`salt-run reactor.add`) takes all that is read.
+    pub fn takes(&self, rule: &str, event: SeqNo) -> bool {
+        self.rules.get(&rule_hash(rule)).is_none_or(|since| event >= *since)
+    }
+
+    /// Whether calls are made from now on. At the end of shadow that begins with events from `from` on.
+    pub fn set_mode(&mut self, shadow: bool, from: SeqNo) {
+        if self.acting_from.is_none() != shadow {
+            (self.acting_from, self.changed_whole) = ((!shadow).then_some(from), true);
+        }
+    }
+
+    /// The first event whose calls are made; none in shadow.
+    pub fn acting_from(&self) -> Option<SeqNo> {
+        self.acting_from
+    }
+
+    /// Hashes of the rules, and the first event that each takes.
+    pub fn rules(&self) -> impl Iterator<Item = (u64, SeqNo)> + '_ {
+        self.rules.iter().map(|(rule, since)| (*rule, *since))
+    }
+
+    /// As the checkpoint has it.
+    pub fn restore_mode(&mut self, acting_from: Option<SeqNo>) {
+        self.acting_from = acting_from;
+    }
+
+    /// As the checkpoint has it.
+    pub fn restore_rule(&mut self, rule: u64, since: SeqNo) {
+        self.rules.insert(rule, since);
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Mark, Told};
     use super::*;
-
-    const END: SeqNo = SeqNo(1_000_000);
 
     fn told<'a>(event: u64, rules: &[&'a str], of: usize) -> Told<'a> {
         Told { event: SeqNo(event), rules: rules.to_vec(), of, marks: None }
     }
 
-    /// Writes what is to be written; whether that was a whole file.
-    fn write(file: &mut Vec<u8>, checkpoint: &mut Checkpoint, ledger: &mut Ledger) -> Option<bool> {
-        Some(match checkpoint.update(ledger)? {
-            Update::Whole(ledger) => {
-                file.clear();
-                let mut put = |text: &str| {
-                    file.extend(text.as_bytes());
-                    Ok(())
-                };
-                checkpoint.write_whole(&ledger, &mut put).unwrap();
-                true
-            }
-            Update::Append(offset, text) => {
-                assert_eq!(offset, file.len() as u64);
-                file.extend(text.into_bytes());
-                false
-            }
-        })
-    }
-
-    fn ledger() -> Ledger {
-        let mut ledger = Ledger::at(SeqNo(3));
-        ledger.set_rules(["a", "b"].into_iter(), SeqNo(3));
-        ledger.set_mode(false, SeqNo(2));
-        ledger
+    #[test]
+    fn an_event_is_open_until_all_its_rules_are_through() {
+        let mut checkpoint = Checkpoint::at(SeqNo(5));
+        checkpoint.opened(SeqNo(7), 2);
+        checkpoint.told(SeqNo(9), &told(7, &["a"], 2));
+        assert!(checkpoint.is_done(SeqNo(7), "a") && !checkpoint.is_done(SeqNo(7), "b"));
+        checkpoint.told(SeqNo(9), &told(7, &["a"], 2));
+        assert!(checkpoint.open.contains(SeqNo(7)));
+        checkpoint.told(SeqNo(9), &told(7, &["b"], 2));
+        assert!(checkpoint.open.is_empty());
+        checkpoint.told(SeqNo(9), &told(8, &["b"], 1));
+        assert!(checkpoint.open.is_empty(), "a record without its event");
     }
 
     #[test]
-    fn the_file_gives_back_the_ledger_after_each_batch_and_after_a_write_that_was_cut_short() {
-        let (mut ledger, mut checkpoint, mut file) = (ledger(), Checkpoint::default(), Vec::new());
-        assert_eq!(write(&mut file, &mut checkpoint, &mut ledger), Some(true));
-        assert_eq!(write(&mut file, &mut checkpoint, &mut ledger), None, "nothing has changed");
-        let mut states = vec![(file.len(), ledger.clone())];
-        let steps: [fn(&mut Ledger); 5] = [
-            |ledger| [5, 6, 7].into_iter().for_each(|seq| ledger.opened(SeqNo(seq), 2)),
-            |ledger| ledger.told(SeqNo(9), &told(6, &["a"], 2)),
-            |ledger| {
-                ledger.told(SeqNo(9), &told(6, &["b"], 2));
-                let marks = Some(vec![(Mark::Begun, 1), (Mark::Begun, u64::MAX)]);
-                ledger.told(SeqNo(9), &Told { marks, ..told(7, &["c"], 3) });
-            },
-            // Opened and closed between two writes.
-            |ledger| {
-                ledger.opened(SeqNo(9), 1);
-                ledger.told(SeqNo(9), &told(9, &["a"], 1));
-                ledger.forget(SeqNo(5));
-            },
-            |_| {},
-        ];
-        for (n, step) in steps.into_iter().enumerate() {
-            step(&mut ledger);
-            ledger.cursor = SeqNo(10 + n as u64);
-            assert_eq!(write(&mut file, &mut checkpoint, &mut ledger), Some(false));
-            states.push((file.len(), ledger.clone()));
-        }
-        assert!(!String::from_utf8(file.clone()).unwrap().contains(" 9 "), "it was never open in the file");
-        for cut in states[0].0..=file.len() {
-            let (len, state) = states.iter().rev().find(|(len, _)| *len <= cut).unwrap();
-            let (found, ignored) = parse(&file[..cut], END).unwrap();
-            assert_eq!((&found, ignored), (state, cut - len), "cut at {cut}");
-        }
-        // A bit that has turned ends what is read, wherever it is.
-        for at in 0..file.len() {
-            let mut bad = file.clone();
-            bad[at] ^= 1;
-            match parse(&bad, END) {
-                Ok((found, ignored)) => {
-                    let before = states.iter().rev().find(|(len, _)| *len <= at).unwrap();
-                    assert_eq!((&found, file.len() - ignored), (&before.1, before.0), "turned at {at}");
-                }
-                Err(error) => assert!(at < states[0].0, "{at}: {error}"),
-            }
-        }
+    fn a_rule_that_came_back_took_what_had_come_in_between() {
+        let mut checkpoint = Checkpoint::at(SeqNo(5));
+        checkpoint.set_rules(["a", "b"].into_iter(), SeqNo(5));
+        checkpoint.set_rules(["b"].into_iter(), SeqNo(7));
+        checkpoint.set_rules(["a", "b"].into_iter(), SeqNo(9));
+        assert_eq!([8, 9].map(|seq| checkpoint.takes("a", SeqNo(seq))), [false, true]);
+        assert_eq!([4, 5].map(|seq| checkpoint.takes("b", SeqNo(seq))), [false, true]);
+        assert!(checkpoint.takes("added while it runs", SeqNo(1)));
     }
 
     #[test]
-    fn the_file_is_written_whole_when_it_has_grown_or_could_not_be_written_or_rules_changed() {
-        let (mut ledger, mut checkpoint, mut file) = (ledger(), Checkpoint::default(), Vec::new());
-        assert_eq!(write(&mut file, &mut checkpoint, &mut ledger), Some(true));
-        let mut wholes = 0;
-        for n in 0..200_000 {
-            ledger.cursor = SeqNo(10 + n);
-            wholes += u32::from(write(&mut file, &mut checkpoint, &mut ledger).unwrap());
-            assert!((file.len() as u64) < 2 * REACTOR_FILE_GROWTH);
-        }
-        assert!(wholes > 2 && wholes < 200, "{wholes}");
-        checkpoint.failed();
-        assert_eq!(write(&mut file, &mut checkpoint, &mut ledger), Some(true));
-        ledger.set_rules(["a"].into_iter(), SeqNo(9));
-        assert_eq!(write(&mut file, &mut checkpoint, &mut ledger), Some(true));
-        ledger.set_mode(true, SeqNo(9));
-        assert_eq!(write(&mut file, &mut checkpoint, &mut ledger), Some(true));
-        assert_eq!(parse(&file, END).unwrap(), (ledger, 0));
-    }
-
-    #[test]
-    fn a_large_ledger_is_written_in_pieces() {
-        let (mut ledger, mut checkpoint, mut file) = (ledger(), Checkpoint::default(), Vec::new());
-        for seq in 3..20_000 {
-            ledger.opened(SeqNo(seq), 1);
-        }
-        ledger.cursor = SeqNo(20_000);
-        assert_eq!(write(&mut file, &mut checkpoint, &mut ledger), Some(true));
-        assert!(file.len() > 2 * PIECE_BYTES);
-        // A further batch continues the checksum of the pieces.
-        ledger.forget(SeqNo(7));
-        assert_eq!(write(&mut file, &mut checkpoint, &mut ledger), Some(false));
-        assert_eq!(parse(&file, END).unwrap(), (ledger, 0));
-    }
-
-    #[test]
-    fn a_cursor_behind_the_end_of_the_log_passed_over_what_came_next() {
-        let (mut ledger, mut checkpoint, mut file) = (ledger(), Checkpoint::default(), Vec::new());
-        ledger.opened(SeqNo(2), 1);
-        write(&mut file, &mut checkpoint, &mut ledger);
-        assert_eq!(parse(&file, SeqNo(3)).unwrap().0, ledger);
-        assert!(parse(&file, SeqNo(2)).unwrap_err().contains("behind the end of the log"));
-        ledger.opened(SeqNo(3), 1);
-        ledger.cursor = SeqNo(3);
-        write(&mut file, &mut checkpoint, &mut ledger);
-        assert!(parse(&file, END).unwrap_err().contains("event 3"));
-    }
-
-    #[test]
-    fn a_file_that_is_none_is_refused_with_its_line() {
-        let sealed = |text: &str| {
-            let checksum = xxh3_64_with_seed(text.as_bytes(), 0);
-            format!("{text} {checksum:016x}\n")
-        };
-        for (text, line) in [
-            (String::new(), 1),
-            ("saltcellar reactor 1\ncursor 1\n".to_owned(), 1),
-            (format!("{TITLE}\n"), 2),
-            (format!("{TITLE}\ncursor 1\n"), 2),
-            (sealed(&format!("{TITLE}\nopen 1\ncursor 1")), 2),
-            (sealed(&format!("{TITLE}\nopen 1 1\nopen 2 1 done=xyz\ncursor 9")), 3),
-            (sealed(&format!("{TITLE}\nopen 1 1 odd=1\ncursor 9")), 2),
-            (sealed(&format!("{TITLE}\nmode asleep\ncursor 9")), 2),
-            (sealed(&format!("{TITLE}\nrule x 1\ncursor 9")), 2),
-            (sealed(&format!("{TITLE}\nodd 1\ncursor 9")), 2),
-        ] {
-            let error = parse(text.as_bytes(), END).unwrap_err();
-            assert!(error.starts_with(&format!("line {line}:")), "{text:?}: {error}");
+    fn acting_begins_anew_at_the_end_of_each_shadow() {
+        let mut checkpoint = Checkpoint::at(SeqNo(5));
+        assert_eq!(checkpoint.acting_from(), None);
+        for (shadow, from, acting) in
+            [(false, 5, Some(5)), (false, 7, Some(5)), (true, 8, None), (false, 9, Some(9))]
+        {
+            checkpoint.set_mode(shadow, SeqNo(from));
+            assert_eq!(checkpoint.acting_from(), acting.map(SeqNo));
         }
     }
 }

@@ -5,18 +5,18 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::checkpoint::{self, Checkpoint, Update};
-use super::desk::{Desk, Task};
-use super::ledger::Ledger;
-use super::origins::{ForeignCalls, Origins};
+use super::checkpoint::Checkpoint;
+use super::checkpoint_file::{self, CheckpointFile, Update};
+use super::depths::{ForeignCalls, JobDepths};
 use super::record::{self, Record, option_of};
 use super::recorder::{Clean, Recorder};
+use super::scheduler::{Scheduler, Task};
 use super::starts::Starts;
-use super::{Ask, Event, React, lock, micros};
+use super::{Event, Executor, RuleEngine, lock, micros};
 use crate::clock::{Clock, Micros};
 use crate::limits::{
-    LIST_ROWS_MAX, REACTOR_KEEP, REACTOR_MODE_TOLD, REACTOR_SEARCH_BYTES, REACTOR_STOP_PATIENCE,
-    REACTOR_WORKERS, STOP_CHECK,
+    LIST_ROWS_MAX, REACTOR_CHECKPOINT_INTERVAL, REACTOR_MODE_INTERVAL, REACTOR_SEARCH_BYTES,
+    REACTOR_STOP_TIMEOUT, REACTOR_WORKERS, STOP_CHECK,
 };
 use crate::metrics::Metrics;
 use crate::model::{EventFilter, Glob, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo};
@@ -37,11 +37,11 @@ pub struct Parts {
     /// Where to count.
     pub metrics: Arc<Metrics>,
     /// The rules.
-    pub rules: Arc<dyn React>,
+    pub rules: Arc<dyn RuleEngine>,
     /// How they run.
     pub settings: ReactorSettings,
     /// Who carries out what they want.
-    pub ask: Arc<dyn Ask>,
+    pub ask: Arc<dyn Executor>,
 }
 
 /// A view of the reactor, and the way to tell it something.
@@ -55,12 +55,12 @@ pub struct Status {
     pub cursor: SeqNo,
     /// Entries between there and the end of the log.
     pub behind: u64,
-    /// Reactions on the desk.
+    /// Reactions on the scheduler.
     pub waiting: usize,
     /// Events that are not through.
     pub open: usize,
     /// The master is away.
-    pub master_away: bool,
+    pub master_unreachable: bool,
     /// Nothing is dispatched.
     pub shadow: bool,
     /// Since when the configuration as it stands cannot be used, and why.
@@ -69,8 +69,8 @@ pub struct Status {
 
 /// What rules there are, and how they run: one thing, so that nobody sees the one without the other.
 #[derive(Clone)]
-pub(super) struct Ruled {
-    pub(super) rules: Arc<dyn React>,
+pub(super) struct RuleSnapshot {
+    pub(super) rules: Arc<dyn RuleEngine>,
     pub(super) settings: Arc<ReactorSettings>,
 }
 
@@ -79,28 +79,28 @@ pub(super) struct Shared {
     pub(super) store: Store,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
-    ruled: RwLock<Ruled>,
+    rule_snapshot: RwLock<RuleSnapshot>,
     refused: Mutex<Option<(Micros, String)>>,
     /// In shadow, what waits to be compared.
     pub(super) comparer: Mutex<Option<Comparer>>,
-    pub(super) ask: Arc<dyn Ask>,
-    pub(super) desk: Mutex<Desk>,
+    pub(super) ask: Arc<dyn Executor>,
+    pub(super) scheduler: Mutex<Scheduler>,
     /// There is work for a worker.
     pub(super) change: Condvar,
     /// There may be room for the follower.
     pub(super) room: Condvar,
-    pub(super) origins: Mutex<Origins>,
+    pub(super) job_depths: Mutex<JobDepths>,
     pub(super) recorder: Recorder,
-    pub(super) ledger: Mutex<Ledger>,
+    pub(super) checkpoint: Mutex<Checkpoint>,
     /// Entries before this one have been handled: what rules take of them waits, or is done.
     pub(super) read: AtomicU64,
     /// Calls of another reactor while ours acts.
     pub(super) foreign_calls: Mutex<ForeignCalls>,
-    pub(super) master_away: AtomicBool,
+    pub(super) master_unreachable: AtomicBool,
     pub(super) drain: Drain,
     /// Starts of runners and wheel functions that the log shows.
     pub(super) starts: Mutex<Starts>,
-    checkpoint: Mutex<Checkpoint>,
+    checkpoint_file: Mutex<CheckpointFile>,
 }
 
 /// A running reactor.
@@ -114,18 +114,19 @@ impl Reactor {
     pub fn start(parts: Parts) -> Result<Self, StoreError> {
         let Parts { store, intake, clean, clock, metrics, rules, settings, ask } = parts;
         let durable = store.durable();
-        let mut ledger = match store.reactor_file()?.map(|bytes| checkpoint::parse(&bytes, durable)) {
-            None => Ledger::at(durable),
-            Some(Ok((ledger, ignored))) => {
+        let mut checkpoint = match store.reactor_file()?.map(|bytes| checkpoint_file::parse(&bytes, durable))
+        {
+            None => Checkpoint::at(durable),
+            Some(Ok((checkpoint, ignored))) => {
                 if ignored > 0 {
-                    let cursor = ledger.cursor.0;
+                    let cursor = checkpoint.cursor.0;
                     tracing::warn!(
                         ignored,
                         cursor,
                         "bytes at the end of the file REACTOR are incomplete or damaged; the log is read again from the cursor"
                     );
                 }
-                ledger
+                checkpoint
             }
             Some(Err(problem)) => {
                 tracing::error!(
@@ -133,35 +134,35 @@ impl Reactor {
                     "the file REACTOR cannot be read; the reactor begins with the next event"
                 );
                 metrics.reactor_keeps_failed.add(1);
-                Ledger::at(durable)
+                Checkpoint::at(durable)
             }
         };
-        set_rules(&mut ledger, &*rules, durable);
-        ledger.set_mode(settings.shadow, durable);
-        store.note_heard();
+        set_rules(&mut checkpoint, &*rules, durable);
+        checkpoint.set_mode(settings.shadow, durable);
+        store.note_seen_on_bus();
         let settings = Arc::new(settings);
-        let mut desk = Desk::default();
-        desk.configure(settings.clone());
+        let mut scheduler = Scheduler::default();
+        scheduler.configure(settings.clone());
         let shared = Arc::new(Shared {
             store,
             clock,
             recorder: Recorder::new(intake, clean, metrics.clone()),
             metrics,
-            ruled: RwLock::new(Ruled { rules, settings }),
+            rule_snapshot: RwLock::new(RuleSnapshot { rules, settings }),
             refused: Mutex::default(),
             comparer: Mutex::default(),
             ask,
-            desk: Mutex::new(desk),
+            scheduler: Mutex::new(scheduler),
             change: Condvar::new(),
             room: Condvar::new(),
-            origins: Mutex::default(),
-            read: AtomicU64::new(ledger.cursor.0),
-            ledger: Mutex::new(ledger),
+            job_depths: Mutex::default(),
+            read: AtomicU64::new(checkpoint.cursor.0),
+            checkpoint: Mutex::new(checkpoint),
             foreign_calls: Mutex::default(),
-            master_away: AtomicBool::new(false),
+            master_unreachable: AtomicBool::new(false),
             drain: Drain::new(),
             starts: Mutex::default(),
-            checkpoint: Mutex::default(),
+            checkpoint_file: Mutex::default(),
         });
         // Kept before anything is done: a first event that is open when the daemon is killed must be known.
         shared.keep();
@@ -196,7 +197,7 @@ impl Reactor {
         shared.drain.stop();
         shared.change.notify_all();
         shared.room.notify_all();
-        let until = Instant::now() + REACTOR_STOP_PATIENCE;
+        let until = Instant::now() + REACTOR_STOP_TIMEOUT;
         while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -220,26 +221,26 @@ impl Reactor {
 }
 
 impl Shared {
-    pub(super) fn ruled(&self) -> Ruled {
-        self.ruled.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn rule_snapshot(&self) -> RuleSnapshot {
+        self.rule_snapshot.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn rules(&self) -> Arc<dyn React> {
-        self.ruled().rules
+    pub(super) fn rules(&self) -> Arc<dyn RuleEngine> {
+        self.rule_snapshot().rules
     }
 
     /// The rules that take an event: they match its tag, and were configured when it came.
-    pub(super) fn matching(&self, rules: &dyn React, tag: &str, seq: SeqNo) -> Vec<Arc<str>> {
+    pub(super) fn matching(&self, rules: &dyn RuleEngine, tag: &str, seq: SeqNo) -> Vec<Arc<str>> {
         let mut matched = rules.matching(tag);
         if !matched.is_empty() {
-            let ledger = lock(&self.ledger);
-            matched.retain(|rule| ledger.takes(rule, seq));
+            let checkpoint = lock(&self.checkpoint);
+            matched.retain(|rule| checkpoint.takes(rule, seq));
         }
         matched
     }
 
     pub(super) fn settings(&self) -> Arc<ReactorSettings> {
-        self.ruled().settings
+        self.rule_snapshot().settings
     }
 
     /// Writes into the log whether we are in shadow: whoever compares later must know.
@@ -273,7 +274,7 @@ impl Shared {
         // Salt's reactor has no throttles. What it does alone can only be told from other things if it is known what would have been done.
         if option_of(why).is_some() && task.left.is_none() && self.settings().shadow {
             task.left = Some(why);
-            lock(&self.desk).put(task);
+            lock(&self.scheduler).put(task);
             self.change.notify_one();
             return;
         }
@@ -298,23 +299,23 @@ impl Shared {
                 found = Some(super::follower::event_of(&row));
             }
         };
-        self.store.look_at(super::follower::is_of_interest, seq, take)?;
+        self.store.first_entry(super::follower::is_of_interest, seq, take)?;
         Ok(found)
     }
 
-    /// Writes down what has changed in the ledger since last time.
+    /// Writes down what has changed in the checkpoint since last time.
     fn keep(&self) {
-        let mut checkpoint = lock(&self.checkpoint);
-        let update = checkpoint.update(&mut lock(&self.ledger));
+        let mut checkpoint_file = lock(&self.checkpoint_file);
+        let update = checkpoint_file.update(&mut lock(&self.checkpoint));
         let written = match update {
             None => Ok(()),
-            Some(Update::Whole(ledger)) => {
-                self.store.keep_reactor_file(|put| checkpoint.write_whole(&ledger, put))
+            Some(Update::Whole(checkpoint)) => {
+                self.store.replace_reactor_file(|put| checkpoint_file.write_whole(&checkpoint, put))
             }
             Some(Update::Append(offset, text)) => self.store.append_to_reactor_file(offset, &text),
         };
         if let Err(error) = written {
-            checkpoint.failed();
+            checkpoint_file.failed();
             self.metrics.reactor_keeps_failed.add(1);
             tracing::error!(%error, "the reactor's place in the log could not be written down");
         }
@@ -339,10 +340,10 @@ impl Shared {
                 let Some(last) = rows.last() else { break };
                 before = last.seq;
                 bytes += rows.iter().map(|row| row.body.len()).sum::<usize>();
-                let mut desk = lock(&self.desk);
+                let mut scheduler = lock(&self.scheduler);
                 for row in &rows {
                     if let Some(at) = record::counted_once(&row.body, &options.rule) {
-                        desk.note_first(options, &row.minion, at);
+                        scheduler.note_first(options, &row.minion, at);
                     }
                 }
             }
@@ -352,12 +353,12 @@ impl Shared {
 
     fn housekeeping(&self) {
         let mut told = Instant::now();
-        while !self.drain.wait(REACTOR_KEEP) {
+        while !self.drain.wait(REACTOR_CHECKPOINT_INTERVAL) {
             self.recorder.offer_again();
             self.keep();
             self.look_after_runners();
-            lock(&self.foreign_calls).settle(&lock(&self.origins), self.clock.now());
-            if told.elapsed() >= REACTOR_MODE_TOLD {
+            lock(&self.foreign_calls).settle(&lock(&self.job_depths), self.clock.now());
+            if told.elapsed() >= REACTOR_MODE_INTERVAL {
                 self.tell_mode(false);
                 told = Instant::now();
             }
@@ -366,10 +367,10 @@ impl Shared {
 
     /// The master has answered, or is away.
     pub(super) fn master_is(&self, away: bool, why: &str) {
-        if self.master_away.swap(away, Ordering::Relaxed) == away {
+        if self.master_unreachable.swap(away, Ordering::Relaxed) == away {
             return;
         }
-        lock(&self.desk).master_is_away(away);
+        lock(&self.scheduler).master_is_unreachable(away);
         if away {
             tracing::warn!(why, "reactions wait for the master");
         } else {
@@ -378,22 +379,22 @@ impl Shared {
         }
     }
 
-    /// Waits until something changes on the desk, or until it is time to look whether to stop.
+    /// Waits until something changes on the scheduler, or until it is time to look whether to stop.
     pub(super) fn rest<'a>(
         &self,
-        desk: std::sync::MutexGuard<'a, Desk>,
+        scheduler: std::sync::MutexGuard<'a, Scheduler>,
         until: Option<Micros>,
-    ) -> std::sync::MutexGuard<'a, Desk> {
+    ) -> std::sync::MutexGuard<'a, Scheduler> {
         let micros = until.map_or(i64::MAX, |at| at.0 - self.clock.now().0).max(200);
         let pause = Duration::from_micros(u64::try_from(micros).unwrap_or(0)).min(STOP_CHECK);
-        self.change.wait_timeout(desk, pause).unwrap_or_else(PoisonError::into_inner).0
+        self.change.wait_timeout(scheduler, pause).unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
 /// Rules that are new take events from `from` on.
-fn set_rules(ledger: &mut Ledger, rules: &dyn React, from: SeqNo) {
+fn set_rules(checkpoint: &mut Checkpoint, rules: &dyn RuleEngine, from: SeqNo) {
     let rules = rules.all();
-    ledger.set_rules(rules.iter().map(|rule| rule.pattern.as_str()), from);
+    checkpoint.set_rules(rules.iter().map(|rule| rule.pattern.as_str()), from);
 }
 
 impl Handle {
@@ -401,37 +402,37 @@ impl Handle {
     pub fn status(&self) -> Status {
         let shared = &self.0;
         let cursor = SeqNo(shared.read.load(Ordering::Acquire));
-        let open = lock(&shared.ledger).open.len();
+        let open = lock(&shared.checkpoint).open.len();
         Status {
             cursor,
             behind: shared.store.durable().0.saturating_sub(cursor.0),
-            waiting: lock(&shared.desk).waiting(),
+            waiting: lock(&shared.scheduler).waiting(),
             open,
-            master_away: shared.master_away.load(Ordering::Relaxed),
+            master_unreachable: shared.master_unreachable.load(Ordering::Relaxed),
             shadow: shared.settings().shadow,
             refused: lock(&shared.refused).clone(),
         }
     }
 
     /// Lets other rules and settings take the place of those that are, both at once. What is under way ends as it began.
-    pub fn change(&self, rules: Arc<dyn React>, settings: ReactorSettings) {
+    pub fn change(&self, rules: Arc<dyn RuleEngine>, settings: ReactorSettings) {
         let shared = &self.0;
         {
             let (from, before) = (shared.store.durable(), shared.rules());
-            let mut ledger = lock(&shared.ledger);
+            let mut checkpoint = lock(&shared.checkpoint);
             // Rules that `salt-run reactor.add` added have taken all that was read.
-            set_rules(&mut ledger, &*before, SeqNo(0));
-            set_rules(&mut ledger, &*rules, from);
-            ledger.set_mode(settings.shadow, from);
+            set_rules(&mut checkpoint, &*before, SeqNo(0));
+            set_rules(&mut checkpoint, &*rules, from);
+            checkpoint.set_mode(settings.shadow, from);
         }
         let settings = Arc::new(settings);
         let changes = {
-            let mut ruled = shared.ruled.write().unwrap_or_else(PoisonError::into_inner);
-            let changes = ruled.settings.shadow != settings.shadow;
-            *ruled = Ruled { rules, settings: settings.clone() };
+            let mut rule_snapshot = shared.rule_snapshot.write().unwrap_or_else(PoisonError::into_inner);
+            let changes = rule_snapshot.settings.shadow != settings.shadow;
+            *rule_snapshot = RuleSnapshot { rules, settings: settings.clone() };
             changes
         };
-        lock(&shared.desk).configure(settings);
+        lock(&shared.scheduler).configure(settings);
         shared.change.notify_all();
         if changes {
             shared.tell_mode(false);
@@ -459,7 +460,7 @@ impl Handle {
 
     /// When something is tried again, or has waited long enough, at the earliest.
     pub fn next_at(&self) -> Option<Micros> {
-        lock(&self.0.desk).next_at()
+        lock(&self.0.scheduler).next_at()
     }
 
     /// The rules.
@@ -482,7 +483,7 @@ impl Handle {
     /// What in here keeps the reactor from acting on events.
     pub fn blocked_by(&self) -> Option<String> {
         let shared = &self.0;
-        let Ruled { rules, settings } = shared.ruled();
+        let RuleSnapshot { rules, settings } = shared.rule_snapshot();
         if settings.shadow && settings.salts.runs {
             return Some("it only watches, because Salt's own reactor is on".to_owned());
         }

@@ -1,12 +1,12 @@
-//! The follower: reads the log in order, folds records, and puts what rules take on the desk.
+//! The follower: reads the log in order, folds records, and puts what rules take on the scheduler.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::engine::{Ruled, Shared};
-use super::origins::says_reactor;
+use super::depths::says_reactor;
+use super::engine::{RuleSnapshot, Shared};
 use super::record::{self, Record, told};
 use super::{Event, lock};
 use crate::limits::{REACTOR_WAVE_BYTES, STOP_CHECK};
@@ -17,12 +17,12 @@ use crate::wire::salt_event::authenticated;
 
 /// The entries that the reactor looks at.
 pub(super) fn is_of_interest(kind: Kind, flags: Flags) -> bool {
-    matches!(kind, Kind::Reaction | Kind::Heard) || flags.has(Flags::ON_BUS)
+    matches!(kind, Kind::Reaction | Kind::SeenOnBus) || flags.has(Flags::ON_BUS)
 }
 
 /// Was it on a bus that the daemon read itself? Whoever may add to history could otherwise make the master act.
 pub(super) fn is_of_a_bus(row: &Followed<'_>) -> bool {
-    row.kind == Kind::Heard
+    row.kind == Kind::SeenOnBus
         || (matches!(row.source, Source::Bus | Source::SpilledBus)
             && !matches!(row.kind, Kind::Gap | Kind::Reaction))
 }
@@ -49,7 +49,7 @@ pub(super) fn event_of(row: &Followed<'_>) -> Event {
 pub(super) fn run(shared: &Arc<Shared>) {
     let live = shared.store.durable();
     // What happened before the start is folded first: a record may stand far behind its event.
-    while lock(&shared.ledger).cursor < live {
+    while lock(&shared.checkpoint).cursor < live {
         if shared.drain.is_stopping() || wave(shared, Some(live)).is_err() && shared.drain.wait(READ_AGAIN) {
             return;
         }
@@ -59,17 +59,17 @@ pub(super) fn run(shared: &Arc<Shared>) {
             return;
         }
     }
-    // Those from `live` on are on the desk already.
+    // Those from `live` on are on the scheduler already.
     let open: Vec<SeqNo> =
-        lock(&shared.ledger).open.iter().map(|(seq, _)| seq).take_while(|seq| *seq < live).collect();
+        lock(&shared.checkpoint).open.iter().map(|(seq, _)| seq).take_while(|seq| *seq < live).collect();
     if !open.is_empty() {
         tracing::info!(events = open.len(), "going on with reactions that were not through");
     }
     let depths = loop {
-        match shared.remember_origins() {
+        match shared.restore_depths() {
             Ok(depths) => break depths,
             Err(error) => {
-                tracing::error!(%error, "cannot read the log for the origins of events, retrying");
+                tracing::error!(%error, "cannot read the log for the job_depths of events, retrying");
                 if shared.drain.wait(READ_AGAIN) {
                     return;
                 }
@@ -86,7 +86,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
             unread = resume(shared, unread, &depths);
             read = Instant::now();
         }
-        let before = lock(&shared.ledger).cursor;
+        let before = lock(&shared.checkpoint).cursor;
         match wave(shared, None) {
             Ok(after) if after == before => shared.store.wait_for(before, STOP_CHECK),
             Ok(_) => {}
@@ -105,12 +105,12 @@ const READ_AGAIN: Duration = Duration::from_secs(1);
 /// starts belong to calls that have a record.
 fn note_starts(shared: &Shared) -> Result<(), StoreError> {
     let (first, end) = {
-        let ledger = lock(&shared.ledger);
-        (ledger.open.first_begun(), ledger.cursor)
+        let checkpoint = lock(&shared.checkpoint);
+        (checkpoint.open.first_begun(), checkpoint.cursor)
     };
     let Some(mut from) = first else { return Ok(()) };
     while from < end && !shared.drain.is_stopping() {
-        from = shared.store.follow_those(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
+        from = shared.store.follow_selected(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
             let mut starts = lock(&shared.starts);
             if row.kind == Kind::Reaction {
                 record::jids(row.body).for_each(|jid| starts.claim(jid));
@@ -125,40 +125,40 @@ fn note_starts(shared: &Shared) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Waits until there is room on the desk; false if the daemon stops.
+/// Waits until there is room on the scheduler; false if the daemon stops.
 fn wait_for_room(shared: &Shared) -> bool {
     let mut said = false;
     loop {
         if shared.drain.is_stopping() {
             return false;
         }
-        let desk = lock(&shared.desk);
-        if desk.has_room() && !shared.recorder.is_full() {
+        let scheduler = lock(&shared.scheduler);
+        if scheduler.has_room() && !shared.recorder.is_full() {
             return true;
         }
         if !said {
             shared.metrics.reactor_held_up.add(1);
             said = true;
         }
-        drop(shared.room.wait_timeout(desk, STOP_CHECK));
+        drop(shared.room.wait_timeout(scheduler, STOP_CHECK));
     }
 }
 
-/// Reads on a little; up to `fold` nothing is put on the desk. Returns the new place.
+/// Reads on a little; up to `fold` nothing is put on the scheduler. Returns the new place.
 fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> {
-    let from = lock(&shared.ledger).cursor;
-    let ruled = shared.ruled();
+    let from = lock(&shared.checkpoint).cursor;
+    let rule_snapshot = shared.rule_snapshot();
     // What was before the start was counted before it.
-    let compares = ruled.settings.shadow && fold.is_none();
+    let compares = rule_snapshot.settings.shadow && fold.is_none();
     if compares {
-        shared.begin_comparing(ruled.settings.shadow_window, ruled.settings.salts.workers);
+        shared.begin_comparing(rule_snapshot.settings.shadow_window, rule_snapshot.settings.salts.workers);
     }
     let debug = tracing::enabled!(tracing::Level::DEBUG);
     let wanted = |kind, flags| {
         is_of_interest(kind, flags) || kind == Kind::Gap || (compares && shadow::is_of_interest(kind, flags))
     };
     let mut seen = None;
-    let after = shared.store.follow_those(wanted, from, REACTOR_WAVE_BYTES, |row| {
+    let after = shared.store.follow_selected(wanted, from, REACTOR_WAVE_BYTES, |row| {
         if compares {
             shared.compare(&row);
             seen = seen.max(Some(row.at).filter(|_| shadow::is_timely(row.source)));
@@ -175,19 +175,19 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
         }
         if row.kind == Kind::Reaction {
             if let Some(told) = told(row.body) {
-                lock(&shared.ledger).told(row.seq, &told);
+                lock(&shared.checkpoint).told(row.seq, &told);
             }
             return;
         }
         if row.kind == Kind::Gap && fold.is_none() {
-            lock(&shared.desk).runners.missed_events(shared.clock.now());
+            lock(&shared.scheduler).runners.missed_events(shared.clock.now());
         }
         if !is_of_a_bus(&row) {
             return;
         }
         if fold.is_none() {
-            lock(&shared.origins).follow(&row);
-            if is_result_of_runner(&row) && lock(&shared.desk).runners.ended(row.jid) {
+            lock(&shared.job_depths).follow(&row);
+            if is_result_of_runner(&row) && lock(&shared.scheduler).runners.ended(row.jid) {
                 shared.change.notify_one();
             }
         }
@@ -196,7 +196,7 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
             // As Salt says it, for each event that is not its own.
             tracing::debug!("Gathering reactors for tag {tag}");
         }
-        let matched = shared.matching(&*ruled.rules, &tag, row.seq);
+        let matched = shared.matching(&*rule_snapshot.rules, &tag, row.seq);
         if matched.is_empty() {
             return;
         }
@@ -204,16 +204,16 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
             shared.metrics.reactor_events_own.add(1);
             return;
         }
-        lock(&shared.ledger).opened(row.seq, matched.len());
+        lock(&shared.checkpoint).opened(row.seq, matched.len());
         if fold.is_some_and(|live| row.seq < live) {
             return;
         }
         shared.metrics.reactor_events.add(1);
-        let depth = lock(&shared.origins).depth_of(&row);
-        shared.admit(&ruled.settings, &event_of(&row), &matched, depth, false);
+        let depth = lock(&shared.job_depths).depth_of(&row);
+        shared.admit(&rule_snapshot.settings, &event_of(&row), &matched, depth, false);
     })?;
     assert!(from <= after && after <= shared.store.durable(), "cursor <= durable, and it never goes back");
-    lock(&shared.ledger).cursor = after;
+    lock(&shared.checkpoint).cursor = after;
     shared.read.store(after.0, Ordering::Release);
     if compares {
         // At the end of the log time goes on without entries.
@@ -233,10 +233,10 @@ fn resume(shared: &Shared, open: Vec<SeqNo>, depths: &HashMap<SeqNo, u32>) -> Ve
         if !wait_for_room(shared) {
             break;
         }
-        let ruled = shared.ruled();
+        let rule_snapshot = shared.rule_snapshot();
         let mut found = Vec::new();
-        let read = shared.store.follow_those(is_of_interest, seq, REACTOR_WAVE_BYTES, |row| {
-            if lock(&shared.ledger).open.contains(row.seq) {
+        let read = shared.store.follow_selected(is_of_interest, seq, REACTOR_WAVE_BYTES, |row| {
+            if lock(&shared.checkpoint).open.contains(row.seq) {
                 found.push(event_of(&row));
             }
         });
@@ -253,7 +253,7 @@ fn resume(shared: &Shared, open: Vec<SeqNo>, depths: &HashMap<SeqNo, u32>) -> Ve
         while let Some(seq) = open.next_if(|seq| *seq < upto) {
             while found.next_if(|event| event.seq < seq).is_some() {}
             match found.next_if(|event| event.seq == seq) {
-                Some(event) => go_on(shared, &ruled, event, depths.get(&seq).copied().unwrap_or(0)),
+                Some(event) => go_on(shared, &rule_snapshot, event, depths.get(&seq).copied().unwrap_or(0)),
                 None if unread.last() != Some(&seq) => shared.is_gone(seq),
                 None => {}
             }
@@ -263,14 +263,14 @@ fn resume(shared: &Shared, open: Vec<SeqNo>, depths: &HashMap<SeqNo, u32>) -> Ve
 }
 
 /// Goes on with an event, by the rules as they are now.
-fn go_on(shared: &Shared, ruled: &Ruled, event: Event, depth: u32) {
-    let matched = shared.matching(&*ruled.rules, &event.tag, event.seq);
+fn go_on(shared: &Shared, rule_snapshot: &RuleSnapshot, event: Event, depth: u32) {
+    let matched = shared.matching(&*rule_snapshot.rules, &event.tag, event.seq);
     let is_open = {
-        let ledger = lock(&shared.ledger);
-        matched.iter().any(|rule| !ledger.is_done(event.seq, rule))
+        let checkpoint = lock(&shared.checkpoint);
+        matched.iter().any(|rule| !checkpoint.is_done(event.seq, rule))
     };
     if is_open {
-        return shared.admit(&ruled.settings, &event, &matched, depth, true);
+        return shared.admit(&rule_snapshot.settings, &event, &matched, depth, true);
     }
     // The rules are others by now.
     shared.metrics.reactions_left_gone.add(1);

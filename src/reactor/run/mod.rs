@@ -1,7 +1,7 @@
 //! The reactor, running: it follows the log, lets rules render, and sends what they ask for to the master.
 //!
 //! ```text
-//! log -> follower: fold records, match -> desk: queues per rule and minion, throttles -> workers: render, ask the master
+//! log -> follower: fold records, match -> scheduler: queues per rule and minion, throttles -> workers: render, ask the master
 //!  ^                                                                                         |
 //!  `-------------- recorder: what became of it, an entry of the log like any other <---------'
 //! ```
@@ -9,7 +9,7 @@
 //! # The queue is the log
 //!
 //! An event lies in the log, synced, before anybody looks whether a rule wants it. What became of it is written to the same log.
-//! So what is left to do is a fold over the log ([`ledger`]): events that rules want, without those that have a record. A small file
+//! So what is left to do is a fold over the log ([`checkpoint`]): events that rules want, without those that have a record. A small file
 //! keeps that fold up to some place, so that a start need not begin at the first entry.
 //!
 //! # Invariant
@@ -20,18 +20,18 @@
 pub mod admit;
 pub mod announced;
 pub mod checkpoint;
-pub mod desk;
+pub mod checkpoint_file;
+pub mod depths;
 pub mod engine;
 pub mod follower;
-pub mod ledger;
 pub mod native;
 pub mod open;
-pub mod origins;
 pub mod queues;
 pub mod record;
 pub mod recorder;
 pub mod replay;
 pub mod runners;
+pub mod scheduler;
 mod settle;
 pub mod starts;
 pub mod throttle;
@@ -64,7 +64,7 @@ pub struct Event {
 }
 
 /// The rules: what matches, and what comes of it.
-pub trait React: Send + Sync {
+pub trait RuleEngine: Send + Sync {
     /// The patterns of the rules that take a tag, in the order of the configuration, each once.
     fn matching(&self, tag: &str) -> Vec<Arc<str>>;
 
@@ -134,8 +134,8 @@ pub struct Wanted {
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq)]
 pub enum What {
-    /// Ask the master.
-    Ask(Call),
+    /// Executor the master.
+    Executor(Call),
     /// Run an execution function on this machine.
     Caller {
         /// The function.
@@ -168,9 +168,9 @@ pub enum CallerError {
 }
 
 /// Whoever carries out what reactions want: a master, or what a test puts in its place.
-pub trait Ask: Send + Sync {
+pub trait Executor: Send + Sync {
     /// See [`Master::ask`].
-    fn ask(&self, call: &Call, jid: &str, patience: Duration) -> Result<Answer, MasterError>;
+    fn ask(&self, call: &Call, jid: &str, timeout: Duration) -> Result<Answer, MasterError>;
 
     /// Fails if nobody is there whom a call could be sent to.
     fn reach(&self) -> Result<(), MasterError> {
@@ -203,9 +203,9 @@ pub trait Ask: Send + Sync {
     }
 }
 
-impl Ask for Master {
-    fn ask(&self, call: &Call, jid: &str, patience: Duration) -> Result<Answer, MasterError> {
-        Master::ask(self, call, jid, patience)
+impl Executor for Master {
+    fn ask(&self, call: &Call, jid: &str, timeout: Duration) -> Result<Answer, MasterError> {
+        Master::ask(self, call, jid, timeout)
     }
 
     fn reach(&self) -> Result<(), MasterError> {

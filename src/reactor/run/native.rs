@@ -1,9 +1,9 @@
-//! The rules of a master, for the running reactor: [`Pipeline`] behind [`React`].
+//! The rules of a master, for the running reactor: [`Pipeline`] behind [`RuleEngine`].
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use super::{Event, React, Reacted, Wanted, What};
+use super::{Event, Reacted, RuleEngine, Wanted, What};
 use crate::master::{Call as Request, Cmd};
 use crate::model::{ListedRule, Note};
 use crate::reactor::manage::is_answer;
@@ -30,7 +30,7 @@ impl Native {
     }
 }
 
-impl React for Native {
+impl RuleEngine for Native {
     fn matching(&self, tag: &str) -> Vec<Arc<str>> {
         if is_answer(tag) {
             return Vec::new();
@@ -94,7 +94,7 @@ fn wanted(call: &Call) -> Option<Wanted> {
     let (sls, what) = match call {
         Call::Local(local) => {
             let load = local.publish.clone()?;
-            (text(local.kwargs.get("__sls__")), What::Ask(Request { cmd: Cmd::Publish, fun, load }))
+            (text(local.kwargs.get("__sls__")), What::Executor(Request { cmd: Cmd::Publish, fun, load }))
         }
         Call::Master(call) => {
             let kwargs = call.kwargs.as_map().cloned().unwrap_or_default();
@@ -102,7 +102,7 @@ fn wanted(call: &Call) -> Option<Wanted> {
                 Client::Wheel => Request::wheel(&fun, call.args.clone(), kwargs),
                 _ => Request::runner(&fun, call.args.clone(), kwargs),
             };
-            (text(call.low.get("__sls__")), What::Ask(request))
+            (text(call.low.get("__sls__")), What::Executor(request))
         }
         Call::Caller(call) => {
             let kwargs = Value::Map(call.kwargs.clone());

@@ -8,8 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::SeqNo;
-use super::desk::Task;
 use super::runners::Runners;
+use super::scheduler::Task;
 use crate::clock::Micros;
 use crate::limits::{REACTOR_MINION_TASKS_MAX, REACTOR_QUEUES_MAX, REACTOR_RULE_TASKS_MAX};
 use crate::model::RuleOptions;

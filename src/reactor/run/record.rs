@@ -271,7 +271,7 @@ fn entry(event: &Event, flags: Flags, now: Micros, body: &[u8]) -> Batch {
 /// A call is known by what it is, within one event.
 pub fn call_key(wanted: &Wanted) -> u64 {
     let (fun, what) = match &wanted.what {
-        What::Ask(call) => (call.fun.as_str(), call.cmd.name()),
+        What::Executor(call) => (call.fun.as_str(), call.cmd.name()),
         What::Caller { fun, .. } => (fun.as_str(), "caller"),
     };
     xxhash_rust::xxh3::xxh3_64([what, fun, &wanted.id, &wanted.sls].join("\0").as_bytes())
@@ -280,7 +280,7 @@ pub fn call_key(wanted: &Wanted) -> u64 {
 /// `local`, `runner`, `wheel` or `caller`.
 pub fn client(what: &What) -> &'static str {
     match what {
-        What::Ask(call) => match call.cmd {
+        What::Executor(call) => match call.cmd {
             Cmd::Publish => "local",
             Cmd::Runner => "runner",
             Cmd::Wheel => "wheel",
@@ -291,7 +291,7 @@ pub fn client(what: &What) -> &'static str {
 
 /// The target, as text; empty where there is none.
 pub fn target(what: &What) -> String {
-    let What::Ask(call) = what else { return String::new() };
+    let What::Executor(call) = what else { return String::new() };
     match call.load.get("tgt") {
         Some(Value::Str(text)) => text.clone(),
         Some(Value::List(items)) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
@@ -302,7 +302,7 @@ pub fn target(what: &What) -> String {
 fn put_call(w: &mut Writer, made: &Made) {
     let wanted = &made.wanted;
     let (fun, load) = match &wanted.what {
-        What::Ask(call) => (&call.fun, Value::Map(call.load.clone())),
+        What::Executor(call) => (&call.fun, Value::Map(call.load.clone())),
         What::Caller { fun, args, kwargs } => {
             let load = [("args", Value::List(args.clone())), ("kwargs", kwargs.clone())];
             (fun, Value::Map(load.into_iter().map(|(k, v)| (k.into(), v)).collect::<Map>()))
@@ -358,7 +358,7 @@ fn put_call(w: &mut Writer, made: &Made) {
             w.str("success").bool(*retcode == 0).str("retcode").int(*retcode);
             result(w, bytes);
         }
-        Outcome::Answered(Answer::Nobody { why }) | Outcome::Dead(why) | Outcome::Unknown(why) => {
+        Outcome::Answered(Answer::NoTarget { why }) | Outcome::Dead(why) | Outcome::Unknown(why) => {
             w.str("why").str(cut(why, REACTOR_TEXT_BYTES_MAX).0);
         }
         Outcome::Found | Outcome::Shadowed => {}
@@ -369,7 +369,7 @@ fn put_call(w: &mut Writer, made: &Made) {
 fn outcome_words(outcome: &Outcome) -> (&'static str, usize) {
     match outcome {
         Outcome::Answered(Answer::Published { .. }) => ("published", 3),
-        Outcome::Answered(Answer::Nobody { .. }) => ("nobody", 1),
+        Outcome::Answered(Answer::NoTarget { .. }) => ("nobody", 1),
         Outcome::Answered(Answer::Started { .. }) => ("started", 1),
         Outcome::Answered(Answer::Ran { .. }) => ("ran", 2),
         Outcome::Ran { .. } => ("ran", 3),

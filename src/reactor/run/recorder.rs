@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::lock;
 use crate::channel::Refused;
-use crate::limits::{REACTOR_RECORD_PATIENCE, REACTOR_RECORDS_MAX};
+use crate::limits::{REACTOR_RECORD_TIMEOUT, REACTOR_RECORDS_MAX};
 use crate::metrics::Metrics;
 use crate::model::Batch;
 use crate::store::Intake;
 
-/// Hands records to the store.
+/// MasterExecutor records to the store.
 pub struct Recorder {
     /// Gone once the daemon stops: then the store must be able to end.
     intake: Mutex<Option<Intake>>,
@@ -60,7 +60,7 @@ impl Recorder {
         let done = Box::new(move |stored| drop(tell.try_send(stored)));
         intake.submit((self.clean)(batch), Some(done)).map_err(|error| error.to_string())?;
         drop(intake);
-        told.recv_timeout(REACTOR_RECORD_PATIENCE)
+        told.recv_timeout(REACTOR_RECORD_TIMEOUT)
             .unwrap_or_else(|_| Err("the disk does not answer".to_owned()))
     }
 
@@ -78,8 +78,8 @@ impl Recorder {
     }
 
     /// Writes nothing more. What is waiting is lost, and its events are open.
-    pub fn close(&self, patience: Duration) {
-        let until = std::time::Instant::now() + patience;
+    pub fn close(&self, timeout: Duration) {
+        let until = std::time::Instant::now() + timeout;
         while !lock(&self.again).is_empty() && std::time::Instant::now() < until {
             self.offer_again();
             std::thread::sleep(Duration::from_millis(10));

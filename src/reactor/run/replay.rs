@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::desk::{Progress, Task};
 use super::engine::Handle;
 use super::record::call_key;
+use super::scheduler::{Progress, Task};
 use super::{Event, Reacted, Wanted, What};
 use crate::clock::Micros;
 use crate::master::{Call, Cmd, pack};
@@ -53,7 +53,7 @@ struct Found {
     event: Event,
     rules: Vec<Arc<str>>,
     of: usize,
-    /// What was wanted, and whether it was set aside.
+    /// What was wanted, and whether it was dead-lettered.
     wanted: Vec<(Wanted, bool)>,
     whole: bool,
     /// A part of it failed to render.
@@ -181,7 +181,7 @@ fn one(call: &Map) -> Option<(Wanted, bool)> {
         _ => None,
     };
     let what = match cmd {
-        Some(cmd) => What::Ask(Call { cmd, fun, load }),
+        Some(cmd) => What::Executor(Call { cmd, fun, load }),
         None => What::Caller {
             fun,
             args: load.get("args")?.as_list()?.to_vec(),

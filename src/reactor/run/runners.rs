@@ -3,7 +3,7 @@
 //! Salt's reactor has `reactor_worker_threads` threads for runners and wheel functions. A runner that our reactor starts runs in a
 //! process of the master, and is under way until its `salt/run/<jid>/ret` is in the log. That event may never come: the process was
 //! killed, the master was stopped, the bus was not read at that moment. Therefore a runner counts no longer than
-//! [`REACTOR_RUNNER_TIME`], and only [`REACTOR_RUNNER_PATIENCE`] after a gap in the events, or if it never fired an event.
+//! [`REACTOR_RUNNER_TIME`], and only [`REACTOR_RUNNER_TIMEOUT`] after a gap in the events, or if it never fired an event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::queues::Rules;
 use super::record::Outcome;
 use super::{lock, micros};
 use crate::clock::Micros;
-use crate::limits::{REACTOR_RUNNER_PATIENCE, REACTOR_RUNNER_TIME};
+use crate::limits::{REACTOR_RUNNER_TIME, REACTOR_RUNNER_TIMEOUT};
 use crate::master::Answer;
 use crate::model::RunnerLimits;
 
@@ -88,7 +88,7 @@ impl Runners {
 
     /// The runner in a place that was taken has this jid.
     pub fn started(&mut self, jid: &str, fun: &str, rules: &Rules, now: Micros) {
-        let due = Micros(now.0 + micros(REACTOR_RUNNER_PATIENCE));
+        let due = Micros(now.0 + micros(REACTOR_RUNNER_TIMEOUT));
         let started = Started { fun: fun.to_owned(), rules: rules.clone(), at: now, due, in_gap: false };
         if let Some(before) = self.started.insert(jid.into(), started) {
             self.give_back(&before.rules);
@@ -104,7 +104,7 @@ impl Runners {
 
     /// Events have been missed; the results of runners may be among them.
     pub fn missed_events(&mut self, now: Micros) {
-        let due = Micros(now.0 + micros(REACTOR_RUNNER_PATIENCE));
+        let due = Micros(now.0 + micros(REACTOR_RUNNER_TIMEOUT));
         for started in self.started.values_mut() {
             (started.due, started.in_gap) = (started.due.min(due), true);
         }
@@ -136,24 +136,24 @@ impl Shared {
     /// A runner or wheel function has been asked for. What was started counts until it has ended.
     pub(super) fn runner_asked(&self, rules: &Rules, fun: &str, outcome: Option<&Outcome>) {
         if let Some(Outcome::Answered(Answer::Started { jid, .. })) = outcome {
-            lock(&self.desk).runners.started(jid, fun, rules, self.clock.now());
+            lock(&self.scheduler).runners.started(jid, fun, rules, self.clock.now());
             self.look_for_result(jid);
         } else {
-            lock(&self.desk).runners.give_back(rules);
+            lock(&self.scheduler).runners.give_back(rules);
         }
         self.change.notify_one();
     }
 
     /// A runner was found that the master had started without an answer.
     pub(super) fn runner_found(&self, rules: &Rules, fun: &str, jid: &str) {
-        lock(&self.desk).runners.found(jid, fun, rules, self.clock.now());
+        lock(&self.scheduler).runners.found(jid, fun, rules, self.clock.now());
         self.look_for_result(jid);
     }
 
     /// The result of a runner may be in the log before it was known to be ours; what comes after this look, the follower sees.
     fn look_for_result(&self, jid: &str) {
         if matches!(self.runner_events(jid), Some((_, true))) {
-            lock(&self.desk).runners.ended(jid);
+            lock(&self.scheduler).runners.ended(jid);
         }
     }
 
@@ -174,10 +174,10 @@ impl Shared {
     /// Looks for runners whose result has not come, so that none counts for ever. 3008 fires nothing for one that it does not know.
     pub(super) fn look_after_runners(&self) {
         let now = self.clock.now();
-        let due = lock(&self.desk).runners.due(now);
+        let due = lock(&self.scheduler).runners.due(now);
         for jid in due {
             let Some((has_events, has_ended)) = self.runner_events(&jid) else { continue };
-            let fun = lock(&self.desk).runners.fun(&jid);
+            let fun = lock(&self.scheduler).runners.fun(&jid);
             if !has_events {
                 self.metrics.reactor_runners_silent.add(1);
                 tracing::error!(
@@ -186,13 +186,13 @@ impl Shared {
                     "runner accepted but produced no event: unknown function, or wrong arguments?"
                 );
             } else if !has_ended {
-                if lock(&self.desk).runners.still_runs(&jid, now) {
+                if lock(&self.scheduler).runners.still_runs(&jid, now) {
                     continue;
                 }
                 self.metrics.reactor_runners_lost.add(1);
                 tracing::warn!(jid = &*jid, fun, "no result of a runner has been seen; it counts as ended");
             }
-            if lock(&self.desk).runners.ended(&jid) {
+            if lock(&self.scheduler).runners.ended(&jid) {
                 self.change.notify_one();
             }
         }

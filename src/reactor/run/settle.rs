@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::desk::{Progress, Task, Unanswered};
 use super::engine::Shared;
 use super::queues::Rules;
 use super::record::{Made, Outcome, client};
+use super::scheduler::{Progress, Task, Unanswered};
 use super::worker::Tried;
 use super::{SeqNo, What, lock, micros};
 use crate::clock::Micros;
-use crate::limits::REACTOR_MASTER_AWAY;
+use crate::limits::REACTOR_MASTER_RETRY;
 use crate::master::Cmd;
 use crate::model::Kind;
 use crate::reactor::shadow::{self, Act};
@@ -22,7 +22,7 @@ pub(super) fn is_made_once(task: &Task, what: &What) -> bool {
 
 /// What the master's event of its start shows of a runner or a wheel function; none for other calls.
 pub(super) fn start_of(what: &What) -> Option<Act> {
-    let What::Ask(call) = what else { return None };
+    let What::Executor(call) = what else { return None };
     (call.cmd != Cmd::Publish).then(|| shadow::asked(client(what), &call.fun, Some(&call.load)))
 }
 
@@ -64,7 +64,7 @@ impl Shared {
         mut made: Made,
         mut unanswered: Unanswered,
     ) -> Tried {
-        let (now, read) = (self.clock.now(), lock(&self.ledger).cursor);
+        let (now, read) = (self.clock.now(), lock(&self.checkpoint).cursor);
         made.tries = progress.tries;
         if let Some(jid) = self.is_there(&made, progress.since) {
             return self.found(task, made, jid);
@@ -75,18 +75,18 @@ impl Shared {
             return self.unknown(task, made, unanswered.why);
         }
         progress.unanswered = Some(unanswered);
-        Tried::Again(Micros(now.0 + micros(REACTOR_MASTER_AWAY)))
+        Tried::Again(Micros(now.0 + micros(REACTOR_MASTER_RETRY)))
     }
 
     pub(super) fn found(&self, task: &Task, mut made: Made, jid: String) -> Tried {
-        lock(&self.origins).note(&jid, task.depth);
+        lock(&self.job_depths).note(&jid, task.depth);
         tracing::info!(
             event = task.event.seq.0,
             id = made.wanted.id,
             jid,
             "a call without an answer was carried out"
         );
-        if let What::Ask(call) = &made.wanted.what
+        if let What::Executor(call) = &made.wanted.what
             && call.cmd == Cmd::Runner
         {
             self.runner_found(&Rules::from(&*task.rules), &call.fun, &jid);
@@ -99,7 +99,7 @@ impl Shared {
         self.metrics.reactor_calls_dead.add(1);
         let wanted = &made.wanted;
         let fun = match &wanted.what {
-            What::Ask(call) => &call.fun,
+            What::Executor(call) => &call.fun,
             What::Caller { fun, .. } => fun,
         };
         // Salt's words, and ours behind them.

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::master::Cmd;
 use crate::metrics::Metrics;
 use crate::model::{Allow, Batch, EventFilter, Glob, Rate, ReactorSettings as Settings, RuleOptions, Source};
-use crate::store::{Intake, Options, Store, medium};
+use crate::store::{Intake, Options, Store, vfs};
 use crate::wire::msgpack::{Writer, as_text, elements, get};
 use crate::wire::salt_event::event_entry;
 
@@ -25,16 +25,16 @@ mod outcome;
 mod scheduling;
 const NOW: i64 = 1_795_000_000_000_000;
 const SECOND: i64 = 1_000_000;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A gate that what comes to it must wait at.
 #[derive(Default)]
-struct Gate(Mutex<bool>, Condvar);
+struct Policy(Mutex<bool>, Condvar);
 
-impl Gate {
+impl Policy {
     fn wait(&self) {
         let shut = lock(&self.0);
-        drop(self.1.wait_timeout_while(shut, PATIENCE, |shut| *shut).unwrap());
+        drop(self.1.wait_timeout_while(shut, TIMEOUT, |shut| *shut).unwrap());
     }
 
     fn shut(&self, whether: bool) {
@@ -48,13 +48,13 @@ impl Gate {
 struct Rules {
     caller: bool,
     patterns: Vec<&'static str>,
-    slow: Arc<Gate>,
-    held: Arc<Gate>,
+    slow: Arc<Policy>,
+    held: Arc<Policy>,
     cmd: Option<Cmd>,
     fun: Option<&'static str>,
 }
 
-impl React for Rules {
+impl RuleEngine for Rules {
     fn matching(&self, tag: &str) -> Vec<Arc<str>> {
         if tag.starts_with("held/") {
             self.held.wait();
@@ -79,7 +79,7 @@ impl React for Rules {
                 Some(Cmd::Wheel) => Call::wheel(fun, arg, crate::sls::value::Map::new()),
                 _ => Call::publish(event.minion.as_str(), "glob", fun, arg),
             };
-            let what = if self.caller { callers::wanted(event) } else { What::Ask(call) };
+            let what = if self.caller { callers::wanted(event) } else { What::Executor(call) };
             Wanted { id: rule.to_string(), sls: format!("/srv/{rule}.sls"), what }
         };
         Reacted {
@@ -105,7 +105,7 @@ struct FakeMaster {
     answers: Answers,
 }
 
-impl Ask for FakeMaster {
+impl Executor for FakeMaster {
     fn ask(&self, call: &Call, jid: &str, _patience: Duration) -> Result<Answer, MasterError> {
         let what = argument(call).to_owned();
         let times = {
@@ -133,7 +133,7 @@ impl Ask for FakeMaster {
     }
 
     fn caller(&self, fun: &str, _args: &[Value], _kwargs: &Value) -> Result<CallerReturn, CallerError> {
-        callers::told(self.ask(&Call::publish("", "glob", fun, vec![fun.into()]), "", PATIENCE))
+        callers::told(self.ask(&Call::publish("", "glob", fun, vec![fun.into()]), "", TIMEOUT))
     }
 }
 
@@ -187,7 +187,7 @@ impl Rig {
         settings: Settings,
         answers: impl Fn(&Call, u32) -> Result<Answer, MasterError> + Send + Sync + 'static,
     ) -> Self {
-        let clock = Clock::hand_wound(Micros(now));
+        let clock = Clock::manual(Micros(now));
         let metrics: Arc<Metrics> = Arc::default();
         let options = Options {
             dir: dir.path().to_owned(),
@@ -197,7 +197,7 @@ impl Rig {
             limits: crate::store::Limits::default(),
             classes: crate::store::Classes::default(),
             free: crate::store::FreeSpace { low: Some(0), min: Some(0) },
-            medium: Arc::new(medium::Disk),
+            fs: Arc::new(vfs::Disk),
         };
         let (store, intake, threads) = Store::open(&options).unwrap().on_threads();
         let (tx, asked) = sync_channel(10_000);
@@ -217,7 +217,7 @@ impl Rig {
         Self { dir, clock, metrics, store, intake, reactor, asked, threads }
     }
 
-    /// An event of a minion comes by a door.
+    /// An event of a minion comes by a source.
     fn tell_by(&self, source: Source, tag: &str, minion: &str, user: &str) {
         let mut w = Writer::new();
         w.map(3).str("id").str(minion).str("user").str(user).str("_stamp").str("2026");
@@ -237,7 +237,7 @@ impl Rig {
 
     /// What the master is asked next.
     fn next(&self) -> String {
-        self.asked.recv_timeout(PATIENCE).expect("the master is asked").0
+        self.asked.recv_timeout(TIMEOUT).expect("the master is asked").0
     }
 
     fn wait_for(&self, what: &str, is_there: impl Fn(&Self) -> bool) {
@@ -328,7 +328,7 @@ fn nobody_but_a_bus_makes_the_reactor_act_however_often_it_was_told_before() {
     rig.tell("early", "web1");
     assert_eq!(rig.next(), "early");
     rig.wait_until_through();
-    assert_eq!(rig.metrics.events_heard_again.get(), 2);
+    assert_eq!(rig.metrics.events_seen_on_bus_again.get(), 2);
     assert_eq!(rig.stop().1, [""; 0]);
 }
 
@@ -341,7 +341,7 @@ fn what_a_reactor_caused_is_passed_over_and_a_chain_of_reactions_ends() {
     let mut jids = Vec::new();
     // Each job's event causes the next job.
     for _ in 0..4 {
-        let (_, jid) = rig.asked.recv_timeout(PATIENCE).unwrap();
+        let (_, jid) = rig.asked.recv_timeout(TIMEOUT).unwrap();
         rig.tell(&format!("salt/job/{jid}/new"), "web1");
         jids.push(jid);
     }
@@ -408,13 +408,13 @@ fn a_master_that_is_away_is_waited_for_and_nothing_overtakes() {
         }
         assert_eq!(rig.next(), what);
         rig.wait_for("the pause", |rig| rig.reactor.handle().next_at().is_some());
-        assert!(rig.reactor.handle().status().master_away);
+        assert!(rig.reactor.handle().status().master_unreachable);
         rig.clock.wind(SECOND);
     }
     assert_eq!(rig.next(), "2");
     rig.wait_until_through();
     assert_eq!(rig.history(), [done("1"), done("2")]);
-    assert!(!rig.reactor.handle().status().master_away);
+    assert!(!rig.reactor.handle().status().master_unreachable);
     rig.stop();
 }
 

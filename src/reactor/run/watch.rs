@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::engine::Shared;
 use super::lock;
 use crate::clock::Micros;
-use crate::reactor::shadow::{Comparer, Item, Verdict};
+use crate::reactor::shadow::{Comparer, Comparison, Item};
 use crate::store::Followed;
 
 impl Shared {
@@ -42,23 +42,23 @@ impl Shared {
         let mut kept = lock(&self.comparer);
         let Some(comparer) = kept.as_mut() else { return };
         comparer.pass(now, &mut |verdict| self.count(&verdict));
-        self.metrics.shadow_hurried.add(std::mem::take(&mut comparer.hurried));
+        self.metrics.shadow_compared_early.add(std::mem::take(&mut comparer.hurried));
     }
 
-    fn count(&self, verdict: &Verdict) {
+    fn count(&self, verdict: &Comparison) {
         let metrics = &self.metrics;
         match verdict {
-            Verdict::Same(..) => &metrics.shadow_same,
-            Verdict::Differs(..) => &metrics.shadow_differs,
-            Verdict::OnlyOurs(_) => &metrics.shadow_only_ours,
-            Verdict::OnlySalts(..) => &metrics.shadow_only_salts,
-            Verdict::OursFailed(..) => &metrics.shadow_failed,
-            Verdict::Unseen(..) => &metrics.shadow_unseen,
-            Verdict::Unattributed(_) => &metrics.shadow_unattributed,
+            Comparison::Same(..) => &metrics.shadow_same,
+            Comparison::Differs(..) => &metrics.shadow_differs,
+            Comparison::OnlyOurs(_) => &metrics.shadow_only_ours,
+            Comparison::OnlySalts(..) => &metrics.shadow_only_salts,
+            Comparison::OursFailed(..) => &metrics.shadow_failed,
+            Comparison::Unseen(..) => &metrics.shadow_unseen,
+            Comparison::Unattributed(_) => &metrics.shadow_unattributed,
         }
         .add(1);
         match verdict {
-            Verdict::Differs(ours, salts, fields) => {
+            Comparison::Differs(ours, salts, fields) => {
                 let fields: Vec<_> = fields.iter().map(|one| one.field.as_str()).collect();
                 tracing::info!(
                     event = ours.event.0,
@@ -69,14 +69,14 @@ impl Shared {
                     "in shadow: Salt's reactor did it otherwise"
                 );
             }
-            Verdict::OnlyOurs(ours) => tracing::info!(
+            Comparison::OnlyOurs(ours) => tracing::info!(
                 event = ours.event.0,
                 tag = ours.tag,
                 fun = ours.act.fun,
                 tgt = ours.act.target(),
                 "in shadow: Salt's reactor did nothing like this"
             ),
-            Verdict::OursFailed(failed, salts) => tracing::info!(
+            Comparison::OursFailed(failed, salts) => tracing::info!(
                 event = failed.event.0,
                 tag = failed.tag,
                 rules = ?failed.rules,
@@ -85,7 +85,7 @@ impl Shared {
                 fun = salts.as_ref().map(|salts| &salts.act.fun),
                 "in shadow: our rendering failed"
             ),
-            Verdict::OnlySalts(salts, ours) => tracing::info!(
+            Comparison::OnlySalts(salts, ours) => tracing::info!(
                 seq = salts.seq.0,
                 jid = salts.jid,
                 fun = salts.act.fun,

@@ -4,15 +4,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::desk::{Place, Progress, Task, Turn};
-use super::engine::{Ruled, Shared};
-use super::origins::{name_orchestration, orchestration_jid};
+use super::depths::{name_orchestration, orchestration_jid};
+use super::engine::{RuleSnapshot, Shared};
 use super::queues::{Item, Rules};
 use super::record::{Made, Mark, Outcome, Record, State, call_key, client, mark, target};
+use super::scheduler::{NextAction, Progress, Slot, Task};
 use super::settle::{is_made_once, start_of};
-use super::{CallerError, CallerReturn, Event, React, Reacted, SeqNo, Wanted, What, lock, micros};
+use super::{CallerError, CallerReturn, Event, Reacted, RuleEngine, SeqNo, Wanted, What, lock, micros};
 use crate::clock::Micros;
-use crate::limits::{MASTER_PATIENCE, REACTOR_MASTER_AWAY, REACTOR_START_TIME, REACTOR_START_TIME_RESUMED};
+use crate::limits::{MASTER_TIMEOUT, REACTOR_MASTER_RETRY, REACTOR_START_TIME, REACTOR_START_TIME_RESUMED};
 use crate::master::{Answer, Cmd, MasterError, pack};
 use crate::model::{NoteLevel, stamped_jid};
 use crate::sls::Value;
@@ -76,16 +76,16 @@ impl From<CallerError> for Failure {
 
 /// A thread.
 pub(super) fn run(shared: &Arc<Shared>) {
-    let mut desk = lock(&shared.desk);
+    let mut scheduler = lock(&shared.scheduler);
     while !shared.drain.is_stopping() {
         // What cannot be written down is not begun.
         if shared.recorder.is_full() {
-            desk = shared.rest(desk, None);
+            scheduler = shared.rest(scheduler, None);
             continue;
         }
-        match desk.next(shared.clock.now()) {
-            Turn::Run(item, place) => {
-                drop(desk);
+        match scheduler.next(shared.clock.now()) {
+            NextAction::Run(item, place) => {
+                drop(scheduler);
                 let step = match shared.step(item, &place) {
                     Step::Leave(task, why) => {
                         shared.leave(*task, why);
@@ -93,27 +93,27 @@ pub(super) fn run(shared: &Arc<Shared>) {
                     }
                     step => step,
                 };
-                desk = lock(&shared.desk);
+                scheduler = lock(&shared.scheduler);
                 match step {
-                    Step::Again(item, at) => desk.again(item, &place, at),
-                    Step::Throttled(item, at) => desk.throttle(item, &place, at),
-                    Step::AwaitRunner(item) => desk.await_runner(item, &place),
-                    Step::Done | Step::Leave(..) => desk.done(&place),
+                    Step::Again(item, at) => scheduler.again(item, &place, at),
+                    Step::Throttled(item, at) => scheduler.throttle(item, &place, at),
+                    Step::AwaitRunner(item) => scheduler.await_runner(item, &place),
+                    Step::Done | Step::Leave(..) => scheduler.done(&place),
                 }
                 // This thread goes on with one of them itself.
-                if desk.has_ready() {
+                if scheduler.has_ready() {
                     shared.change.notify_one();
                 }
                 shared.room.notify_one();
             }
-            Turn::Wait(until) => desk = shared.rest(desk, until),
+            NextAction::Wait(until) => scheduler = shared.rest(scheduler, until),
         }
     }
 }
 
 impl Shared {
-    fn step(&self, item: Item, from: &Place) -> Step {
-        let Ruled { rules, settings } = self.ruled();
+    fn step(&self, item: Item, from: &Slot) -> Step {
+        let RuleSnapshot { rules, settings } = self.rule_snapshot();
         let mut task = match self.loaded(item, from) {
             Ok(task) => task,
             Err(step) => return step,
@@ -158,7 +158,7 @@ impl Shared {
         }
         // What came in shadow is not made, even if the shadow has ended meanwhile.
         let acts = task.replay.is_some()
-            || lock(&self.ledger).acting_from().is_some_and(|from| task.event.seq >= from);
+            || lock(&self.checkpoint).acting_from().is_some_and(|from| task.event.seq >= from);
         let shadow = settings.shadow || task.left.is_some() || !acts;
         while let Some(wanted) = progress.reacted.wanted.get(progress.made.len()).cloned() {
             match self.make(&task, &from.rules, &mut progress, wanted, shadow, is_old) {
@@ -177,7 +177,7 @@ impl Shared {
         Step::Done
     }
 
-    fn react(&self, by: &dyn React, event: &Event, rules: &[Arc<str>]) -> Reacted {
+    fn react(&self, by: &dyn RuleEngine, event: &Event, rules: &[Arc<str>]) -> Reacted {
         tracing::debug!("Compiling reactions for tag {}", event.tag);
         let rendered = catch_unwind(AssertUnwindSafe(|| by.react(event, rules)));
         let reacted = rendered.unwrap_or_else(|_| {
@@ -214,7 +214,7 @@ impl Shared {
         is_old: bool,
     ) -> Tried {
         let sent = self.clock.now();
-        if let What::Ask(call) = &mut wanted.what
+        if let What::Executor(call) = &mut wanted.what
             && !shadow
         {
             name_orchestration(call, || own_jid(task, progress));
@@ -244,7 +244,7 @@ impl Shared {
         let was_sent = was_begun || progress.unanswered.is_some() || (progress.unsure && progress.tries > 0);
         if shadow && !was_sent {
             if let Some(why) = self.reaches_nobody(&made.wanted) {
-                made.outcome = Outcome::Answered(Answer::Nobody { why });
+                made.outcome = Outcome::Answered(Answer::NoTarget { why });
             }
             return Tried::Over(made);
         }
@@ -274,10 +274,10 @@ impl Shared {
             progress.since = self.store.durable();
         }
         let runner = match &made.wanted.what {
-            What::Ask(call) if call.cmd != Cmd::Publish => Some(call.fun.clone()),
+            What::Executor(call) if call.cmd != Cmd::Publish => Some(call.fun.clone()),
             _ => None,
         };
-        if runner.is_some() && !lock(&self.desk).runners.take(rules, task.options.concurrency) {
+        if runner.is_some() && !lock(&self.scheduler).runners.take(rules, task.options.concurrency) {
             return Tried::AwaitRunner;
         }
         let outcome = self.begin(task, progress, &made, key).and_then(|()| {
@@ -317,7 +317,7 @@ impl Shared {
         if !is_made_once(task, &made.wanted.what) {
             return Ok(());
         }
-        if matches!(made.wanted.what, What::Ask(_)) {
+        if matches!(made.wanted.what, What::Executor(_)) {
             self.ask.reach()?;
         }
         let record = mark(&task.event, &task.rules, task.of, Mark::Begun, key, made.sent);
@@ -329,7 +329,7 @@ impl Shared {
     /// A call was not carried out, or nobody knows.
     fn failed(&self, task: &Task, progress: &mut Progress, mut made: Made, failure: Failure) -> Tried {
         let now = self.clock.now();
-        let wait = || Tried::Again(Micros(now.0 + micros(REACTOR_MASTER_AWAY)));
+        let wait = || Tried::Again(Micros(now.0 + micros(REACTOR_MASTER_RETRY)));
         match &failure {
             // Nothing was sent. It is waited for, and this was no try.
             Failure::Away(why) => {
@@ -378,7 +378,7 @@ impl Shared {
 
     /// What the master would have said to a job for nobody. Salt's reactor then leaves nothing behind, either.
     fn reaches_nobody(&self, wanted: &Wanted) -> Option<String> {
-        let What::Ask(call) = &wanted.what else { return None };
+        let What::Executor(call) = &wanted.what else { return None };
         let tgt = call.load.get("tgt").filter(|_| call.cmd == Cmd::Publish)?;
         let tgt_type = call.load.get("tgt_type").and_then(Value::as_str).unwrap_or("glob");
         self.ask.reaches_nobody(tgt, tgt_type)
@@ -386,7 +386,7 @@ impl Shared {
 
     fn carry_out(&self, made: &Made, depth: u32, since: SeqNo) -> Result<Outcome, Failure> {
         let call = match &made.wanted.what {
-            What::Ask(call) => call,
+            What::Executor(call) => call,
             What::Caller { fun, args, kwargs } => {
                 let CallerReturn { value, retcode } = self.ask.caller(fun, args, kwargs)?;
                 if retcode != 0 {
@@ -404,16 +404,16 @@ impl Shared {
         };
         if call.cmd == Cmd::Publish {
             // Before it is published: an event of it may come before the answer.
-            lock(&self.origins).note(&made.jid, depth);
+            lock(&self.job_depths).note(&made.jid, depth);
         } else if let Some(jid) = orchestration_jid(call) {
-            lock(&self.origins).note(jid, depth);
+            lock(&self.job_depths).note(jid, depth);
         }
         let start = start_of(&made.wanted.what);
         if let Some(act) = &start {
             lock(&self.starts).sent(act);
-            lock(&self.origins).announce(act, depth, self.clock.now());
+            lock(&self.job_depths).announce(act, depth, self.clock.now());
         }
-        let answer = self.ask.ask(call, &made.jid, MASTER_PATIENCE);
+        let answer = self.ask.ask(call, &made.jid, MASTER_TIMEOUT);
         if let Some(act) = &start {
             let jid = match &answer {
                 Ok(Answer::Started { jid, .. } | Answer::Ran { jid, .. }) => Some(jid.as_str()),
@@ -421,16 +421,16 @@ impl Shared {
             };
             lock(&self.starts).returned(act, since, jid);
             if answer.as_ref().is_err_and(MasterError::was_not_done) {
-                lock(&self.origins).withdraw(act, self.clock.now());
+                lock(&self.job_depths).withdraw(act, self.clock.now());
             }
         }
         let answer = answer?;
         self.master_is(false, "");
         match &answer {
             Answer::Started { jid, .. } | Answer::Ran { jid, .. } | Answer::Published { jid, .. } => {
-                lock(&self.origins).note(jid, depth);
+                lock(&self.job_depths).note(jid, depth);
             }
-            Answer::Nobody { .. } => {}
+            Answer::NoTarget { .. } => {}
         }
         Ok(Outcome::Answered(answer))
     }
@@ -471,7 +471,7 @@ impl Shared {
 
 /// The jid of a job: the event's time and number, so that each try has the same one. None for what the master names itself.
 fn jid(task: &Task, progress: &Progress, wanted: &Wanted) -> String {
-    let What::Ask(call) = &wanted.what else { return String::new() };
+    let What::Executor(call) = &wanted.what else { return String::new() };
     if call.cmd == Cmd::Publish { own_jid(task, progress) } else { String::new() }
 }
 
@@ -487,7 +487,7 @@ fn not_allowed(task: &Task, wanted: &Wanted) -> Option<String> {
     let allow = &task.options.allow;
     let (client, tgt) = (client(&wanted.what), target(&wanted.what));
     let fun = match &wanted.what {
-        What::Ask(call) => &call.fun,
+        What::Executor(call) => &call.fun,
         What::Caller { fun, .. } => fun,
     };
     if allow.is_empty() || allow.iter().any(|allow| allow.allows(client, fun, &tgt)) {

@@ -18,7 +18,7 @@ use crate::model::SeqNo;
 
 /// What became of one call.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Verdict {
+pub enum Comparison {
     /// Salt did it, too. Some of it may not be visible.
     Same(Ours, Salts, Vec<String>),
     /// Salt did something like it.
@@ -155,7 +155,7 @@ impl Comparer {
     }
 
     /// Takes what the log has next.
-    pub fn take(&mut self, item: Item, tell: &mut impl FnMut(Verdict)) {
+    pub fn take(&mut self, item: Item, tell: &mut impl FnMut(Comparison)) {
         match item {
             Item::Mode { at, shadow, started } => {
                 if !shadow {
@@ -221,13 +221,13 @@ impl Comparer {
         }
     }
 
-    fn take_ours(&mut self, ours: Ours, tell: &mut impl FnMut(Verdict)) {
-        // A call that was set aside while the reactor acts is no matter of shadow.
+    fn take_ours(&mut self, ours: Ours, tell: &mut impl FnMut(Comparison)) {
+        // A call that was dead-lettered while the reactor acts is no matter of shadow.
         if ours.at < self.since || ours.at >= self.until || (!ours.barred.is_empty() && !self.is_shadow()) {
             return;
         }
         if ours.act.client == "caller" {
-            return tell(Verdict::Unseen(ours, "a caller leaves nothing on the master's bus"));
+            return tell(Comparison::Unseen(ours, "a caller leaves nothing on the master's bus"));
         }
         let (alike, key) = (ours.act.key(), (ours.at, ours.reaction, ours.nth));
         *self.ours_alike.entry(alike).or_default() += 1;
@@ -290,7 +290,7 @@ impl Comparer {
     }
 
     /// Judges what nothing can come for any more, now that the log has got so far.
-    pub fn pass(&mut self, now: Micros, tell: &mut impl FnMut(Verdict)) {
+    pub fn pass(&mut self, now: Micros, tell: &mut impl FnMut(Comparison)) {
         let late = micros(REACTOR_SHADOW_LATE);
         self.pool.pass(now);
         // Those that wait for Salt's pool are passed by.
@@ -324,7 +324,7 @@ impl Comparer {
     }
 
     /// Judges what is waiting as if nothing would come any more.
-    pub fn finish(&mut self, tell: &mut impl FnMut(Verdict)) {
+    pub fn finish(&mut self, tell: &mut impl FnMut(Comparison)) {
         self.pass(Micros(i64::MAX), tell);
     }
 
@@ -333,7 +333,7 @@ impl Comparer {
         if is_of_pool(ours) { self.pool.extended(ours.at, self.window) } else { later(ours.at, self.window) }
     }
 
-    fn judge_ours(&mut self, key: OurKey, tell: &mut impl FnMut(Verdict)) {
+    fn judge_ours(&mut self, key: OurKey, tell: &mut impl FnMut(Comparison)) {
         let Some(ours) = self.ours.remove(&key) else { return };
         self.bytes -= ours.act.weight();
         let alike = ours.act.key();
@@ -362,13 +362,13 @@ impl Comparer {
         let best = same.or_else(|| if is_barred { None } else { self.likest(&ours, within) });
         if let Some(salts) = best.and_then(|key| self.remove_salts(key)) {
             if is_barred {
-                return tell(Verdict::OnlySalts(salts, Some(Box::new(ours))));
+                return tell(Comparison::OnlySalts(salts, Some(Box::new(ours))));
             }
             let compared = ours.act.compare(&salts.act);
             return tell(if compared.differences.is_empty() {
-                Verdict::Same(ours, salts, compared.unseen)
+                Comparison::Same(ours, salts, compared.unseen)
             } else {
-                Verdict::Differs(ours, salts, compared.differences)
+                Comparison::Differs(ours, salts, compared.differences)
             });
         }
         if is_barred {
@@ -376,9 +376,9 @@ impl Comparer {
         }
         let in_a_gap = self.gaps.iter().any(|(begin, end)| *begin <= to && *end >= from);
         tell(if in_a_gap {
-            Verdict::Unseen(ours, "events of the bus were lost meanwhile")
+            Comparison::Unseen(ours, "events of the bus were lost meanwhile")
         } else {
-            Verdict::OnlyOurs(ours)
+            Comparison::OnlyOurs(ours)
         });
     }
 
@@ -411,13 +411,17 @@ impl Comparer {
         best.map(|(_, key)| key)
     }
 
-    fn judge_salts(&mut self, key: SaltKey, tell: &mut impl FnMut(Verdict)) {
+    fn judge_salts(&mut self, key: SaltKey, tell: &mut impl FnMut(Comparison)) {
         let is_judged = !self.unjudged.contains(&key);
         let Some(salts) = self.remove_salts(key).filter(|_| is_judged) else { return };
         if let Some(failed) = self.failed_for(&salts) {
-            return tell(Verdict::OursFailed(failed, Some(Box::new(salts))));
+            return tell(Comparison::OursFailed(failed, Some(Box::new(salts))));
         }
-        tell(if salts.certain { Verdict::OnlySalts(salts, None) } else { Verdict::Unattributed(salts) });
+        tell(if salts.certain {
+            Comparison::OnlySalts(salts, None)
+        } else {
+            Comparison::Unattributed(salts)
+        });
     }
 }
 
@@ -441,11 +445,11 @@ impl Comparer {
         Some(failed.clone())
     }
 
-    fn judge_failed(&mut self, key: (Micros, SeqNo), tell: &mut impl FnMut(Verdict)) {
+    fn judge_failed(&mut self, key: (Micros, SeqNo), tell: &mut impl FnMut(Comparison)) {
         let Some((failed, is_told)) = self.failed.remove(&key) else { return };
         self.bytes -= failed_weight(&failed);
         if !is_told {
-            tell(Verdict::OursFailed(failed, None));
+            tell(Comparison::OursFailed(failed, None));
         }
     }
 }

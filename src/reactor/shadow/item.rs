@@ -7,7 +7,7 @@ use crate::clock::Micros;
 use crate::limits::REACTOR_SHADOW_ACT_BYTES_MAX;
 use crate::master::pack;
 use crate::model::{Batch, Entry, Flags, Kind, Location, REACTION_TAG, ReactionFailure, SeqNo, Source};
-use crate::reactor::run::origins::says_reactor;
+use crate::reactor::run::depths::says_reactor;
 use crate::reactor::run::record::{failures, option_of};
 use crate::sls::value::{Key, Map, Value};
 use crate::store::Followed;
@@ -444,7 +444,7 @@ impl Item {
                 ("reaction", number(ours.reaction.0)),
                 ("nth", Value::Int(ours.nth.into())),
                 ("act", ours.act.to_value()),
-                ("barred", ours.barred.as_str().into()),
+                ("blocked", ours.barred.as_str().into()),
                 ("throttle", ours.throttle.as_str().into()),
             ]),
             Self::Failed(failed) => map([
@@ -506,7 +506,7 @@ impl Item {
                 reaction: seq("reaction")?,
                 nth: u32::try_from(int("nth")?).ok()?,
                 act: act()?,
-                barred: text("barred")?,
+                barred: text("blocked")?,
                 throttle: text("throttle")?,
             }),
             "failed" => Self::Failed(Failed {

@@ -24,7 +24,7 @@ mod item;
 mod pool;
 
 pub use act::{Act, Difference};
-pub use comparer::{Comparer, Verdict};
+pub use comparer::{Comparer, Comparison};
 pub use item::{Failed, Item, Ours, Salts, asked, is_of_interest, is_timely, master_call, mode};
 
 #[cfg(test)]

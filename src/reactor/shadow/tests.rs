@@ -28,7 +28,7 @@ fn act(text: &str) -> Act {
 struct Rig {
     comparer: Comparer,
     number: u64,
-    told: Vec<Verdict>,
+    told: Vec<Comparison>,
 }
 
 impl Rig {
@@ -85,14 +85,14 @@ impl Rig {
     }
 }
 
-fn short(verdict: &Verdict) -> String {
+fn short(verdict: &Comparison) -> String {
     match verdict {
-        Verdict::Same(_, salts, unseen) => {
+        Comparison::Same(_, salts, unseen) => {
             let unseen =
                 if unseen.is_empty() { String::new() } else { format!(" but for {}", unseen.join(", ")) };
             format!("same {}{unseen}", salts.jid)
         }
-        Verdict::Differs(_, salts, fields) => {
+        Comparison::Differs(_, salts, fields) => {
             let shown = |value: &Option<Value>| value.as_ref().map_or("-".to_owned(), Value::python_repr);
             let fields: Vec<_> = fields
                 .iter()
@@ -100,15 +100,15 @@ fn short(verdict: &Verdict) -> String {
                 .collect();
             format!("differs {}: {}", salts.jid, fields.join("; "))
         }
-        Verdict::OnlyOurs(ours) => format!("only ours {}", ours.act.fun),
-        Verdict::OnlySalts(salts, None) => format!("only salts {}", salts.jid),
-        Verdict::OnlySalts(salts, Some(ours)) => format!("only salts {}, {}", salts.jid, ours.barred),
-        Verdict::OursFailed(failed, salts) => {
+        Comparison::OnlyOurs(ours) => format!("only ours {}", ours.act.fun),
+        Comparison::OnlySalts(salts, None) => format!("only salts {}", salts.jid),
+        Comparison::OnlySalts(salts, Some(ours)) => format!("only salts {}, {}", salts.jid, ours.barred),
+        Comparison::OursFailed(failed, salts) => {
             let fun = salts.as_ref().map_or("nothing", |salts| &salts.act.fun);
             format!("ours failed {}, {fun}", failed.why())
         }
-        Verdict::Unseen(ours, why) => format!("unseen {}: {why}", ours.act.fun),
-        Verdict::Unattributed(salts) => format!("nobody knows {}", salts.jid),
+        Comparison::Unseen(ours, why) => format!("unseen {}: {why}", ours.act.fun),
+        Comparison::Unattributed(salts) => format!("nobody knows {}", salts.jid),
     }
 }
 

@@ -1,68 +1,68 @@
-//! Jobs in pages: a job's row and the places of its entries.
+//! Jobs in pages: the summary and the entries of each job.
 //!
 //! # On disk
 //!
 //! ```text
 //! key of the page: jid key of the first job, u128 BE
 //!
-//! record, each difference taken to the record before it in the page (to 0 in the first):
+//! record; differences are relative to the previous record in the page (to 0 in the first):
 //!   flags        u8: bits 0..2 rank of the load, 8 no cache, 16 has an end time
-//!   key          upper half less the one before, number | lower half, number
-//!   jid          bytes; only if it is not made of time
+//!   key          upper half less the previous one, number | lower half, number
+//!   jid          bytes; only if it has no time
 //!   first_at     arrival of the first entry: signed difference
-//!   load         only with a rank: seq of its entry, signed difference | 0 and the row's values as bytes, or n for those
-//!                that were the n-th in this page
-//!   end time     only if there is one: seq of its entry, number | Salt's spelling, bytes
-//!   places       how many, number | first, signed difference | gap to the next less 1, numbers
+//!   load         only with a rank: seq of its entry, signed difference | 0 and the summary's values as bytes, or n for the
+//!                n-th values in this page
+//!   end time     only if there is one: seq of its entry, number | Salt's notation, bytes
+//!   entries      count, number | first, signed difference | gap to the next less 1, numbers
 //! ```
 //!
-//! A place is the number of the entry in its segment, from 0: it does not change when blocks are merged.
+//! Entries are numbered from 0 within the segment, so that merging blocks does not change the numbers.
 
 use std::io;
 
-use super::super::row::JobRow;
-use super::code::{Reader, put, put_bytes, put_signed};
 use crate::model::{FastMap, JidKey};
+use crate::store::index::page::code::{Reader, put, put_bytes, put_signed};
+use crate::store::read::job_summary::JobSummary;
 
 const RANK: u8 = 7;
 const NO_CACHE: u8 = 8;
 const HAS_END: u8 = 16;
 
-/// A job on its way into a page or out of it.
+/// A job in a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// The jid's key.
+    /// Key of the jid.
     pub key: JidKey,
-    /// The jid's text, if it is not made of time.
+    /// The jid, if it has no time.
     pub text: &'a [u8],
-    /// How good the load is.
+    /// Rank of the load.
     pub rank: u8,
-    /// The row's values as bytes.
+    /// The summary's values as bytes.
     pub load: &'a [u8],
-    /// The entry that the load came in.
+    /// Sequence number of the load.
     pub load_seq: u64,
-    /// When its first entry arrived.
+    /// Time of arrival of the first entry.
     pub first_at: i64,
-    /// Its returns are not to be cached.
+    /// Whether the job's returns are not to be cached.
     pub nocache: bool,
-    /// The entry that the end time came in; 0 for none.
+    /// Sequence number of the end time; 0 for none.
     pub endtime_seq: u64,
     /// The end time.
     pub endtime: &'a [u8],
-    /// How many entries it has here.
+    /// Number of entries in the segment.
     pub count: u32,
-    /// The first of them.
+    /// The first of these entries.
     pub first: u32,
 }
 
 impl Record<'_> {
-    /// The job's row; `None` if the bytes are none.
-    pub fn row(&self) -> Option<JobRow> {
+    /// The job summary; `None` if malformed.
+    pub fn row(&self) -> Option<JobSummary> {
         let jid = match self.key.text() {
             Some(text) => text,
             None => std::str::from_utf8(self.text).ok()?.to_owned(),
         };
-        let mut row = JobRow {
+        let mut row = JobSummary {
             jid,
             rank: self.rank,
             load_seq: self.load_seq,
@@ -70,7 +70,7 @@ impl Record<'_> {
             endtime: std::str::from_utf8(self.endtime).ok()?.to_owned(),
             first_at: self.first_at,
             nocache: self.nocache,
-            ..JobRow::default()
+            ..JobSummary::default()
         };
         if self.rank > 0 {
             row.read_values(self.load)?;
@@ -79,7 +79,7 @@ impl Record<'_> {
     }
 }
 
-/// What the differences of a record are taken to.
+/// The previous record, to which differences are relative.
 #[derive(Debug, Clone, Copy, Default)]
 struct Before {
     key: u64,
@@ -101,7 +101,7 @@ fn halves(key: JidKey) -> (u64, u64) {
     (half(upper), half(lower))
 }
 
-/// Writes the records of one page.
+/// Encodes the records of one page.
 #[derive(Debug, Default)]
 pub struct Encoder {
     before: Before,
@@ -109,7 +109,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Appends a job; `load` is a number that stands for its row's values, `rest` its places after the first.
+    /// Appends a job; `load` is a number that identifies the values, `rest` has the entries after the first.
     pub fn push(
         &mut self,
         out: &mut Vec<u8>,
@@ -118,7 +118,7 @@ impl Encoder {
         rest: impl Iterator<Item = u32>,
     ) -> io::Result<()> {
         if record.rank & !RANK != 0 {
-            return Err(io::Error::other("internal error: a load has a rank of more than three bits"));
+            return Err(io::Error::other("internal error: the rank of a load exceeds three bits"));
         }
         let end = if record.endtime_seq > 0 { HAS_END } else { 0 };
         out.push((record.rank & RANK) | if record.nocache { NO_CACHE } else { 0 } | end);
@@ -147,22 +147,22 @@ impl Encoder {
         put(out, u64::from(record.count));
         put_signed(out, i64::from(record.first) - i64::from(self.before.first));
         let (mut last, mut count) = (record.first, 1_u32);
-        for place in rest {
-            let gap = place.checked_sub(last).and_then(|step| step.checked_sub(1));
+        for number in rest {
+            let gap = number.checked_sub(last).and_then(|step| step.checked_sub(1));
             let gap =
-                gap.ok_or_else(|| io::Error::other("internal error: the places of a job do not ascend"))?;
+                gap.ok_or_else(|| io::Error::other("internal error: the entries of a job do not ascend"))?;
             put(out, u64::from(gap));
-            (last, count) = (place, count + 1);
+            (last, count) = (number, count + 1);
         }
         if count != record.count {
-            return Err(io::Error::other("internal error: a job has other places than it has entries"));
+            return Err(io::Error::other("internal error: the number of entries of a job is wrong"));
         }
         self.before = Before::after(record, self.before);
         Ok(())
     }
 }
 
-/// Reads the records of one page.
+/// Decodes the records of one page.
 #[derive(Debug)]
 pub struct Decoder<'a> {
     reader: Reader<'a>,
@@ -171,12 +171,12 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Begins with the first record.
+    /// Starts with the first record.
     pub fn new(page: &'a [u8]) -> Self {
         Self { reader: Reader(page), before: Before::default(), loads: Vec::new() }
     }
 
-    /// The next record, and its places if `wanted` says so for its key. The outer `None` means that the page is broken.
+    /// The next record, with its entries if `wanted` selects its key. The outer `None` means that the page is malformed.
     pub fn next(&mut self, wanted: impl Fn(JidKey) -> bool) -> Option<Option<(Record<'a>, Vec<u32>)>> {
         let r = &mut self.reader;
         if r.is_empty() {
@@ -207,23 +207,23 @@ impl<'a> Decoder<'a> {
         }
         let count = r.small()?;
         let first = u32::try_from(i64::from(self.before.first).checked_add(r.signed()?)?).ok()?;
-        let mut places = Vec::new();
+        let mut numbers = Vec::new();
         let collect = wanted(key);
         if collect {
-            places.push(first);
+            numbers.push(first);
         }
         let mut last = first;
         for _ in 1..count {
             last = last.checked_add(r.small()?)?.checked_add(1)?;
             if collect {
-                places.push(last);
+                numbers.push(last);
             }
         }
         let nocache = flags & NO_CACHE != 0;
         let record =
             Record { key, text, rank, load, load_seq, first_at, nocache, endtime_seq, endtime, count, first };
         self.before = Before::after(&record, self.before);
-        Some(Some((record, places)))
+        Some(Some((record, numbers)))
     }
 }
 
@@ -235,7 +235,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn jobs_come_out_of_a_page_as_they_went_in(
+        fn jobs_are_read_as_they_were_written(
             jobs in prop::collection::vec((any::<u64>(), 0_u8..5, 0_u32..3, any::<i64>(), any::<bool>(), "[a-z]{0,3}", prop::collection::vec(0_u32..1000, 1..6)), 1..40)
         ) {
             let loads = [b"one".as_slice(), b"", b"a longer load"];
@@ -246,19 +246,19 @@ mod tests {
                 let key = if n % 5 == 0 { JidKey::of("free") } else {
                     JidKey::from_time(Micros((n >> 2).cast_signed()), (n % 2 == 0).then_some(u32::MAX))
                 };
-                let mut places: Vec<u32> = Vec::new();
+                let mut numbers: Vec<u32> = Vec::new();
                 for gap in gaps {
-                    places.push(places.last().map_or(*gap, |last| last + 1 + gap));
+                    numbers.push(numbers.last().map_or(*gap, |last| last + 1 + gap));
                 }
                 let ranked = *rank > 0;
                 let record = Record {
                     key, text: if key.time().is_none() { b"free" } else { b"" }, rank: *rank,
                     load: if ranked { loads[*load as usize] } else { b"" }, load_seq: if ranked { *n } else { 0 },
                     first_at: *first_at, nocache: *nocache, endtime_seq: end.len() as u64, endtime: end.as_bytes(),
-                    count: u32::try_from(places.len()).unwrap(), first: places[0],
+                    count: u32::try_from(numbers.len()).unwrap(), first: numbers[0],
                 };
-                encoder.push(&mut page, &record, *load, places[1..].iter().copied()).unwrap();
-                expected.push((record, places));
+                encoder.push(&mut page, &record, *load, numbers[1..].iter().copied()).unwrap();
+                expected.push((record, numbers));
             }
             let mut decoder = Decoder::new(&page);
             for one in expected {
@@ -268,7 +268,7 @@ mod tests {
         }
 
         #[test]
-        fn a_damaged_page_is_refused_without_panic(page in any::<Vec<u8>>()) {
+        fn a_damaged_page_is_rejected_without_panic(page in any::<Vec<u8>>()) {
             let mut decoder = Decoder::new(&page);
             while let Some(Some((record, _))) = decoder.next(|_| true) {
                 let _ = record.row();

@@ -1,48 +1,48 @@
-//! The last job per function and minion, in pages: that with the newest jid (see [`super::newness`]). Segments that were sealed before
-//! jids counted have the one stored last.
+//! The latest job per function and minion, in pages: the one with the newest jid (see [`super::newness`]). Segments sealed by
+//! early releases have the one stored last.
 //!
-//! Returns that were on a bus alone (`Flags::UNCONFIRMED`) have rows of their own, so that a forged one hides no other: their
-//! function stands behind the byte [`BUS_ONLY`].
+//! Returns known only from a bus (`Flags::UNCONFIRMED`) have separate rows, so that a forged return hides no other: the
+//! function of such a row has the prefix [`BUS_ONLY`].
 //!
 //! # On disk
 //!
-//! Pages are numbered, u32 BE; records are sorted by function, then minion. In the first record of a page everything is
-//! taken to nothing.
+//! Page keys are consecutive numbers, u32 BE; records are sorted by function, then minion. Differences in the first record of
+//! a page are relative to zero.
 //!
 //! ```text
-//! function   0: as before; or 1 and its bytes
-//! minion     bytes shared with the minion before, number | the rest, bytes
-//! seq        of the return, less the one before: signed
-//! jid        0 and its text as bytes; or, if made of time, 1 + the lower half of its key, and its microseconds less
-//!            those before: signed
+//! function   0: same as before; or 1 and its bytes
+//! minion     length of the prefix shared with the previous minion, number | the rest, bytes
+//! seq        of the return, less the previous one: signed
+//! jid        0 and its text as bytes; or, with a time, 1 + the lower half of its key, and its microseconds less the
+//!            previous ones: signed
 //! ```
 
 use super::super::error::StoreError;
-use super::code::{Reader, put, put_bytes, put_signed};
-use super::mem::LatestRow;
 use super::page::{PageWriter, Pages};
 use super::{Latest, newness};
 use crate::clock::Micros;
 use crate::model::{JidKey, SeqNo};
+use crate::store::index::memory::LatestRow;
+use crate::store::index::page::code::{Reader, put, put_bytes, put_signed};
 
-/// Begins the name of a function where its return was on a bus alone.
+/// Prefix of a function whose return is known only from a bus.
 pub const BUS_ONLY: char = '\0';
 
-/// A row with names of its own.
+/// An owned [`LatestRow`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LatestJob {
-    /// The function; empty for several.
+    /// Function; empty for several.
     pub fun: Vec<u8>,
-    /// The minion.
+    /// Minion id.
     pub minion: Vec<u8>,
-    /// Where its return lies in the log.
+    /// Sequence number of its return.
     pub seq: SeqNo,
-    /// The job.
+    /// Job id.
     pub jid: String,
 }
 
 impl LatestJob {
-    /// The same, borrowed.
+    /// Borrows the row.
     pub fn row(&self) -> LatestRow<'_> {
         LatestRow { fun: &self.fun, minion: &self.minion, seq: self.seq, jid: self.jid.clone() }
     }
@@ -64,7 +64,7 @@ impl From<&LatestRow<'_>> for LatestJob {
     }
 }
 
-/// What a record is taken to.
+/// The previous record, to which differences are relative.
 #[derive(Debug, Default)]
 struct Before {
     fun: Option<Vec<u8>>,
@@ -125,7 +125,7 @@ impl Before {
     }
 }
 
-/// Puts rows into pages; they are sorted.
+/// Writes rows, sorted, into pages.
 pub fn write(writer: &mut PageWriter, rows: &[LatestRow<'_>]) -> std::io::Result<()> {
     let mut page = 0_u32;
     let number = |_| {
@@ -148,7 +148,7 @@ pub fn write(writer: &mut PageWriter, rows: &[LatestRow<'_>]) -> std::io::Result
     })
 }
 
-/// The rows of a page; `None` if it is broken.
+/// Reads the rows of a page; `None` if malformed.
 pub fn read(page: &[u8]) -> Option<Vec<LatestJob>> {
     let (mut reader, mut before, mut rows) = (Reader(page), Before::default(), Vec::new());
     while !reader.is_empty() {
@@ -166,7 +166,7 @@ pub fn all(pages: &Pages) -> Result<Vec<LatestJob>, StoreError> {
     Ok(rows)
 }
 
-/// The minions of one function, and what they ran last.
+/// The minions of a function and their latest jobs.
 pub fn of_function(pages: &Pages, fun: &str) -> Result<Vec<(String, Latest)>, StoreError> {
     let mut found = Vec::new();
     let mut number = first_page_of(pages, fun.as_bytes())?;
@@ -186,7 +186,7 @@ pub fn of_function(pages: &Pages, fun: &str) -> Result<Vec<(String, Latest)>, St
     Ok(found)
 }
 
-/// The last page that begins before a function, in which its rows may begin.
+/// The number of the first page that may contain rows of a function.
 fn first_page_of(pages: &Pages, fun: &[u8]) -> Result<u32, StoreError> {
     let Some((last, _)) = pages.before(None)? else { return Ok(0) };
     let last = last.first_chunk().map(|n| u32::from_be_bytes(*n)).ok_or_else(|| pages.broken())?;
@@ -207,9 +207,9 @@ fn first_page_of(pages: &Pages, fun: &[u8]) -> Result<u32, StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::checked::CheckedTree;
-    use super::super::super::sleds::open_sled;
     use super::*;
+    use crate::store::index::tree::CheckedTree;
+    use crate::store::index::tree::sled_guard::open_sled;
 
     #[test]
     fn every_function_finds_its_own_minions() {

@@ -1,22 +1,22 @@
-//! Which blocks have entries of a minion, in pages.
+//! The blocks of each minion, in pages.
 //!
 //! # On disk
 //!
 //! Pages are numbered, u32 BE; records are sorted by minion.
 //!
 //! ```text
-//! minion   bytes shared with the minion before in the page, number | the rest, bytes
-//! blocks   0: how many, number | first | gap to the next less 1, numbers
-//!          or 1: first, number | a bit for each block from there on, low bits first, as bytes
+//! minion   length of the prefix shared with the previous minion in the page, number | the rest, bytes
+//! blocks   0: count, number | first | gap to the next less 1, numbers
+//!          or 1: first, number | a bitmap of the blocks from there on, low bits first, as bytes
 //! ```
 //!
-//! Whichever of both is shorter.
+//! The shorter form is used.
 
 use std::io;
 
 use super::super::error::StoreError;
-use super::code::{Reader, put, put_bytes};
 use super::page::{PageWriter, Pages};
+use crate::store::index::page::code::{Reader, put, put_bytes};
 
 const LISTED: u8 = 0;
 const BITS: u8 = 1;
@@ -54,7 +54,7 @@ fn write_record(out: &mut Vec<u8>, before: &[u8], minion: &[u8], blocks: &[u32])
     Ok(())
 }
 
-/// Reads a record; `minion` holds the name before and takes the next. Tells each block if `each` is there.
+/// Reads a record; `minion` has the previous name and receives this one. `None` if malformed.
 pub fn read_record(r: &mut Reader<'_>, minion: &mut Vec<u8>) -> Option<Vec<u32>> {
     let shared = usize::try_from(r.number()?).ok()?;
     minion.get(..shared)?;
@@ -84,7 +84,7 @@ pub fn read_record(r: &mut Reader<'_>, minion: &mut Vec<u8>) -> Option<Vec<u32>>
     Some(blocks)
 }
 
-/// Puts minions into pages; they are sorted, and so are their blocks.
+/// Writes minions, sorted, with their blocks, sorted, into pages.
 pub fn write(writer: &mut PageWriter, minions: &[(&[u8], Vec<u32>)]) -> std::io::Result<()> {
     let mut page = 0_u32;
     let number = |_| {
@@ -108,7 +108,7 @@ pub fn write(writer: &mut PageWriter, minions: &[(&[u8], Vec<u32>)]) -> std::io:
     })
 }
 
-/// Every block that has an entry of a minion that is `wanted`.
+/// Marks every block with an entry of a minion selected by `wanted`.
 pub fn blocks_with(
     pages: &Pages,
     count: usize,
@@ -121,7 +121,7 @@ pub fn blocks_with(
             let blocks = read_record(&mut reader, &mut minion).ok_or_else(|| pages.broken())?;
             if wanted(&minion) {
                 for block in blocks {
-                    // A block that is not there would be one more that need not be read.
+                    // An unknown block cannot be read anyway.
                     found.get_mut(block as usize).into_iter().for_each(|known| *known = true);
                 }
             }
@@ -132,9 +132,9 @@ pub fn blocks_with(
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::checked::CheckedTree;
-    use super::super::super::sleds::open_sled;
     use super::*;
+    use crate::store::index::tree::CheckedTree;
+    use crate::store::index::tree::sled_guard::open_sled;
     use proptest::prelude::*;
 
     proptest! {
@@ -148,7 +148,7 @@ mod tests {
         }
 
         #[test]
-        fn a_damaged_record_is_refused_without_panic(bytes in any::<Vec<u8>>()) {
+        fn a_damaged_record_is_rejected_without_panic(bytes in any::<Vec<u8>>()) {
             let _ = read_record(&mut Reader(&bytes), &mut b"web".to_vec());
         }
     }

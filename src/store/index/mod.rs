@@ -1,52 +1,51 @@
-//! A segment's index: where its blocks lie, and which entries belong to which job.
+//! The index of a segment: positions of its blocks, and the entries of each job.
 //!
-//! The index of an unfinished segment lies in memory ([`MemIndex`]) and is made anew from the log at start.
-//! When the segment is sealed it is written to sled in one go, in pages ([`sealed`]): sled then never sees a write
-//! per event, and the hot path never waits for it. Both answer the same questions.
+//! The index of an active segment is in memory ([`MemIndex`]) and is rebuilt from the log at start. When the segment is
+//! sealed, the index is written to sled in one batch of pages ([`sealed`]): no event costs a sled write, and the commit path
+//! never waits for sled. Both forms support the same queries.
 
-pub mod arena;
-pub mod code;
-pub mod facts;
 pub mod job;
 pub mod latest;
-pub mod mem;
+pub mod memory;
 pub mod minion;
-pub mod names;
 pub mod page;
 pub mod sealed;
+pub mod segment_metadata;
+pub mod state;
 pub mod summary;
+pub mod tree;
 
-pub use facts::Facts;
 pub use latest::LatestJob;
-pub use mem::{LatestRow, MemIndex};
+pub use memory::{LatestRow, MemIndex};
 pub use sealed::{Layout, SealedIndex};
-pub use summary::{Blocks, Shapes};
+pub use segment_metadata::SegmentMetadata;
+pub use summary::{Blocks, TagTemplates};
 
 use crate::clock::Micros;
 use crate::model::{JidKey, SeqNo};
 
-/// An entry's place in its segment.
+/// The position of an entry in its segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// Number of the block.
+pub struct EntryPosition {
+    /// Index of the block.
     pub block: u32,
-    /// Number of the entry in the block.
+    /// Index of the entry in the block.
     pub at: u16,
 }
 
-/// The last job that ran a function on a minion: see [`newness`].
+/// The latest job of a function on a minion, see [`newness`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latest {
-    /// Where its return lies in the log.
+    /// Sequence number of its return.
     pub seq: SeqNo,
-    /// The job.
+    /// Job id.
     pub jid: String,
 }
 
-/// Orders returns of one function from one minion; the greatest is that of the last job.
+/// Sort key of the returns of one function from one minion; the greatest belongs to the latest job.
 ///
-/// A jid says when its job began, and that counts: jobs are also imported, long after they were run. A jid of another form is
-/// taken for older than any that says so. Of two such jids, and of the returns of one job, the one stored last is the greater.
+/// The start time in the jid decides, because jobs may be imported long after they ran. A jid without a time sorts before
+/// all others. Ties, such as returns of one job, are decided by the order in the log.
 pub fn newness(jid: JidKey, seq: SeqNo) -> (Option<JidKey>, SeqNo) {
     (jid.time().map(|_| jid), seq)
 }
@@ -58,12 +57,12 @@ impl Latest {
     }
 }
 
-/// Sums over a segment.
+/// Totals of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Sums {
+pub struct Totals {
     /// Entries.
     pub entries: u64,
-    /// Bytes that they brought along.
+    /// Bytes of the entries, uncompressed.
     pub raw_bytes: u64,
     /// Bytes of the log file.
     pub log_bytes: u64,
@@ -71,14 +70,14 @@ pub struct Sums {
     pub first_seq: SeqNo,
     /// Last sequence number.
     pub last_seq: SeqNo,
-    /// Earliest arrival.
+    /// Earliest time of arrival.
     pub at_min: Micros,
-    /// Latest arrival.
+    /// Latest time of arrival.
     pub at_max: Micros,
 }
 
-impl Sums {
-    /// The sums of two segments together.
+impl Totals {
+    /// The sum of both.
     #[must_use]
     pub fn joined(self, other: Self) -> Self {
         Self {

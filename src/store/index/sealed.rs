@@ -1,72 +1,72 @@
-//! The index of a sealed segment: a sled database of pages beside its log, written once and never changed.
+//! The index of a sealed segment: a sled database of pages beside its log, written once.
 //!
 //! # On disk
 //!
 //! ```text
-//! index/             sled database; each tree is summed up (see `checked`) and holds pages (see `page`)
-//!   tree "block"     where blocks lie, and what helps to skip them (see `summary`)
-//!   tree "shape"     the shapes of tags (see `summary`)
-//!   tree "job"       jobs and the places of their entries (see `job`)
+//! index/             sled database; its trees are checked (see `checked`) and hold pages (see `page`)
+//!   tree "block"     positions and bounds of blocks (see `summary`)
+//!   tree "shape"     tag templates (see `summary`)
+//!   tree "job"       jobs and their entries (see `job`)
 //!   tree "minion"    minions and their blocks (see `minion`)
-//!   tree "latest"    the last job per function and minion (see `latest`)
-//!   tree "facts"     key zero, u32 BE: what the state database says of the segment (see `facts`)
+//!   tree "latest"    the latest job per function and minion (see `latest`)
+//!   tree "facts"     key zero, u32 BE: metadata of the segment (see `segment_metadata`)
 //! ```
 
 use std::path::Path;
 
-use super::super::checked::CheckedTree;
 use super::super::error::{StoreError, io_at};
-use super::super::row::JobRow;
-use super::super::sleds::{flush_and_sync, open_or_copy, open_sled};
-use super::Place;
-use super::facts::Facts;
+use super::EntryPosition;
 use super::job::{Decoder, Encoder};
 use super::latest::{self, LatestJob};
-use super::mem::MemIndex;
 use super::minion;
 use super::page::{PageWriter, Pages};
-use super::summary::{Blocks, Shapes};
+use super::segment_metadata::SegmentMetadata;
+use super::summary::{Blocks, TagTemplates};
 use crate::limits::{INDEX_CACHE_BYTES, INDEX_WRITE_CACHE_BYTES};
 use crate::model::JidKey;
+use crate::store::index::memory::MemIndex;
+use crate::store::index::tree::CheckedTree;
+use crate::store::index::tree::sled_guard::{flush_and_sync, open_or_copy, open_sled};
+use crate::store::read::job_summary::JobSummary;
 
-/// The key of a tree's only page.
+/// The key of the only page in a tree.
 const ONLY: [u8; 4] = [0; 4];
 
-/// The index of a sealed segment, open.
+/// The open index of a sealed segment.
 #[derive(Debug)]
 pub struct SealedIndex {
     blocks: Blocks,
-    shapes: Shapes,
+    templates: TagTemplates,
     job: Pages,
     minion: Pages,
     latest: Pages,
-    facts: Facts,
+    metadata: SegmentMetadata,
     _db: sled::Db,
 }
 
-/// How the blocks of a segment lie in its log once it is sealed, if that is not as they grew.
+/// The blocks of a rewritten segment.
 #[derive(Debug, Default)]
 pub struct Layout {
-    /// The blocks.
+    /// The new blocks.
     pub blocks: Blocks,
-    /// For each block as it grew the block that it has become part of.
+    /// The new block that contains each old one.
     pub became: Vec<u32>,
 }
 
-/// Writes the index of a finished segment into a new directory and syncs it. Returns the segment's facts.
-pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Facts, StoreError> {
+/// Writes the index of a finished segment into a new directory and syncs it; returns the segment's metadata.
+pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<SegmentMetadata, StoreError> {
     let db = open_sled(dir, INDEX_WRITE_CACHE_BYTES)?;
     let pack = io_at("pack the index", dir);
     let mut trees = Vec::new();
     let jobs = index.jobs();
-    let mut facts = index.facts(&jobs);
+    let mut metadata = index.metadata(&jobs);
     let blocks = layout.map_or(index.blocks(), |layout| &layout.blocks);
-    facts.sums.log_bytes =
-        blocks.metas().last().map_or(facts.sums.log_bytes, super::super::log::BlockMeta::end);
+    metadata.totals.log_bytes =
+        blocks.metas().last().map_or(metadata.totals.log_bytes, crate::store::log::file::BlockMeta::end);
     let mut fill = || -> std::io::Result<()> {
         let mut writer = PageWriter::new()?;
         let key_of_block =
-            |n: usize| u32::try_from(n).expect("the blocks of a segment have numbers").to_be_bytes().to_vec();
+            |n: usize| u32::try_from(n).expect("block numbers are 32 bits").to_be_bytes().to_vec();
         writer.fill(blocks.metas().len(), key_of_block, |from, max, out| {
             let mut n = from;
             while n < blocks.metas().len() {
@@ -81,7 +81,7 @@ pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Fa
             Ok(n)
         })?;
         trees.push(("block", writer.rows()));
-        writer.page(&ONLY, &index.shapes().to_bytes())?;
+        writer.page(&ONLY, &index.templates().to_bytes())?;
         trees.push(("shape", writer.rows()));
         let key_of_job = |n: usize| jobs.key(n).expect("a job of the index").0.to_be_bytes().to_vec();
         writer.fill(jobs.len(), key_of_job, |from, max, out| {
@@ -104,7 +104,7 @@ pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Fa
             for (_, blocks) in &mut minions {
                 let became = |&block: &u32| layout.became.get(block as usize).copied();
                 let moved: Option<Vec<u32>> = blocks.iter().map(became).collect();
-                let lost = || std::io::Error::other("internal error: a block was left out of the new log");
+                let lost = || std::io::Error::other("internal error: the layout lacks a block");
                 *blocks = moved.ok_or_else(lost)?;
                 blocks.dedup();
             }
@@ -113,7 +113,7 @@ pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Fa
         trees.push(("minion", writer.rows()));
         latest::write(&mut writer, &index.latest())?;
         trees.push(("latest", writer.rows()));
-        writer.page(&ONLY, &facts.to_bytes())?;
+        writer.page(&ONLY, &metadata.to_bytes())?;
         trees.push(("facts", writer.rows()));
         Ok(())
     };
@@ -122,11 +122,11 @@ pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Fa
         CheckedTree::open(&db, dir, name)?.fill(rows)?;
     }
     flush_and_sync(&db, dir)?;
-    Ok(facts)
+    Ok(metadata)
 }
 
 impl SealedIndex {
-    /// Opens the index of a sealed segment, and adds it up.
+    /// Opens the index and verifies its trees.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         open_or_copy(dir, INDEX_CACHE_BYTES, |db, _| Self::read(db, dir))
     }
@@ -134,7 +134,7 @@ impl SealedIndex {
     fn read(db: sled::Db, dir: &Path) -> Result<Self, StoreError> {
         let tree = |name: &str| -> Result<Pages, StoreError> {
             let tree = CheckedTree::open(&db, dir, name)?;
-            if tree.is_new() { Err(tree.damaged("it has lost everything")) } else { Ok(Pages(tree)) }
+            if tree.is_new() { Err(tree.damaged("it is empty")) } else { Ok(Pages(tree)) }
         };
         let block = tree("block")?;
         let mut blocks = Blocks::default();
@@ -142,12 +142,13 @@ impl SealedIndex {
             blocks.read(&page).ok_or_else(|| block.broken())?;
         }
         let only = |tree: &Pages| tree.get(&ONLY)?.ok_or_else(|| tree.broken());
-        let shape = tree("shape")?;
-        let shapes = Shapes::from_bytes(&only(&shape)?).ok_or_else(|| shape.broken())?;
-        let fact = tree("facts")?;
-        let facts = Facts::from_bytes(&only(&fact)?).ok_or_else(|| fact.broken())?;
+        let template = tree("shape")?;
+        let templates = TagTemplates::from_bytes(&only(&template)?).ok_or_else(|| template.broken())?;
+        let only_metadata = tree("facts")?;
+        let metadata =
+            SegmentMetadata::from_bytes(&only(&only_metadata)?).ok_or_else(|| only_metadata.broken())?;
         let (job, minion, latest) = (tree("job")?, tree("minion")?, tree("latest")?);
-        Ok(Self { blocks, shapes, job, minion, latest, facts, _db: db })
+        Ok(Self { blocks, templates, job, minion, latest, metadata, _db: db })
     }
 
     /// The blocks in order.
@@ -155,30 +156,31 @@ impl SealedIndex {
         &self.blocks
     }
 
-    /// The shapes of its tags.
-    pub fn shapes(&self) -> &Shapes {
-        &self.shapes
+    /// The tag templates.
+    pub fn templates(&self) -> &TagTemplates {
+        &self.templates
     }
 
-    /// What is known of the segment without opening it.
-    pub fn facts(&self) -> &Facts {
-        &self.facts
+    /// The metadata of the segment.
+    pub fn metadata(&self) -> &SegmentMetadata {
+        &self.metadata
     }
 
-    /// The places of a job's entries, in order.
-    pub fn places(&self, key: JidKey) -> Result<Vec<Place>, StoreError> {
-        let found = self.find(key, |_, places| self.places_of(&places))?;
+    /// The positions of a job's entries, ascending.
+    pub fn positions(&self, key: JidKey) -> Result<Vec<EntryPosition>, StoreError> {
+        let found = self.find(key, |_, positions| self.positions_of(&positions))?;
         found.unwrap_or_else(|| Ok(Vec::new()))
     }
 
-    /// Where entries lie, by their numbers in the segment.
-    fn places_of(&self, numbers: &[u32]) -> Result<Vec<Place>, StoreError> {
-        let places: Option<Vec<Place>> = numbers.iter().map(|&n| self.blocks.place(n)).collect();
-        places.ok_or_else(|| self.job.broken())
+    /// The positions of entries, by their numbers in the segment.
+    fn positions_of(&self, numbers: &[u32]) -> Result<Vec<EntryPosition>, StoreError> {
+        let positions: Option<Vec<EntryPosition>> =
+            numbers.iter().map(|&n| self.blocks.position(n)).collect();
+        positions.ok_or_else(|| self.job.broken())
     }
 
-    /// A job's row.
-    pub fn row(&self, key: JidKey) -> Result<Option<JobRow>, StoreError> {
+    /// The summary of a job.
+    pub fn row(&self, key: JidKey) -> Result<Option<JobSummary>, StoreError> {
         Ok(self.find(key, |record, _| record.row())?.flatten())
     }
 
@@ -191,20 +193,20 @@ impl SealedIndex {
         let mut decoder = Decoder::new(&page);
         loop {
             match decoder.next(|found| found == key).ok_or_else(|| self.job.broken())? {
-                Some((record, places)) if record.key == key => return Ok(Some(take(record, places))),
+                Some((record, positions)) if record.key == key => return Ok(Some(take(record, positions))),
                 Some((record, _)) if record.key < key => {}
                 _ => return Ok(None),
             }
         }
     }
 
-    /// Up to `limit` rows of keys below `before`, the latest first.
+    /// Up to `limit` job summaries with keys below `before`, latest first.
     pub fn rows_below(
         &self,
         before: Option<JidKey>,
         limit: usize,
-    ) -> Result<Vec<(JidKey, JobRow)>, StoreError> {
-        let mut rows: Vec<(JidKey, JobRow)> = Vec::new();
+    ) -> Result<Vec<(JidKey, JobSummary)>, StoreError> {
+        let mut rows: Vec<(JidKey, JobSummary)> = Vec::new();
         let mut upper = before.map(|key| key.0.to_be_bytes().to_vec());
         while rows.len() < limit
             && let Some((first, page)) = self.job.before(upper.as_deref())?
@@ -225,24 +227,27 @@ impl SealedIndex {
         Ok(rows)
     }
 
-    /// Every job, ascending by key: its row and the places of its entries.
-    pub fn each_job(&self, mut each: impl FnMut(JidKey, JobRow, Vec<Place>)) -> Result<(), StoreError> {
+    /// Calls `each` for all jobs, ascending by key, with summary and positions of the entries.
+    pub fn each_job(
+        &self,
+        mut each: impl FnMut(JidKey, JobSummary, Vec<EntryPosition>),
+    ) -> Result<(), StoreError> {
         for page in self.job.all()? {
             let mut decoder = Decoder::new(&page);
-            while let Some((record, places)) = decoder.next(|_| true).ok_or_else(|| self.job.broken())? {
-                let places = self.places_of(&places)?;
-                each(record.key, record.row().ok_or_else(|| self.job.broken())?, places);
+            while let Some((record, positions)) = decoder.next(|_| true).ok_or_else(|| self.job.broken())? {
+                let positions = self.positions_of(&positions)?;
+                each(record.key, record.row().ok_or_else(|| self.job.broken())?, positions);
             }
         }
         Ok(())
     }
 
-    /// Every block that has an entry of a minion that is `wanted`.
+    /// Marks every block with an entry of a minion selected by `wanted`.
     pub fn blocks_with(&self, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<bool>, StoreError> {
         minion::blocks_with(&self.minion, self.blocks.metas().len(), wanted)
     }
 
-    /// The last job per function and minion, in the order of their names.
+    /// The latest job per function and minion, sorted by both.
     pub fn latest(&self) -> Result<Vec<LatestJob>, StoreError> {
         latest::all(&self.latest)
     }

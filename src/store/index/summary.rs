@@ -1,50 +1,52 @@
-//! The blocks of a segment, each with enough about it to skip it: times, and the shapes of its tags.
+//! The blocks of a segment, with the data to skip them: times of arrival and tag templates.
 //!
 //! # On disk
 //!
-//! Records in pages of tree `block`; the key of a page is the number of its first block, u32 BE. Each number is taken to
-//! the block before in the page.
+//! Records in pages of tree `block`; the key of a page is the number of its first block, u32 BE. Differences are relative to
+//! the previous block in the page.
 //!
 //! ```text
-//! offset less the end of the frame before: signed | bytes of the frame | bytes of its head | entries
-//! first seq less the last one before: signed | last seq less first, less entries, plus 1
-//! earliest arrival: signed difference | latest less earliest | shapes, u64 LE
+//! offset less the end of the previous frame: signed | bytes of the frame | bytes of its head | entries
+//! first seq less the previous last one: signed | last seq less first, less entries, plus 1
+//! earliest arrival: signed difference | latest less earliest | template bits, u64 LE
 //! ```
 //!
-//! Tree `shape`, key zero, u32 BE: every shape of a tag in the segment, as bytes, in the order of their numbers. Shape *n* sets
-//! bit *n* of a block's shapes if *n* is below 48, else one of the 15 bits behind (48 + *n* mod 15). Bit 63 says that the
-//! block has shapes that found no room in the list. A shape that is the mark of a jid alone stands for blocks that have a jid
-//! which is not made of time.
+//! Tree `shape`, key zero, u32 BE: all tag templates of the segment, as bytes, in the order of their numbers. Template *n* sets
+//! bit *n* of a block if *n* is below 48, else one of the next 15 bits (48 + *n* mod 15). Bit 63 means that the block has
+//! templates that did not fit the list. A template that is only the placeholder of a jid marks blocks with a jid that is not
+//! derived from a time.
 
-use super::super::log::{BlockMeta, FILE_HEADER_LEN};
-use super::Place;
-use super::code::{Reader, put, put_bytes, put_signed};
-use super::names::Names;
+use super::EntryPosition;
 use crate::clock::Micros;
-use crate::limits::{SHAPE_BYTES_MAX, SHAPES_MAX};
+use crate::limits::{TAG_TEMPLATE_BYTES_MAX, TAG_TEMPLATES_MAX};
 use crate::model::SeqNo;
+use crate::store::index::memory::names::Names;
+use crate::store::index::page::code::{Reader, put, put_bytes, put_signed};
+use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN};
 
-/// The bit of shapes that are not listed.
+/// The bit of templates that are not listed.
 pub const UNLISTED: u64 = 1 << 63;
-/// Shapes with a bit of their own.
+/// Number of templates with a bit of their own.
 const OWN_BITS: u32 = 48;
 const SHARED_BITS: u32 = 15;
 
-/// The shapes of the tags in a segment.
+/// The tag templates of a segment.
 #[derive(Debug, Default)]
-pub struct Shapes(Names);
+pub struct TagTemplates(Names);
 
-impl Shapes {
-    /// The bits of a block with these shapes.
-    pub fn bits(&mut self, shapes: &[Vec<u8>]) -> u64 {
-        shapes.iter().fold(0, |bits, shape| bits | self.bit_of(shape))
+impl TagTemplates {
+    /// The bits of a block with these templates; adds new ones to the list.
+    pub fn bits(&mut self, templates: &[Vec<u8>]) -> u64 {
+        templates.iter().fold(0, |bits, template| bits | self.bit_of(template))
     }
 
-    fn bit_of(&mut self, shape: &[u8]) -> u64 {
-        let number = match self.0.find(shape) {
+    fn bit_of(&mut self, template: &[u8]) -> u64 {
+        let number = match self.0.find(template) {
             Some(number) => number,
-            None if self.0.len() < SHAPES_MAX && self.0.bytes() + shape.len() <= SHAPE_BYTES_MAX => {
-                self.0.number(shape).expect("the list is bounded far below")
+            None if self.0.len() < TAG_TEMPLATES_MAX
+                && self.0.bytes() + template.len() <= TAG_TEMPLATE_BYTES_MAX =>
+            {
+                self.0.number(template).expect("the list is far below the limit of names")
             }
             None => return UNLISTED,
         };
@@ -55,19 +57,19 @@ impl Shapes {
         1 << if number < OWN_BITS { number } else { OWN_BITS + number % SHARED_BITS }
     }
 
-    /// Each shape and its bit.
+    /// Each template and its bit.
     pub fn each(&self) -> impl Iterator<Item = (&[u8], u64)> {
         (0..self.0.len()).map(|n| (self.0.get(n), Self::bit(n)))
     }
 
-    /// All of them as one record.
+    /// Encodes all templates as one record.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        self.each().for_each(|(shape, _)| put_bytes(&mut out, shape));
+        self.each().for_each(|(template, _)| put_bytes(&mut out, template));
         out
     }
 
-    /// Reads it.
+    /// Decodes; `None` if malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
         let mut names = Names::default();
@@ -77,7 +79,7 @@ impl Shapes {
         Some(Self(names))
     }
 
-    /// Bytes in memory, about.
+    /// Approximate memory use in bytes.
     pub fn memory(&self) -> usize {
         self.0.memory()
     }
@@ -87,58 +89,61 @@ impl Shapes {
 #[derive(Debug, Default)]
 pub struct Blocks {
     metas: Vec<BlockMeta>,
-    /// The number of each block's first entry.
+    /// Number of the first entry of each block.
     starts: Vec<u32>,
-    shapes: Vec<u64>,
+    templates: Vec<u64>,
 }
 
 impl Blocks {
     /// Appends a block.
-    pub fn push(&mut self, meta: BlockMeta, shapes: u64) {
+    pub fn push(&mut self, meta: BlockMeta, templates: u64) {
         self.starts.push(self.entries());
         self.metas.push(meta);
-        self.shapes.push(shapes);
+        self.templates.push(templates);
     }
 
-    /// Where they lie.
+    /// Positions and bounds of the blocks.
     pub fn metas(&self) -> &[BlockMeta] {
         &self.metas
     }
 
-    /// The shapes of a block's tags.
-    pub fn shapes(&self, block: usize) -> u64 {
-        self.shapes.get(block).copied().unwrap_or(u64::MAX)
+    /// The template bits of a block.
+    pub fn templates(&self, block: usize) -> u64 {
+        self.templates.get(block).copied().unwrap_or(u64::MAX)
     }
 
-    /// How many entries they hold.
+    /// Number of entries.
     pub fn entries(&self) -> u32 {
         let last = self.starts.last().zip(self.metas.last());
         last.map_or(0, |(start, meta)| start.saturating_add(meta.count))
     }
 
-    /// Where an entry lies, by its number in the segment.
-    pub fn place(&self, entry: u32) -> Option<Place> {
+    /// The position of an entry, by its number in the segment.
+    pub fn position(&self, entry: u32) -> Option<EntryPosition> {
         let block = self.starts.partition_point(|&start| start <= entry).checked_sub(1)?;
         let at = u16::try_from(entry - self.starts.get(block)?).ok()?;
-        Some(Place { block: u32::try_from(block).ok()?, at })
+        Some(EntryPosition { block: u32::try_from(block).ok()?, at })
     }
 
-    /// The number in the segment of the newest block's first entry.
+    /// Number of the first entry of the newest block.
     pub fn newest_start(&self) -> u32 {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// The block that an entry of this number in the log would be in.
+    /// The block whose range contains a sequence number.
     pub fn block_of(&self, seq: SeqNo) -> Option<u32> {
         let block = self.metas.partition_point(|meta| meta.last_seq < seq);
         let found = self.metas.get(block).is_some_and(|meta| meta.first_seq <= seq);
         found.then(|| u32::try_from(block).ok())?
     }
 
-    /// Appends the record of block `n`; the one before it in the page is `before`.
+    /// Appends the record of block `n`; `before` is the previous block in the page.
     pub fn write(&self, n: usize, before: Option<usize>, out: &mut Vec<u8>) {
         let meta = self.metas.get(n).expect("a block of this segment");
-        assert!(meta.first_seq <= meta.last_seq && meta.at_min <= meta.at_max, "a block's bounds");
+        assert!(
+            meta.first_seq <= meta.last_seq && meta.at_min <= meta.at_max,
+            "bounds of a block are ordered"
+        );
         let (end, seq, at) = before.and_then(|n| self.metas.get(n)).map_or(START, Self::anchor);
         put_signed(out, meta.offset.wrapping_sub(end).cast_signed());
         for number in [meta.len, meta.head_len, meta.count] {
@@ -149,14 +154,14 @@ impl Blocks {
         put(out, span.wrapping_sub(u64::from(meta.count)).wrapping_add(1));
         put_signed(out, meta.at_min.0.wrapping_sub(at));
         put(out, meta.at_max.0.wrapping_sub(meta.at_min.0).cast_unsigned());
-        out.extend_from_slice(&self.shapes(n).to_le_bytes());
+        out.extend_from_slice(&self.templates(n).to_le_bytes());
     }
 
     fn anchor(meta: &BlockMeta) -> (u64, u64, i64) {
         (meta.end(), meta.last_seq.0, meta.at_min.0)
     }
 
-    /// Appends the blocks of a page; `None` if it is none.
+    /// Appends the blocks of a page; `None` if malformed.
     pub fn read(&mut self, page: &[u8]) -> Option<()> {
         let mut r = Reader(page);
         let (mut end, mut seq, mut at) = START;
@@ -167,26 +172,26 @@ impl Blocks {
             let span = r.number()?.wrapping_add(u64::from(count)).wrapping_sub(1);
             let at_min = Micros(at.wrapping_add(r.signed()?));
             let at_max = Micros(at_min.0.wrapping_add(r.number()?.cast_signed()));
-            let shapes = u64::from_le_bytes(*r.take(8)?.first_chunk()?);
+            let templates = u64::from_le_bytes(*r.take(8)?.first_chunk()?);
             let last_seq = SeqNo(first_seq.0.wrapping_add(span));
             let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
             offset.checked_add(u64::from(len))?;
             (first_seq <= last_seq && at_min <= at_max).then_some(())?;
             (end, seq, at) = Self::anchor(&meta);
-            self.push(meta, shapes);
+            self.push(meta, templates);
         }
         Some(())
     }
 
-    /// Bytes in memory.
+    /// Memory use in bytes.
     pub fn memory(&self) -> usize {
         self.metas.capacity() * size_of::<BlockMeta>()
             + self.starts.capacity() * 4
-            + self.shapes.capacity() * 8
+            + self.templates.capacity() * 8
     }
 }
 
-/// What the first block of a page is taken to: end of the frame before, last seq, arrival.
+/// The base of the first block in a page: end of the previous frame, last seq, arrival.
 const START: (u64, u64, i64) = (FILE_HEADER_LEN as u64, 0, 0);
 
 #[cfg(test)]
@@ -194,18 +199,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_beyond_the_list_set_the_last_bit() {
-        let mut shapes = Shapes::default();
-        let shape = |n: u32| format!("shape/{n}").into_bytes();
-        for n in 0..SHAPES_MAX {
-            let bits = shapes.bits(&[shape(n)]);
+    fn templates_beyond_the_list_set_the_last_bit() {
+        let mut templates = TagTemplates::default();
+        let template = |n: u32| format!("shape/{n}").into_bytes();
+        for n in 0..TAG_TEMPLATES_MAX {
+            let bits = templates.bits(&[template(n)]);
             assert_eq!(bits.count_ones(), 1);
             assert!(bits != UNLISTED && (n >= OWN_BITS || bits == 1 << n));
         }
-        assert_eq!(shapes.bits(&[shape(SHAPES_MAX), shape(3)]), UNLISTED | 8);
-        let read = Shapes::from_bytes(&shapes.to_bytes()).unwrap();
-        assert!(read.each().eq(shapes.each()));
-        assert!(Shapes::from_bytes(&[5, 1]).is_none());
+        assert_eq!(templates.bits(&[template(TAG_TEMPLATES_MAX), template(3)]), UNLISTED | 8);
+        let read = TagTemplates::from_bytes(&templates.to_bytes()).unwrap();
+        assert!(read.each().eq(templates.each()));
+        assert!(TagTemplates::from_bytes(&[5, 1]).is_none());
     }
 
     #[test]
@@ -232,9 +237,9 @@ mod tests {
         (0..50).for_each(|n: usize| blocks.write(n, n.checked_sub(1), &mut page));
         let mut read = Blocks::default();
         read.read(&page).unwrap();
-        assert_eq!((read.metas(), read.entries(), read.shapes(7)), (blocks.metas(), 5_000, 7));
-        assert_eq!(read.place(0), Some(Place { block: 0, at: 0 }));
-        assert_eq!(read.place(4_321), Some(Place { block: 43, at: 21 }));
+        assert_eq!((read.metas(), read.entries(), read.templates(7)), (blocks.metas(), 5_000, 7));
+        assert_eq!(read.position(0), Some(EntryPosition { block: 0, at: 0 }));
+        assert_eq!(read.position(4_321), Some(EntryPosition { block: 43, at: 21 }));
         assert_eq!(
             (read.block_of(SeqNo(220)), read.block_of(SeqNo(218)), read.block_of(SeqNo(9_999))),
             (Some(2), None, None)

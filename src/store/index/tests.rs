@@ -1,16 +1,16 @@
-//! The index in memory and the sealed one answer alike, and both like a plain map.
+//! The index in memory, the sealed index and a plain map give the same answers.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::log::BlockMeta;
-use super::super::row::JobRow;
 use super::*;
 use crate::model::{Entry, Flags, JidKey, Kind, Source};
+use crate::store::log::file::BlockMeta;
+use crate::store::read::job_summary::JobSummary;
 use crate::wire::msgpack::Writer;
 
-/// What is random about an entry: kind, job, minion, function.
+/// The random part of an entry: kind, job, minion, function.
 type Drawn = (u8, u16, u16, u8);
 
 fn jid(n: u16) -> String {
@@ -37,9 +37,9 @@ fn body(kind: Kind, fun: &str, n: usize) -> Vec<u8> {
     w.into_bytes()
 }
 
-/// Blocks of entries, as the committer tells them.
-fn feed(index: &mut MemIndex, blocks: &[Vec<Drawn>]) -> BTreeMap<JidKey, (JobRow, Vec<Place>)> {
-    let mut model: BTreeMap<JidKey, (JobRow, Vec<Place>)> = BTreeMap::new();
+/// Adds blocks of entries as the committer does; returns the expected jobs.
+fn feed(index: &mut MemIndex, blocks: &[Vec<Drawn>]) -> BTreeMap<JidKey, (JobSummary, Vec<EntryPosition>)> {
+    let mut model: BTreeMap<JidKey, (JobSummary, Vec<EntryPosition>)> = BTreeMap::new();
     let mut seq = 10;
     for (number, block) in (0_u32..).zip(blocks) {
         let first_seq = SeqNo(seq + 1);
@@ -69,11 +69,11 @@ fn feed(index: &mut MemIndex, blocks: &[Vec<Drawn>]) -> BTreeMap<JidKey, (JobRow
                 body: &body,
             };
             index.add(at, SeqNo(seq), &entry, 7, || &body).unwrap();
-            let (row, places) = model.entry(JidKey::of(&jid)).or_insert_with(|| {
-                (JobRow { jid: jid.clone(), first_at: arrived.0, ..JobRow::default() }, Vec::new())
+            let (row, positions) = model.entry(JidKey::of(&jid)).or_insert_with(|| {
+                (JobSummary { jid: jid.clone(), first_at: arrived.0, ..JobSummary::default() }, Vec::new())
             });
-            row.learn(SeqNo(seq), &entry);
-            places.push(Place { block: number, at: u16::try_from(at).unwrap() });
+            row.update(SeqNo(seq), &entry);
+            positions.push(EntryPosition { block: number, at: u16::try_from(at).unwrap() });
         }
     }
     model
@@ -82,21 +82,21 @@ fn feed(index: &mut MemIndex, blocks: &[Vec<Drawn>]) -> BTreeMap<JidKey, (JobRow
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
     #[test]
-    fn both_indexes_answer_like_a_plain_map(
+    fn both_indexes_agree_with_a_plain_map(
         blocks in prop::collection::vec(prop::collection::vec(any::<Drawn>(), 1..80), 1..20)
     ) {
         let mut index = MemIndex::new(SeqNo(11));
         let model = feed(&mut index, &blocks);
         let dir = tempfile::tempdir().unwrap();
-        let facts = sealed::write(&index, None, dir.path()).unwrap();
+        let metadata = sealed::write(&index, None, dir.path()).unwrap();
         let open = SealedIndex::open(dir.path()).unwrap();
-        prop_assert_eq!(open.facts(), &facts);
-        prop_assert_eq!(facts.jobs, model.len() as u64);
+        prop_assert_eq!(open.metadata(), &metadata);
+        prop_assert_eq!(metadata.jobs, model.len() as u64);
         prop_assert_eq!(open.blocks().metas(), index.blocks().metas());
-        for (&key, (row, places)) in &model {
-            prop_assert!(facts.may_hold(key));
-            prop_assert_eq!(&index.places(key), places);
-            prop_assert_eq!(&open.places(key).unwrap(), places);
+        for (&key, (row, positions)) in &model {
+            prop_assert!(metadata.may_hold(key));
+            prop_assert_eq!(&index.positions(key), positions);
+            prop_assert_eq!(&open.positions(key).unwrap(), positions);
             prop_assert_eq!(index.row(key), Some(row.clone()));
             prop_assert_eq!(open.row(key).unwrap(), Some(row.clone()));
         }
@@ -125,8 +125,8 @@ proptest! {
 }
 
 #[test]
-fn sled_keeps_nothing_in_files_that_it_does_not_sync() {
-    // Values that do not compress, long free-form jids, a job of very many entries, minions of long names.
+fn sled_stores_no_index_data_in_unsynced_files() {
+    // Incompressible values, long jids without a time, a job with very many entries, long minion ids.
     let mut index = MemIndex::new(SeqNo(1));
     let noise = |n: u64, len: usize| {
         let words = (0..len.div_ceil(16)).map(|i| {
@@ -175,13 +175,13 @@ fn sled_keeps_nothing_in_files_that_it_does_not_sync() {
     let dir = tempfile::tempdir().unwrap();
     sealed::write(&index, None, dir.path()).unwrap();
     let open = SealedIndex::open(dir.path()).unwrap();
-    assert_eq!(open.places(JidKey::of("20261121030955000000")).unwrap().len(), 300 * 50);
+    assert_eq!(open.positions(JidKey::of("20261121030955000000")).unwrap().len(), 300 * 50);
     let blobs = std::fs::read_dir(dir.path().join("blobs")).map_or(0, std::iter::Iterator::count);
-    assert_eq!(blobs, 0, "sled does not sync what it keeps in blobs/");
+    assert_eq!(blobs, 0, "sled does not sync files in blobs/");
 }
 
 #[test]
-fn an_index_that_was_full_wrote_numbers_of_32_bits_that_were_none() {
+fn a_full_index_has_no_room_beyond_32_bits() {
     let index = MemIndex::new(SeqNo(10));
     let most = u32::MAX as usize;
     assert!(index.has_room(1_000_000, 1 << 30, SeqNo(1 << 32)));
@@ -193,7 +193,7 @@ fn an_index_that_was_full_wrote_numbers_of_32_bits_that_were_none() {
 }
 
 #[test]
-fn postings_that_do_not_ascend_were_written_as_others() {
+fn postings_that_do_not_ascend_are_rejected() {
     let record = |count| super::job::Record {
         key: JidKey::of("free"),
         text: b"free",
@@ -226,7 +226,7 @@ fn postings_that_do_not_ascend_were_written_as_others() {
 }
 
 #[test]
-fn a_page_that_no_reader_takes_was_written() {
+fn a_page_over_the_limits_is_rejected() {
     let mut writer = super::page::PageWriter::new().unwrap();
     assert!(writer.page(&[0; 4], &vec![0; 64 << 20]).is_ok());
     assert!(writer.page(&[1; 4], &vec![0; (64 << 20) + 1]).is_err());

@@ -1,11 +1,11 @@
-//! A growing log is longer than what is in it, and a small commit needs no second thread.
+//! Preallocation of active logs, and commits applied by the appender.
 
 use std::thread::ThreadId;
 
 use super::*;
 use crate::store::tools::verify;
 
-/// Stores a batch; the thread that answered.
+/// Stores a batch; returns the thread that acknowledged it.
 fn answered_by(rig: &Rig, batch: Batch) -> ThreadId {
     let (tx, rx) = sync_channel(1);
     let done: Done = Box::new(move |outcome| {
@@ -17,11 +17,11 @@ fn answered_by(rig: &Rig, batch: Batch) -> ThreadId {
 }
 
 #[test]
-fn a_small_commit_is_the_appenders_and_a_large_one_the_committers() {
+fn the_appender_applies_small_commits_and_the_committer_large_ones() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     let [appender, committer] = [0, 1].map(|n: usize| rig.threads[n].thread().id());
-    // The committer's first word that it has nothing to do comes when it comes.
+    // The committer's first idle signal arrives asynchronously.
     let first = answered_by(&rig, batch_of([0]));
     assert!([appender, committer].contains(&first));
     assert_eq!(answered_by(&rig, batch_of([1])), appender);
@@ -42,11 +42,11 @@ fn a_small_commit_is_the_appenders_and_a_large_one_the_committers() {
     let written = Durability::Written { within: std::time::Duration::from_secs(3600) };
     let rig = Rig::open(dir.path(), Limits { durability: written, ..Limits::default() });
     let committer = rig.threads[1].thread().id();
-    assert_eq!(answered_by(&rig, batch_of([4])), committer, "who has to remember what is not synced yet");
+    assert_eq!(answered_by(&rig, batch_of([4])), committer, "the committer tracks unsynced writes");
     rig.close();
 }
 
-/// What is left of a daemon that is killed now.
+/// A copy of the state directory, as after a SIGKILL now.
 fn killed(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     let done = std::process::Command::new("cp").arg("-a").arg(dir.join(".")).arg(copy.path()).status();
@@ -59,7 +59,7 @@ fn sizes(dir: &Path) -> Vec<u64> {
 }
 
 #[test]
-fn the_bytes_ahead_are_no_damage_and_go_at_the_end() {
+fn preallocated_bytes_are_not_damage_and_are_truncated_at_shutdown() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     for n in 0..40 {
@@ -69,7 +69,7 @@ fn the_bytes_ahead_are_no_damage_and_go_at_the_end() {
     assert!(grown.iter().all(|size| *size > crate::limits::LOG_BYTES_AHEAD), "{grown:?}");
 
     let killed = killed(dir.path());
-    let verified = verify::verify(killed.path(), verify::Options::default(), &mut ()).unwrap();
+    let verified = verify::verify(killed.path(), verify::VerifyOptions::default(), &mut ()).unwrap();
     assert_eq!((verified.entries, verified.problems.len(), verified.notes.len()), (40, 0, 0), "{verified:?}");
     let again = Rig::open(killed.path(), Limits::default());
     assert_eq!((again.metrics.tail_bytes_cut.get(), again.metrics.frames_damaged.get()), (0, 0));
@@ -82,12 +82,12 @@ fn the_bytes_ahead_are_no_damage_and_go_at_the_end() {
     rig.close();
     let exact = sizes(dir.path());
     assert!(exact.iter().zip(&grown).all(|(end, grown)| *end + crate::limits::LOG_BYTES_AHEAD / 2 < *grown));
-    let verified = verify::verify(dir.path(), verify::Options::default(), &mut ()).unwrap();
+    let verified = verify::verify(dir.path(), verify::VerifyOptions::default(), &mut ()).unwrap();
     assert_eq!(verified.log_bytes, exact.iter().sum::<u64>());
 }
 
 #[test]
-fn an_unfinished_write_before_the_bytes_ahead_is_cut_off_and_kept_without_them() {
+fn an_unfinished_write_before_preallocated_bytes_is_truncated_and_its_copy_is_exact() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put(batch_of(0..10)).unwrap();
@@ -97,7 +97,7 @@ fn an_unfinished_write_before_the_bytes_ahead_is_cut_off_and_kept_without_them()
     let log = files_named(killed.path(), "log").remove(0);
     let file = fs::OpenOptions::new().write(true).open(&log).unwrap();
     file.write_all_at(b"\xff\xff\xff\xff\x02\x00half a frame", end).unwrap();
-    let verified = verify::verify(killed.path(), verify::Options::default(), &mut ()).unwrap();
+    let verified = verify::verify(killed.path(), verify::VerifyOptions::default(), &mut ()).unwrap();
     assert!(verified.notes.iter().any(|note| note.what.contains("18 bytes")), "{verified:?}");
     let again = Rig::open(killed.path(), Limits::default());
     assert_eq!(again.metrics.tail_bytes_cut.get(), 18);

@@ -1,12 +1,12 @@
-//! A commit that fails, and those that were packed before its failure was known.
+//! A failed commit, and commits packed before its failure was known.
 
 use rustix::io::Errno;
 
-use super::super::medium::faults::{Act, Fault, Faults, Plan};
+use super::super::vfs::faults::{Act, Fault, Faults, Plan};
 use super::*;
 use crate::channel::Next;
 
-/// An event that takes a commit out of the appender's hands: it is not small.
+/// An event too large for a commit by the appender.
 fn large(n: u32) -> (String, Vec<u8>) {
     let noise: Vec<u8> =
         (0..10_000).flat_map(|at: u32| (at ^ n).wrapping_mul(2_654_435_761).to_be_bytes()).collect();
@@ -16,21 +16,21 @@ fn large(n: u32) -> (String, Vec<u8>) {
 }
 
 #[test]
-fn a_commit_queued_behind_a_failed_one_was_carried_out_and_a_duplicate_confirmed_without_its_original() {
+fn a_commit_queued_behind_a_failed_one_fails_with_its_duplicates() {
     let dir = tempfile::tempdir().unwrap();
     let plan = Arc::new(Plan::default());
-    let medium = Arc::new(Faults::over(Arc::new(medium::Disk), plan.clone()));
+    let fs = Arc::new(Faults::over(Arc::new(vfs::Disk), plan.clone()));
     let Opened { store, intake, appender, committer, .. } =
-        Store::open(&Options { medium, ..options(dir.path(), Limits::default()) }).unwrap();
+        Store::open(&Options { fs, ..options(dir.path(), Limits::default()) }).unwrap();
     let appender = std::thread::Builder::new().spawn(|| appender.run()).unwrap();
     let put = |batch: Batch| {
         let (tx, rx) = sync_channel(1);
         intake.submit(batch, Some(tell(tx))).unwrap();
         rx
     };
-    // The test takes the committer's place, and carries a commit out after the next one is packed.
+    // The test acts as the committer, and applies a commit after the next one is packed.
     let next_commit = || {
-        committer.idles.send(committer::Idle::default()).unwrap();
+        committer.idles.send(crate::store::write::committer::ReturnedBuffers::default()).unwrap();
         match committer.commits.next(crate::testing::DEADLINE) {
             Next::Message(commit) => commit,
             other => panic!("no commit: {}", if matches!(other, Next::Closed) { "closed" } else { "idle" }),
@@ -45,19 +45,19 @@ fn a_commit_queued_behind_a_failed_one_was_carried_out_and_a_duplicate_confirmed
     let duplicate = put(entry(&original, Source::EventReturn));
     let behind = put(entry(&other, Source::Bus));
     let queued = next_commit();
-    assert_eq!((failing.epoch, queued.epoch, queued.dones.len()), (0, 0, 2), "neither knows of the failure");
+    assert_eq!((failing.epoch, queued.epoch, queued.dones.len()), (0, 0, 2), "packed before the failure");
     plan.add(Fault::once(Act::Sync, Errno::IO));
     for commit in [failing, queued] {
-        committer::held(&committer.pen).apply(commit, drop);
+        crate::store::write::committer::lock_writer(&committer.writer).apply(commit, drop);
     }
     for (outcome, whose) in [(first, "original"), (duplicate, "duplicate"), (behind, "later event")] {
         assert!(receive(&outcome).is_err(), "the {whose} was confirmed");
     }
     assert_eq!(store.durable(), SeqNo::FIRST);
-    // The disk works again, and none of the three is taken for a duplicate of what was lost.
+    // The disk works again, and none of the three counts as a duplicate of a lost entry.
     let committer = std::thread::Builder::new().spawn(|| committer.run()).unwrap();
     for (event, source) in [(&original, Source::EventReturn), (&other, Source::Bus)] {
-        // As callers do: what comes before the appender knows of the failure fails, too.
+        // Like a real caller: batches fail until the appender knows of the failure.
         crate::testing::wait_for("a retry to succeed", || receive(&put(entry(event, source))).ok());
     }
     drop((intake, store));

@@ -1,11 +1,11 @@
-//! What is recognised as stored already, after a restart and after failures.
+//! Deduplication after restarts and failures.
 
 use rustix::io::Errno;
 
-use super::super::medium::faults::{Act, Fault, Faults, Plan};
+use super::super::vfs::faults::{Act, Fault, Faults, Plan};
 use super::*;
 
-/// Events that belong to no job, in one batch.
+/// Events without a job, in one batch.
 fn beacons(numbers: std::ops::Range<u64>) -> Batch {
     batch_of(numbers.map(|n| n * 3))
 }
@@ -26,11 +26,11 @@ fn windowed(dedupe_window: usize) -> Limits {
 }
 
 fn of_jobs(rig: &Rig) -> u64 {
-    rig.store.classes().unwrap().iter().find(|sums| *sums.name == *"jobs").unwrap().sums.entries
+    rig.store.classes().unwrap().iter().find(|totals| *totals.name == *"jobs").unwrap().totals.entries
 }
 
 #[test]
-fn returns_replayed_after_a_restart_were_stored_twice_because_old_events_pushed_them_out_of_memory() {
+fn returns_replayed_after_a_restart_are_stored_once_despite_many_events() {
     for batches in [1, 300] {
         let dir = tempfile::tempdir().unwrap();
         let rig = Rig::open(dir.path(), Limits::default());
@@ -50,7 +50,7 @@ fn returns_replayed_after_a_restart_were_stored_twice_because_old_events_pushed_
 }
 
 #[test]
-fn the_memory_of_all_classes_together_reaches_as_far_back_as_the_window() {
+fn the_duplicate_memory_covers_the_window_across_all_classes() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put(beacons(0..100)).unwrap();
@@ -62,24 +62,24 @@ fn the_memory_of_all_classes_together_reaches_as_far_back_as_the_window() {
     rig.put(returns(Source::SpooledReturner)).unwrap();
     assert_eq!(of_jobs(&rig), 5);
     rig.close();
-    // The replays were recognised and left no trace, so the returns are as far back as before.
+    // Duplicates occupy no slot, so the returns are as old as before.
     let rig = Rig::open(dir.path(), windowed(200));
     rig.put(returns(Source::SpooledReturner)).unwrap();
-    assert_eq!(of_jobs(&rig), 10, "they are beyond the window");
+    assert_eq!(of_jobs(&rig), 10, "the returns are older than the window");
     rig.close();
 }
 
 #[test]
-fn after_a_failed_reservation_of_numbers_what_was_being_committed_was_stored_twice() {
+fn a_failed_reservation_of_sequence_numbers_does_not_affect_the_commit_in_flight() {
     let dir = tempfile::tempdir().unwrap();
     let plan = Arc::new(Plan::default());
-    let medium = Arc::new(Faults::over(Arc::new(medium::Disk), plan.clone()));
-    // So that the appender hands each commit to the committer, and goes on while it is under way.
+    let fs = Arc::new(Faults::over(Arc::new(vfs::Disk), plan.clone()));
+    // Makes the appender hand commits to the committer, and continue while they are in flight.
     let durability = Durability::Written { within: std::time::Duration::from_secs(3600) };
     let limits = Limits { durability, numbers_ahead: 100, ..Limits::default() };
-    let options = Options { medium, ..options(dir.path(), limits) };
+    let options = Options { fs, ..options(dir.path(), limits) };
     let Opened { store, intake, appender, committer, sealer, retainer } = Store::open(&options).unwrap();
-    committer.idles.send(committer::Idle::default()).unwrap();
+    committer.idles.send(crate::store::write::committer::ReturnedBuffers::default()).unwrap();
     let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
     let mut threads = vec![thread(Box::new(|| appender.run()))];
     let submit = |batch| {
@@ -113,26 +113,26 @@ fn after_a_failed_reservation_of_numbers_what_was_being_committed_was_stored_twi
 }
 
 #[test]
-fn a_bad_sector_in_a_sealed_segment_stopped_the_start() {
+fn a_bad_sector_in_a_sealed_segment_does_not_prevent_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     for n in 0..300 {
         rig.put(batch_of([n])).unwrap();
     }
-    super::super::retention_tests::settle(&rig);
+    crate::store::tests::retention::settle(&rig);
     let sealed = rig.store.0.segments(Class::JOBS);
     let bad = sealed.iter().rfind(|segment| segment.is_finished()).unwrap();
     let blocks = rig.store.0.ready(bad).unwrap().blocks().unwrap().metas().len() as u64;
-    let (path, of_bad) = (bad.dir().to_owned(), bad.sums());
+    let (path, of_bad) = (bad.dir().to_owned(), bad.totals());
     drop(sealed);
     rig.close();
 
     let plan = Arc::new(Plan::default());
-    let medium = Arc::new(Faults::over(Arc::new(medium::Disk), plan.clone()));
+    let fs = Arc::new(Faults::over(Arc::new(vfs::Disk), plan.clone()));
     plan.add(Fault { within: path.display().to_string(), ..Fault::lasting(Act::Read, Errno::IO) });
-    let rig = Rig::open_with(&Options { medium, ..options(dir.path(), SMALL) });
+    let rig = Rig::open_with(&Options { fs, ..options(dir.path(), SMALL) });
     assert_eq!(rig.metrics.blocks_unread_at_start.get(), blocks);
-    // All others are remembered, and what lies in the bad segment is found when it can be read again.
+    // Other duplicates are detected, and the bad segment's entries are found when it is readable again.
     let in_bad = |n: u64| !n.is_multiple_of(3) && (of_bad.first_seq.0..=of_bad.last_seq.0).contains(&(n + 1));
     let mut again = Batch::default();
     for n in (0..300).filter(|n| !in_bad(*n)) {

@@ -1,8 +1,8 @@
-//! Following the log: every event once, in order, across classes, whatever happens to its segments.
+//! Following the log: every event once, in order, across classes and sealing.
 
 use super::*;
 
-/// Bodies of events followed from `from` on, at most so many bytes at a time.
+/// Bodies of events from `from` on, read in chunks of at most `bytes`.
 fn follow(store: &Store, from: SeqNo, bytes: usize) -> (Vec<(SeqNo, String)>, SeqNo) {
     let (mut found, mut next) = (Vec::new(), from);
     loop {
@@ -16,7 +16,7 @@ fn follow(store: &Store, from: SeqNo, bytes: usize) -> (Vec<(SeqNo, String)>, Se
     }
 }
 
-/// Events that go to both classes in turns, and a load, which is no event.
+/// Stores events alternating between both classes, and a load, which is not an event.
 fn put(rig: &Rig, numbers: std::ops::Range<u64>) {
     for n in numbers {
         let tag =
@@ -44,9 +44,9 @@ fn expected(numbers: std::ops::Range<u64>) -> Vec<String> {
 }
 
 #[test]
-fn each_event_is_seen_once_and_in_order_however_many_at_a_time() {
+fn each_event_is_seen_once_and_in_order_for_any_chunk_size() {
     let dir = tempfile::tempdir().unwrap();
-    // Small segments: some are sealed and rewritten, the newest grow.
+    // Small segments: some are sealed and rewritten, the newest are active.
     let rig = Rig::open(dir.path(), SMALL);
     put(&rig, 0..300);
     for bytes in [1, 100, 1 << 20] {
@@ -55,7 +55,7 @@ fn each_event_is_seen_once_and_in_order_however_many_at_a_time() {
         assert_eq!(found.into_iter().map(|(_, tag)| tag).collect::<Vec<_>>(), expected(0..300));
         assert_eq!(next, rig.store.durable());
     }
-    // From the middle, and on with what comes then.
+    // From the middle, continuing with later events.
     let (all, next) = follow(&rig.store, SeqNo::FIRST, 1 << 20);
     let (found, _) = follow(&rig.store, all[150].0, 1000);
     assert_eq!(found, all[150..]);
@@ -70,7 +70,7 @@ fn each_event_is_seen_once_and_in_order_however_many_at_a_time() {
 }
 
 #[test]
-fn who_waits_is_woken_by_a_commit() {
+fn a_commit_wakes_a_waiting_follower() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     let next = rig.store.durable();
@@ -82,7 +82,7 @@ fn who_waits_is_woken_by_a_commit() {
         put(&rig, 0..1);
         assert!(waits.join().unwrap() > next);
     });
-    // What is there already is not waited for.
+    // Waiting for an existing entry returns at once.
     rig.store.wait_for(next, std::time::Duration::from_secs(3600));
     rig.close();
 }

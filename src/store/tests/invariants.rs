@@ -1,9 +1,11 @@
-//! Broken invariants: a write that would contradict itself fails and is told, and the store goes on.
+//! Internal invariants: an inconsistent write fails with an error, and the store continues.
 
 use super::*;
+use crate::store::log::builder::{BlockBuilder, Packed, Packer};
+use crate::store::log::frame;
 
 #[test]
-fn when_numbers_were_exhausted_one_was_given_twice() {
+fn exhausted_sequence_numbers_are_rejected_and_none_is_assigned_twice() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put(batch_of(0..10)).unwrap();
@@ -19,7 +21,7 @@ fn when_numbers_were_exhausted_one_was_given_twice() {
 }
 
 #[test]
-fn a_segment_spanned_more_numbers_than_its_index_could_say() {
+fn a_segment_ends_before_its_sequence_numbers_exceed_32_bits() {
     let dir = tempfile::tempdir().unwrap();
     let load = |job: u64| {
         let mut w = Writer::new();
@@ -50,7 +52,7 @@ fn a_segment_spanned_more_numbers_than_its_index_could_say() {
         assert_eq!(rig.store.job_row(&jid(2)).unwrap().unwrap().load_seq, far);
     };
     check(&rig);
-    assert_eq!(rig.store.0.segments(Class::JOBS).len(), 2, "another segment was begun");
+    assert_eq!(rig.store.0.segments(Class::JOBS).len(), 2, "a new segment was created");
     rig.close();
     let rig = Rig::open(dir.path(), Limits::default());
     check(&rig);
@@ -58,10 +60,10 @@ fn a_segment_spanned_more_numbers_than_its_index_could_say() {
 }
 
 #[test]
-fn a_block_that_contradicts_itself_was_written() {
+fn an_inconsistent_block_is_not_written() {
     let data = data(1);
     let entry = event_entry(b"salt/job/20261121030955000000/ret/web1", &data, Source::Bus, Micros(0));
-    let mut builder = builder::BlockBuilder::default();
+    let mut builder = BlockBuilder::default();
     builder.push(SeqNo(7), &entry).unwrap();
     for seq in [7, 6, 0] {
         assert!(matches!(builder.push(SeqNo(seq), &entry), Err(StoreError::Broken(_))), "{seq} behind 7");
@@ -71,12 +73,12 @@ fn a_block_that_contradicts_itself_was_written() {
         builder.push(SeqNo(seq), &entry).unwrap();
     }
     assert!(matches!(builder.push(SeqNo(1 << 40), &entry), Err(StoreError::Broken(_))), "one entry too many");
-    let mut packer = builder::Packer::new().unwrap();
+    let mut packer = Packer::new().unwrap();
     assert!(builder.finish(&mut packer).is_ok());
     builder.clear();
     assert!(matches!(builder.finish(&mut packer), Err(StoreError::Broken(_))), "no entry at all");
     let bodies = vec![0; frame::PAYLOAD_BYTES_MAX + 1];
-    let long = builder::Packed { head: rkyv::util::AlignedVec::new(), bodies: &bodies };
+    let long = Packed { head: rkyv::util::AlignedVec::new(), bodies: &bodies };
     let mut frames = Vec::new();
     assert!(matches!(
         frame::write_frame(&mut frames, &long, (SeqNo(7), SeqNo(7)), 1),

@@ -1,11 +1,11 @@
-//! The last job of a function on each minion: in whatever order jobs are stored, and when segments go.
+//! The latest job of a function on each minion, for any order of storing and dropping.
 
 use std::collections::BTreeMap;
 
-use super::super::retention_tests::{FOREVER, events, jobs, settle, trash_is_empty};
 use super::*;
+use crate::store::tests::retention::{FOREVER, events, jobs, settle, trash_is_empty};
 
-/// The return of a minion for a job, by a returner call.
+/// A return by a returner call.
 fn answer(minion: &str, jid: &str) -> Batch {
     answer_by(Source::Returner, minion, jid)
 }
@@ -18,13 +18,13 @@ fn answer_by(source: Source, minion: &str, jid: &str) -> Batch {
 }
 
 #[test]
-fn a_forged_event_became_the_last_job_of_a_function() {
+fn a_forged_event_does_not_become_the_latest_job() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     rig.put(answer("db1", &jid(5))).unwrap();
     rig.put(answer_by(Source::Bus, "db1", &jid(900))).unwrap();
     rig.put(answer_by(Source::EventReturn, "db2", &jid(7))).unwrap();
-    // The bus first, then the returner call; and the other way round.
+    // The bus before the returner call, and vice versa.
     rig.put(answer_by(Source::Bus, "db3", &jid(8))).unwrap();
     rig.put(answer("db3", &jid(8))).unwrap();
     rig.put(answer("db4", &jid(9))).unwrap();
@@ -55,28 +55,28 @@ fn a_forged_event_became_the_last_job_of_a_function() {
 }
 
 #[test]
-fn what_a_bus_told_again_was_indexed_as_another_return() {
+fn a_return_repeated_on_a_bus_is_indexed_once() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
-    rig.store.note_heard();
+    rig.store.note_seen_on_bus();
     rig.put(answer("db1", &jid(5))).unwrap();
     rig.put(answer_by(Source::Bus, "db1", &jid(5))).unwrap();
     let entries = rig.store.job_entries(&jid(5)).unwrap();
-    assert_eq!(entries.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Return, Kind::Heard]);
+    assert_eq!(entries.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Return, Kind::SeenOnBus]);
     let latest = |rig: &Rig| rig.store.latest_of("test.echo").unwrap()["db1"].seq;
     assert_eq!(latest(&rig), entries[0].seq);
     rig.close();
     let rig = Rig::open(dir.path(), SMALL);
-    assert_eq!(latest(&rig), entries[0].seq, "made again from the log");
+    assert_eq!(latest(&rig), entries[0].seq, "rebuilt from the log");
     rig.close();
 }
 
 #[test]
-fn the_last_job_is_that_with_the_newest_jid_in_whatever_order_jobs_are_stored() {
+fn the_latest_job_has_the_newest_jid_for_any_order_of_storing() {
     for limits in [Limits::default(), SMALL] {
         let dir = tempfile::tempdir().unwrap();
         let rig = Rig::open(dir.path(), limits);
-        // The jobs of an import come behind those of today.
+        // Imported jobs are stored after those of today.
         let stored = [
             "b 9",
             "a 800",
@@ -108,7 +108,7 @@ fn the_last_job_is_that_with_the_newest_jid_in_whatever_order_jobs_are_stored() 
         let rig = Rig::open(dir.path(), limits);
         check(&rig);
         rig.close();
-        // What is looked up can be made again.
+        // The state database can be rebuilt.
         fs::remove_dir_all(dir.path().join("state")).unwrap();
         let rig = Rig::open(dir.path(), limits);
         check(&rig);
@@ -117,12 +117,12 @@ fn the_last_job_is_that_with_the_newest_jid_in_whatever_order_jobs_are_stored() 
 }
 
 #[test]
-fn where_the_last_job_goes_an_older_one_that_was_stored_later_takes_its_place() {
+fn an_older_job_that_was_stored_later_replaces_a_dropped_latest_job() {
     let dir = tempfile::tempdir().unwrap();
     let classes = Classes::new(&[jobs(FOREVER), events(FOREVER)]);
     let options = Options { classes, ..options(dir.path(), SMALL) };
     let rig = Rig::open_with(&options);
-    // The segment of the class `events` spans all of it.
+    // The segment of class `events` spans the whole range.
     rig.put(batch_of([0])).unwrap();
     for (n, job) in (0..).zip([900, 500, 700, 600]) {
         rig.put(answer("db1", &jid(job))).unwrap();
@@ -130,7 +130,7 @@ fn where_the_last_job_goes_an_older_one_that_was_stored_later_takes_its_place() 
             rig.put(batch_of([filler])).unwrap();
         }
     }
-    // The last one lies in the segment that grows.
+    // The last one is in the active segment.
     rig.put(answer("db1", &jid(300))).unwrap();
     rig.put(batch_of([3])).unwrap();
     settle(&rig);
@@ -139,7 +139,7 @@ fn where_the_last_job_goes_an_older_one_that_was_stored_later_takes_its_place() 
     loop {
         let latest = rig.store.latest_of("test.echo").unwrap().remove("db1").unwrap();
         seen.push(latest.jid);
-        let lies_in = |s: &Arc<segment::Segment>| (s.first_seq..=s.sums().last_seq).contains(&latest.seq);
+        let lies_in = |s: &Arc<segment::Segment>| (s.first_seq..=s.totals().last_seq).contains(&latest.seq);
         let segment = shared.segments(Class::JOBS).into_iter().find(lies_in).unwrap();
         if !segment.is_finished() {
             break;
@@ -155,7 +155,7 @@ fn where_the_last_job_goes_an_older_one_that_was_stored_later_takes_its_place() 
 }
 
 #[test]
-fn a_job_sealed_before_a_dropped_segment_was_forgotten_hid_newer_ones() {
+fn a_job_sealed_before_a_dropped_segment_was_forgotten_does_not_hide_newer_ones() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     let put = |n: u64, job| {
@@ -169,9 +169,9 @@ fn a_job_sealed_before_a_dropped_segment_was_forgotten_hid_newer_ones() {
     put(1, 700);
     let shared = &rig.store.0;
     let newest = rig.store.latest_of("test.echo").unwrap().remove("db1").unwrap();
-    let lies_in = |s: &Arc<segment::Segment>| (s.first_seq..=s.sums().last_seq).contains(&newest.seq);
+    let lies_in = |s: &Arc<segment::Segment>| (s.first_seq..=s.totals().last_seq).contains(&newest.seq);
     let segment = shared.segments(Class::JOBS).into_iter().find(lies_in).unwrap();
-    // The state database cannot be written to, so it forgets the segment later.
+    // As if the state database could not be written until the next segment was sealed.
     let dropped = shared.drop_segment(&segment).unwrap().unwrap();
     put(2, 600);
     shared.clear_trash(&[dropped]);
@@ -180,13 +180,13 @@ fn a_job_sealed_before_a_dropped_segment_was_forgotten_hid_newer_ones() {
     rig.close();
 }
 
-/// The numbers of the segment lie within those of a segment that stays, so they alone do not tell that its returns are gone.
+/// The sequence numbers of the segment lie within those of a segment that remains.
 #[test]
-fn a_last_job_in_a_segment_that_a_crash_or_a_disk_took_hid_an_older_one() {
+fn a_last_job_of_a_lost_segment_does_not_hide_an_older_one() {
     for is_dropped in [true, false] {
         let dir = tempfile::tempdir().unwrap();
         let rig = Rig::open(dir.path(), SMALL);
-        // The segment of the class `events` spans all of it, and grows.
+        // The active segment of the class `events` spans all of it.
         rig.put(batch_of([0])).unwrap();
         for (n, job) in (0..).zip([900, 500]) {
             rig.put(answer("db1", &jid(job))).unwrap();
@@ -200,7 +200,7 @@ fn a_last_job_in_a_segment_that_a_crash_or_a_disk_took_hid_an_older_one() {
         let newest = last(&rig);
         assert_eq!(newest.jid, jid(900));
         let segments = rig.store.0.segments(Class::JOBS);
-        let lies_in = |s: &&Arc<segment::Segment>| (s.first_seq..=s.sums().last_seq).contains(&newest.seq);
+        let lies_in = |s: &&Arc<segment::Segment>| (s.first_seq..=s.totals().last_seq).contains(&newest.seq);
         let place = segments.iter().find(lies_in).unwrap().dir().to_owned();
         drop(segments);
         rig.close();

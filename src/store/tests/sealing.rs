@@ -1,4 +1,4 @@
-//! Sealed segments: found in as they were in memory, dense, and whole after a crash at any step.
+//! Sealed segments: same answers as before, dense, and complete after a crash at any step.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::super::format;
 use super::*;
 
 #[test]
-fn every_pattern_finds_what_matches_in_memory_and_sealed() {
+fn every_pattern_finds_its_matches_in_memory_and_sealed() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     for n in (0..300).step_by(20) {
@@ -28,7 +28,7 @@ fn every_pattern_finds_what_matches_in_memory_and_sealed() {
         "*load/",
         "salt/beacon/web[13]/*",
         "nothing",
-        "*/ret/nobody*",
+        "*/ret/absent*",
         "salt/job/2026*",
         "salt/job/*00001?/ret/*",
         "salt/job/*7/ret/*7",
@@ -71,7 +71,7 @@ fn disk_of_jobs(dir: &Path) -> u64 {
     used(&format::class_dir(dir, "jobs"))
 }
 
-/// Returns as a minion of a small site sends them.
+/// Returns of a small site.
 fn small_return(n: u64, batch: &mut Batch) {
     let (jid, minion) = (format!("2026112103{:02}{:02}{:06}", n / 3600 % 60, n / 60 % 60, n / 3), n * 7 % 40);
     let mut w = Writer::new();
@@ -86,7 +86,7 @@ fn small_return(n: u64, batch: &mut Batch) {
 }
 
 #[test]
-fn a_quiet_master_is_as_dense_as_a_flood_once_sealed() {
+fn segments_of_a_quiet_master_are_dense_once_sealed() {
     const ENTRIES: u64 = 6_000;
     let limits = Limits { segment_entries_max: ENTRIES, ..Limits::default() };
     let sealed = |one_by_one: bool| {
@@ -105,7 +105,7 @@ fn a_quiet_master_is_as_dense_as_a_flood_once_sealed() {
         drop(store);
         assert!(files_named(dir.path(), "index").len() == 1);
         let rig = Rig::open(dir.path(), limits);
-        assert_eq!(rig.events(&EventFilter::default()), before, "the same entries under the same numbers");
+        assert_eq!(rig.events(&EventFilter::default()), before, "sequence numbers and entries are unchanged");
         assert_eq!(rig.store.job_row(&jid_of(&before)).unwrap(), row);
         assert_eq!(rig.store.job_entries(&jid_of(&before)).unwrap().len(), 3);
         rig.close();
@@ -116,7 +116,7 @@ fn a_quiet_master_is_as_dense_as_a_flood_once_sealed() {
     assert!(quiet * 10 <= flood * 13, "flood {flood} bytes, quiet {quiet} bytes");
 }
 
-/// The jid of the event in the middle.
+/// The jid of an event in the middle.
 fn jid_of(events: &[(u64, String)]) -> String {
     events[events.len() / 2].1.split('/').nth(2).unwrap().to_owned()
 }
@@ -134,14 +134,14 @@ pub(super) fn copy_dir(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_crash_at_any_step_of_a_rewriting_leaves_the_segment_whole() {
+fn a_crash_at_any_step_of_a_rewrite_leaves_a_complete_segment() {
     let grown = tempfile::tempdir().unwrap();
     let rig = Rig::open(grown.path(), Limits::default());
     for n in 0..123 {
         rig.put(batch_of([n])).unwrap();
     }
     rig.close();
-    // The same store, once its segments are finished and sealed. Event 123 is no job's.
+    // The same store with sealed segments. Event 123 belongs to no job.
     let sealed = tempfile::tempdir().unwrap();
     copy_dir(grown.path(), sealed.path());
     let finishing = Limits { segment_entries_max: 1, ..Limits::default() };
@@ -157,7 +157,7 @@ fn a_crash_at_any_step_of_a_rewriting_leaves_the_segment_whole() {
     assert!(new.join("index").is_dir());
     let old = name(&grown.path().join(&class));
     assert!(fs::metadata(new.join("log")).unwrap().len() * 2 < fs::metadata(old.join("log")).unwrap().len());
-    // What each step leaves behind: names of the segment as it grew, and of the new one.
+    // The names after each step, of the old and of the new segment.
     let steps: [(&str, &str, bool); 7] = [
         ("sealing", "", true),
         ("", "sealing", true),

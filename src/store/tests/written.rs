@@ -1,28 +1,28 @@
-//! Durability `written`: answered before the sync, synced within the time that is stated.
+//! Durability `written`: acknowledged before the sync, synced within the configured time.
 
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::super::medium::faults::{Act, Fault, Faults, Plan};
+use super::super::vfs::faults::{Act, Fault, Faults, Plan};
 use super::*;
 
 const WITHIN: Duration = Duration::from_millis(50);
 
 fn rig(dir: &Path, within: Duration) -> (Rig, Arc<Plan>) {
     let plan = Arc::new(Plan::default());
-    let medium = Arc::new(Faults::over(Arc::new(medium::Disk), plan.clone()));
+    let fs = Arc::new(Faults::over(Arc::new(vfs::Disk), plan.clone()));
     let limits = Limits { durability: Durability::Written { within }, ..Limits::default() };
-    (Rig::open_with(&Options { medium, ..options(dir, limits) }), plan)
+    (Rig::open_with(&Options { fs, ..options(dir, limits) }), plan)
 }
 
-/// Time enough for a machine that is busy with other things.
+/// Waits, with a timeout for loaded machines.
 fn wait_until(what: &str, is: impl Fn() -> bool) {
     crate::testing::wait_for(what, || is().then_some(()));
 }
 
 #[test]
-fn an_answer_does_not_wait_for_the_sync_and_the_sync_comes() {
+fn an_acknowledgement_does_not_wait_for_the_delayed_sync() {
     let dir = tempfile::tempdir().unwrap();
     let (rig, plan) = rig(dir.path(), Duration::from_secs(3600));
     rig.put(batch_of(0..20)).unwrap();
@@ -30,10 +30,10 @@ fn an_answer_does_not_wait_for_the_sync_and_the_sync_comes() {
     for n in 20..40 {
         rig.put(batch_of([n])).unwrap();
     }
-    assert_eq!(plan.count(Act::Sync), before, "nothing is synced before its time");
+    assert_eq!(plan.count(Act::Sync), before, "nothing is synced before it is due");
     check_all(&rig, 0..40);
     rig.close();
-    assert!(plan.count(Act::Sync) > before, "but at the end it is");
+    assert!(plan.count(Act::Sync) > before, "shutdown syncs");
 
     let (rig, plan) = self::rig(dir.path(), WITHIN);
     let before = plan.count(Act::Sync);
@@ -43,7 +43,7 @@ fn an_answer_does_not_wait_for_the_sync_and_the_sync_comes() {
 }
 
 #[test]
-fn a_late_sync_that_fails_is_counted_and_its_log_is_written_to_no_more() {
+fn a_failed_delayed_sync_is_counted_and_its_log_is_closed() {
     let dir = tempfile::tempdir().unwrap();
     let (rig, plan) = rig(dir.path(), WITHIN);
     rig.put(batch_of([0])).unwrap();

@@ -1,61 +1,61 @@
-//! Why a tool did not do its work.
+//! Errors of the maintenance tools.
 
 use std::path::PathBuf;
 
 use crate::store::StoreError;
 
-/// What the tools refuse or meet; variants say what the caller can do.
+/// Why a tool failed; each variant calls for a different reaction of the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
     /// Reading or writing a store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The directory is something else.
-    #[error("{} is no {wanted}: {why}", path.display())]
+    /// The directory is not of the wanted kind.
+    #[error("{} is not a {wanted}: {why}", path.display())]
     NotOne {
         /// The directory.
         path: PathBuf,
         /// `store of saltcellar`, `backup`.
         wanted: &'static str,
-        /// What gives it away.
+        /// The reason.
         why: String,
     },
-    /// One directory lies within the other.
-    #[error("{} lies within {}: give a directory elsewhere", inner.display(), outer.display())]
+    /// One of two directories contains the other.
+    #[error("{} is inside {}: choose a directory outside of it", inner.display(), outer.display())]
     Nested {
-        /// The one inside.
+        /// The inner directory.
         inner: PathBuf,
-        /// The one around it.
+        /// The outer directory.
         outer: PathBuf,
     },
-    /// There is something already where something new is to be written.
-    #[error("{} is not empty: give a new directory, or an empty one", path.display())]
+    /// The target directory is not empty.
+    #[error("{} is not empty: choose a new or an empty directory", path.display())]
     NotEmpty {
         /// The directory.
         path: PathBuf,
     },
-    /// The file system is too full for what is to be written.
+    /// The file system of the target lacks space.
     #[error("not enough space for {}: {needed} bytes are needed, {free} are free", path.display())]
     NoSpace {
-        /// Where it was to go.
+        /// The target.
         path: PathBuf,
-        /// Bytes.
+        /// Required bytes.
         needed: u64,
-        /// Bytes.
+        /// Available bytes.
         free: u64,
     },
-    /// A backup's file is not what its manifest says.
+    /// A file of a backup does not match its manifest.
     #[error("{}: {what}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Found against expected.
+        /// Found and expected values.
         what: String,
     },
-    /// Asked for a segment that is not there.
+    /// The requested segment does not exist.
     #[error("no segment {name} in {}", path.display())]
     NoSegment {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The store.
         path: PathBuf,

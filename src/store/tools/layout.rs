@@ -1,4 +1,4 @@
-//! What lies in a state directory, told by names alone.
+//! The content of a state directory, determined from file names only.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,42 +7,42 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::{ToolError, files};
 use crate::model::{SeqNo, is_class_name};
-use crate::store::frame::LogId;
-use crate::store::medium::open_to_read;
-use crate::store::rewrite::SEALED;
+use crate::store::log::frame::LogId;
+use crate::store::segment::rewrite::SEALED;
+use crate::store::vfs::open_to_read;
 use crate::store::{StoreError, format};
 
-/// Files directly in a state directory that are neither made from the log nor part of it.
+/// Files in a state directory that are copied whole: neither derived from the log nor part of it.
 pub const SMALL_FILES: [&str; 2] = ["FORMAT", "HOLDS"];
 
-/// A segment, by the names of its files.
+/// A segment on disk.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// Its class.
+pub struct SegmentFiles {
+    /// Class.
     pub class_name: String,
-    /// Its first sequence number.
+    /// First sequence number.
     pub first_seq: SeqNo,
-    /// Its directory.
+    /// Directory.
     pub dir: PathBuf,
-    /// Does it have an index, which only a finished segment has?
+    /// Whether it has an index, which only finished segments have.
     pub is_sealed: bool,
-    /// Is it the last one of its class?
+    /// Whether it is the last segment of its class.
     pub is_newest: bool,
 }
 
-impl Place {
-    /// Its log.
+impl SegmentFiles {
+    /// Path of its log.
     pub fn log(&self) -> PathBuf {
         self.dir.join("log")
     }
 
-    /// Opens its log for reading; none if the segment was dropped since it was listed. A daemon may let a sealed segment take
-    /// its place meanwhile (`rewrite`), with a moment at which it has the name `.sealed` alone. Afterwards `dir` is where the
-    /// log was found.
+    /// Opens its log for reading; `None` if the segment was dropped since it was listed. A daemon may replace it by the sealed
+    /// form meanwhile (`rewrite`); for a moment only a directory with the suffix `.sealed` exists. Afterwards `dir` is where
+    /// the log was found.
     pub fn open_log(&mut self) -> Result<Option<File>, StoreError> {
-        let place = self.dir.with_extension("");
-        // Without the first name the second one is there, or has just become the first one: so this order misses nothing.
-        for dir in [place.clone(), place.with_extension(SEALED), place] {
+        let segment = self.dir.with_extension("");
+        // If the plain name is missing, `.sealed` exists or has just been renamed to it: this order misses nothing.
+        for dir in [segment.clone(), segment.with_extension(SEALED), segment] {
             let path = dir.join("log");
             match open_to_read(&path) {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
@@ -56,45 +56,45 @@ impl Place {
         Ok(None)
     }
 
-    /// Which log it is, in the store with this id.
+    /// Identity of its log in the store with this id.
     pub fn id(&self, store_id: u64) -> LogId {
         LogId { store_id, first_seq: self.first_seq }
     }
 
-    /// As people name it.
+    /// Its name in messages.
     pub fn name(&self) -> String {
         format!("{}/{}", self.class_name, format::segment_name(self.first_seq))
     }
 
-    /// Does it take entries, or would the next start let it?
+    /// Whether it is active, or would be after the next start.
     pub fn grows(&self) -> bool {
         self.is_newest && !self.is_sealed
     }
 }
 
-/// The store id that `FORMAT` names; an error if this is no store, or one that this release cannot read.
+/// Reads the store id from `FORMAT`; an error if the directory is not a store that this release can read.
 pub fn check_store(dir: &Path) -> Result<u64, ToolError> {
     let wanted = "store of saltcellar";
     let not = |why: &str| ToolError::NotOne { path: dir.to_owned(), wanted, why: why.to_owned() };
     if !dir.is_dir() {
-        return Err(not(if dir.exists() { "it is no directory" } else { "there is no such directory" }));
+        return Err(not(if dir.exists() { "not a directory" } else { "no such directory" }));
     }
     let Some(text) = files::text(&dir.join("FORMAT"))? else {
         if dir.join("MANIFEST").is_file() {
-            return Err(not("it is a backup; `saltcellar store restore` makes a store of it"));
+            return Err(not("it is a backup; `saltcellar store restore` restores it"));
         }
         if dir.join("log").is_dir() {
             return Err(not(
-                "the file FORMAT is missing; `saltcellar store salvage` makes a store of what is there",
+                "the file FORMAT is missing; `saltcellar store salvage` copies the readable entries to a new store",
             ));
         }
-        return Err(not("it has no file FORMAT"));
+        return Err(not("the file FORMAT is missing"));
     };
     match format::read_format(&text) {
         Ok(store_id) => Ok(store_id),
-        Err(found) if found.contains("damaged") => {
-            Err(not("its file FORMAT is damaged; `saltcellar store salvage` makes a store of what is there"))
-        }
+        Err(found) if found.contains("damaged") => Err(not(
+            "the file FORMAT is damaged; `saltcellar store salvage` copies the readable entries to a new store",
+        )),
         Err(found) => {
             let expected = format::FORMAT_VERSION;
             Err(StoreError::Version { path: dir.to_owned(), found, expected }.into())
@@ -102,7 +102,7 @@ pub fn check_store(dir: &Path) -> Result<u64, ToolError> {
     }
 }
 
-/// Who holds the lock of a state directory, in the words of `LOCK`; nobody if none.
+/// The holder of the lock of a state directory, from the text of `LOCK`; `None` if it is not locked.
 pub fn holder(dir: &Path) -> Result<Option<String>, StoreError> {
     let path = dir.join("LOCK");
     let file = match File::open(&path) {
@@ -112,13 +112,13 @@ pub fn holder(dir: &Path) -> Result<Option<String>, StoreError> {
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
         return Ok(None);
     }
-    let words = files::text(&path)?.unwrap_or_default();
-    Ok(Some(if words.trim().is_empty() { "another process" } else { words.trim() }.to_owned()))
+    let text = files::text(&path)?.unwrap_or_default();
+    Ok(Some(if text.trim().is_empty() { "another process" } else { text.trim() }.to_owned()))
 }
 
-/// Every segment, by class and number. What is being swapped at the moment counts under its old name.
-pub fn segments(dir: &Path) -> Result<Vec<Place>, StoreError> {
-    // A daemon may rename directories meanwhile: what was seen twice alike was there.
+/// All segments, sorted by class and number. A segment that is being replaced has its plain name.
+pub fn segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
+    // A daemon may rename directories meanwhile; two equal listings are consistent.
     let mut before = list_segments(dir)?;
     for _ in 0..100 {
         let now = list_segments(dir)?;
@@ -130,24 +130,24 @@ pub fn segments(dir: &Path) -> Result<Vec<Place>, StoreError> {
     Ok(before)
 }
 
-fn list_segments(dir: &Path) -> Result<Vec<Place>, StoreError> {
-    let mut places = Vec::new();
+fn list_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
+    let mut segments = Vec::new();
     for class_name in format::class_names(dir)? {
-        let mut of_class: Vec<Place> = Vec::new();
+        let mut of_class: Vec<SegmentFiles> = Vec::new();
         for path in files::list(&format::class_dir(dir, &class_name))? {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            // `.sealed` is the whole segment, about to take the place of the other.
+            // `.sealed` is a complete segment about to be renamed.
             let name = name.strip_suffix(SEALED).and_then(|name| name.strip_suffix('.')).unwrap_or(name);
             let Some(first_seq) = format::segment_seq(name) else {
                 continue;
             };
-            if of_class.last().is_some_and(|place| place.first_seq == first_seq)
+            if of_class.last().is_some_and(|segment| segment.first_seq == first_seq)
                 || !path.join("log").is_file()
             {
                 continue;
             }
             let is_sealed = path.join("index").is_dir();
-            of_class.push(Place {
+            of_class.push(SegmentFiles {
                 class_name: class_name.clone(),
                 first_seq,
                 dir: path,
@@ -158,13 +158,13 @@ fn list_segments(dir: &Path) -> Result<Vec<Place>, StoreError> {
         if let Some(newest) = of_class.last_mut() {
             newest.is_newest = true;
         }
-        places.append(&mut of_class);
+        segments.append(&mut of_class);
     }
-    Ok(places)
+    Ok(segments)
 }
 
-/// Directories of segments whose log is not there.
-pub fn without_log(dir: &Path) -> Result<Vec<Place>, StoreError> {
+/// Directories of segments without a log.
+pub fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     let mut found = Vec::new();
     for class_name in format::class_names(dir)? {
         for path in files::list(&format::class_dir(dir, &class_name))? {
@@ -174,17 +174,17 @@ pub fn without_log(dir: &Path) -> Result<Vec<Place>, StoreError> {
             };
             let is_sealed = path.join("index").is_dir();
             let class_name = class_name.clone();
-            let mut place = Place { class_name, first_seq, dir: path, is_sealed, is_newest: false };
-            // It may have been swapped, or dropped, between the two looks above.
-            if place.open_log()?.is_none() && place.dir.is_dir() {
-                found.push(place);
+            let mut segment = SegmentFiles { class_name, first_seq, dir: path, is_sealed, is_newest: false };
+            // It may have been renamed or dropped meanwhile.
+            if segment.open_log()?.is_none() && segment.dir.is_dir() {
+                found.push(segment);
             }
         }
     }
     Ok(found)
 }
 
-/// Files and directories under a state directory that no release puts there.
+/// Files and directories that saltcellar does not create.
 pub fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let known = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

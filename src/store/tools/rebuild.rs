@@ -1,71 +1,76 @@
-//! `rebuild`: indexes and state are thrown away and made again from the logs.
+//! `rebuild`: deletes indexes and state database, and rebuilds them from the logs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::layout::{self, Place};
+use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::store::error::io_at;
 use crate::store::{Opened, Options, Store, StoreError, format};
 
-/// Which segment.
+/// Selects a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Which {
-    /// As `class/number`, or the number alone.
+pub struct SegmentSelector {
+    /// `class/number`, or the number only.
     pub name: String,
 }
 
-impl Which {
-    fn is(&self, place: &Place) -> bool {
+impl SegmentSelector {
+    fn is(&self, segment: &SegmentFiles) -> bool {
         let name = self.name.trim_end_matches('/');
         let (class, number) = name.rsplit_once('/').unwrap_or(("", name));
         let number = format::segment_seq(number).map(|seq| seq.0).or_else(|| number.parse().ok());
-        number == Some(place.first_seq.0) && (class.is_empty() || class == place.class_name)
+        number == Some(segment.first_seq.0) && (class.is_empty() || class == segment.class_name)
     }
 }
 
-/// What was done.
+/// Result of a rebuild.
 #[derive(Debug)]
-pub struct Report {
-    /// Segments whose index was thrown away and made again.
+pub struct RebuildReport {
+    /// Number of rebuilt segment indexes.
     pub segments: u64,
-    /// Entries of the store.
+    /// Number of entries in the store.
     pub entries: u64,
-    /// Jobs, events and so on: entries and segments by class.
+    /// Per class: name, segments, entries.
     pub classes: Vec<(String, u64, u64)>,
 }
 
-/// Throws indexes away, and makes them again by opening the store. No daemon may have it.
-pub fn rebuild(options: &Options, which: Option<&Which>, watch: &mut dyn Watch) -> Result<Report, ToolError> {
+/// Deletes indexes, and rebuilds them by opening the store. Fails if a daemon has the store open.
+pub fn rebuild(
+    options: &Options,
+    which: Option<&SegmentSelector>,
+    watch: &mut dyn Watch,
+) -> Result<RebuildReport, ToolError> {
     let dir = &options.dir;
     layout::check_store(dir)?;
     let lock = format::Lock::take(dir, &options.holder)?;
-    let places: Vec<_> = layout::segments(dir)?
+    let segments: Vec<_> = layout::segments(dir)?
         .into_iter()
-        .filter(|place| which.is_none_or(|which| which.is(place)))
+        .filter(|segment| which.is_none_or(|which| which.is(segment)))
         .collect();
-    if let Some(which) = which.filter(|_| places.is_empty()) {
+    if let Some(which) = which.filter(|_| segments.is_empty()) {
         return Err(ToolError::NoSegment { name: which.name.clone(), path: dir.clone() });
     }
     if which.is_none() {
         remove(&dir.join("state"))?;
     }
-    let sealed: Vec<_> = places.iter().filter(|place| place.is_sealed).collect();
-    for place in &sealed {
-        remove(&place.dir.join("index"))?;
+    let sealed: Vec<_> = segments.iter().filter(|segment| segment.is_sealed).collect();
+    for segment in &sealed {
+        remove(&segment.dir.join("index"))?;
     }
     drop(lock);
-    let indexes = sealed.iter().map(|place| (place.name(), place.dir.join("index"))).collect::<Vec<_>>();
+    let indexes =
+        sealed.iter().map(|segment| (segment.name(), segment.dir.join("index"))).collect::<Vec<_>>();
     let opened = open_watched(options, &indexes, watch)?;
-    let mut report = Report { segments: sealed.len() as u64, entries: 0, classes: Vec::new() };
+    let mut report = RebuildReport { segments: sealed.len() as u64, entries: 0, classes: Vec::new() };
     for class in opened.store.classes()? {
-        report.entries += class.sums.entries;
-        report.classes.push((class.name.to_string(), class.segments as u64, class.sums.entries));
+        report.entries += class.totals.entries;
+        report.classes.push((class.name.to_string(), class.segments as u64, class.totals.entries));
     }
     Ok(report)
 }
 
-/// Opens a store, which makes what is missing, and tells by what is there how far it is.
+/// Opens a store, which rebuilds missing indexes, and reports the progress.
 pub fn open_watched(
     options: &Options,
     indexes: &[(String, PathBuf)],
@@ -86,13 +91,13 @@ pub fn open_watched(
         watch.step(total, total, "");
         let opened = opening
             .join()
-            .unwrap_or_else(|_| Err(StoreError::Failed("open the store: it panicked".to_owned())));
-        super::files::belong(&options.dir)?;
+            .unwrap_or_else(|_| Err(StoreError::Failed("opening the store panicked".to_owned())));
+        super::files::inherit_owner(&options.dir)?;
         opened
     })
 }
 
-/// Removes a directory, if it is there.
+/// Removes a directory, if it exists.
 pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
     match fs::remove_dir_all(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {

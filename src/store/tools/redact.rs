@@ -1,125 +1,127 @@
-//! `redact-keys`: bodies of entries that are stored already are replaced, segment by segment.
+//! `redact-keys`: replaces bodies of stored entries, segment by segment.
 //!
-//! A segment with something to replace is written anew beside itself and swapped in, with the steps and names of
-//! [`crate::store`]'s own rewriting: after a crash at any point the next start, or the next run, finds it whole. Its index and
-//! `state/` are removed before, and made again from the log by whoever opens the store next.
+//! An affected segment is written anew beside itself and swapped in, with the steps and names of `rewrite`: after a crash at
+//! any point, the next start or the next run finds it complete. Its index and `state/` are removed before and rebuilt from the
+//! log when the store is opened.
 //!
 //! # Invariant
 //!
-//! Entries keep their number, time, tag and names; only bodies change. Frames without a change, and bytes that are no good frame,
-//! are copied as they are, but for known texts in the latter.
+//! Only bodies change; sequence numbers, times, tags and names of entries do not. Unaffected frames and bytes outside of good
+//! frames are copied as they are, except that known texts in the latter are replaced.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::layout::{self, Place};
+use super::layout::{self, SegmentFiles};
 use super::rebuild::remove;
 use super::{ToolError, Watch, files};
 use crate::model::Entry;
-use crate::store::block::BlockView;
-use crate::store::builder::{BlockBuilder, Packer};
 use crate::store::error::io_at;
-use crate::store::frame::{ALIGN, FrameHeader, LogId, Position, place_frame, write_frame_at};
-use crate::store::log::{LogFile, cut_offset};
-use crate::store::medium::Disk;
-use crate::store::walk::{self, Bounds};
-use crate::store::{StoreError, format, rewrite};
+use crate::store::log::block::BlockView;
+use crate::store::log::builder::{BlockBuilder, Packer};
+use crate::store::log::file::{LogFile, cut_offset};
+use crate::store::log::frame::{ALIGN, FrameHeader, LogId, Position, place_frame, write_frame_at};
+use crate::store::log::walk::{self, Bounds};
+use crate::store::segment::rewrite;
+use crate::store::vfs::Disk;
+use crate::store::{StoreError, format};
 
 /// What to replace.
-pub trait Clean {
-    /// Another body for an entry, if it needs one.
+pub trait Redact {
+    /// The replacement for the body of an entry; `None` to keep it.
     fn body(&self, entry: &Entry<'_>) -> Option<Vec<u8>>;
 
-    /// Replaces known texts in bytes that are no entry, in place; how many.
+    /// Replaces known texts in bytes outside of entries, in place; returns their number.
     fn bytes(&self, bytes: &mut [u8]) -> usize;
 }
 
-/// What was found, and replaced unless it was only looked for.
+/// Result of a search or a redaction.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Segments that were searched.
+pub struct RedactReport {
+    /// Segments searched.
     pub segments: u64,
-    /// Segments with something to replace.
+    /// Segments affected.
     pub segments_affected: u64,
-    /// Entries with something to replace.
+    /// Entries affected.
     pub entries: u64,
-    /// Files that cannot be searched: damaged frames in them, or another format.
+    /// Files that cannot be searched: they contain damaged frames or have another format.
     pub unsearchable: Vec<PathBuf>,
 }
 
-/// Looks for what would be replaced, also beside a running daemon.
-pub fn look(dir: &Path, clean: &dyn Clean, watch: &mut dyn Watch) -> Result<Report, ToolError> {
+/// Searches without changes, also beside a running daemon.
+pub fn dry_run(dir: &Path, clean: &dyn Redact, watch: &mut dyn Watch) -> Result<RedactReport, ToolError> {
     let store_id = layout::check_store(dir)?;
-    let mut report = Report::default();
-    each_segment(dir, watch, |place| {
-        let found = search(place, store_id, clean)?;
-        report.add(place, &found);
+    let mut report = RedactReport::default();
+    each_segment(dir, watch, |segment| {
+        let found = search(segment, store_id, clean)?;
+        report.add(segment, &found);
         Ok(())
     })?;
     report.unsearchable.extend(others(dir)?);
     Ok(report)
 }
 
-/// Replaces it: first all that `passes` has first, then the next. No daemon may have the store.
+/// Applies the passes in order. Fails if a daemon has the store open.
 pub fn redact(
     dir: &Path,
     holder: &str,
-    passes: &[&dyn Clean],
+    passes: &[&dyn Redact],
     watch: &mut dyn Watch,
-) -> Result<Report, ToolError> {
+) -> Result<RedactReport, ToolError> {
     let store_id = layout::check_store(dir)?;
     let _lock = format::Lock::take(dir, holder)?;
     for class_name in format::class_names(dir)? {
         rewrite::recover(&Disk, &format::class_dir(dir, &class_name))?;
     }
-    let mut report = Report::default();
+    let mut report = RedactReport::default();
     let mut affected = BTreeSet::new();
     for &clean in passes {
-        let mut pass = Report::default();
+        let mut pass = RedactReport::default();
         redact_once(dir, store_id, clean, watch, &mut pass, &mut affected)?;
-        // What cannot be searched or is searched twice is still the same.
-        report = Report { entries: report.entries + pass.entries, ..pass };
+        // Segments and unsearchable files are the same in each pass.
+        report = RedactReport { entries: report.entries + pass.entries, ..pass };
     }
     report.segments_affected = affected.len() as u64;
     remove(&dir.join("trash"))?;
     report.unsearchable.extend(others(dir)?);
-    files::belong(dir)?;
+    files::inherit_owner(dir)?;
     Ok(report)
 }
 
 fn redact_once(
     dir: &Path,
     store_id: u64,
-    clean: &dyn Clean,
+    clean: &dyn Redact,
     watch: &mut dyn Watch,
-    report: &mut Report,
+    report: &mut RedactReport,
     affected: &mut BTreeSet<PathBuf>,
 ) -> Result<(), ToolError> {
-    each_segment(dir, watch, |place| {
-        let found = search(place, store_id, clean)?;
-        report.add(place, &found);
+    each_segment(dir, watch, |segment| {
+        let found = search(segment, store_id, clean)?;
+        report.add(segment, &found);
         if found.entries > 0 || found.texts {
-            let size = fs::metadata(place.log()).map_err(io_at("look at", &place.log()))?.len();
-            files::check_room(dir, size)?;
-            // What is made from the log holds parts of it. It goes before the log changes, so that it never outlives it.
-            for derived in [dir.join("state"), place.dir.join("index")] {
+            let size =
+                fs::metadata(segment.log()).map_err(io_at("read the metadata of", &segment.log()))?.len();
+            files::check_free_space(dir, size)?;
+            // Derived data contains parts of entries, so it is removed before the log changes.
+            for derived in [dir.join("state"), segment.dir.join("index")] {
                 remove(&derived)?;
             }
-            rewrite_segment(place, place.id(store_id), clean)?;
-            affected.insert(place.log());
+            rewrite_segment(segment, segment.id(store_id), clean)?;
+            affected.insert(segment.log());
         }
         Ok(())
     })
 }
 
-impl Report {
-    fn add(&mut self, place: &Place, found: &Found) {
+impl RedactReport {
+    fn add(&mut self, segment: &SegmentFiles, found: &SearchResult) {
         self.segments += 1;
         self.segments_affected += u64::from(found.entries > 0 || found.texts);
         self.entries += found.entries;
         if found.damaged {
-            self.unsearchable.push(place.log());
+            self.unsearchable.push(segment.log());
         }
     }
 }
@@ -127,16 +129,16 @@ impl Report {
 fn each_segment(
     dir: &Path,
     watch: &mut dyn Watch,
-    mut each: impl FnMut(&Place) -> Result<(), ToolError>,
+    mut each: impl FnMut(&SegmentFiles) -> Result<(), ToolError>,
 ) -> Result<(), ToolError> {
-    let places = layout::segments(dir)?;
-    let total = places.len() as u64;
-    for (done, place) in (0..).zip(&places) {
-        watch.step(done, total, &place.name());
-        match each(place) {
-            // Retention has dropped it since.
+    let segments = layout::segments(dir)?;
+    let total = segments.len() as u64;
+    for (done, segment) in (0..).zip(&segments) {
+        watch.step(done, total, &segment.name());
+        match each(segment) {
+            // Retention has dropped it.
             Err(ToolError::Store(StoreError::Io { why, .. }))
-                if why.kind() == std::io::ErrorKind::NotFound && !place.log().exists() => {}
+                if why.kind() == std::io::ErrorKind::NotFound && !segment.log().exists() => {}
             outcome => outcome?,
         }
     }
@@ -144,20 +146,20 @@ fn each_segment(
     Ok(())
 }
 
-/// What a segment holds.
+/// Search result of a segment.
 #[derive(Debug, Default)]
-struct Found {
+struct SearchResult {
     /// Entries to change.
     entries: u64,
-    /// Known texts outside of good frames.
+    /// Whether there are known texts outside of good frames.
     texts: bool,
-    /// Bytes that are no good frame.
+    /// Whether there are bytes outside of good frames.
     damaged: bool,
 }
 
-fn search(place: &Place, store_id: u64, clean: &dyn Clean) -> Result<Found, StoreError> {
-    let mut found = Found::default();
-    let damaged = pieces(&place.log(), place.id(store_id), |piece| {
+fn search(segment: &SegmentFiles, store_id: u64, clean: &dyn Redact) -> Result<SearchResult, StoreError> {
+    let mut found = SearchResult::default();
+    let damaged = pieces(&segment.log(), segment.id(store_id), |piece| {
         match piece {
             Piece::Frame(view, _) => found.entries += changes(view, clean)?.iter().flatten().count() as u64,
             Piece::Other(mut bytes) => found.texts |= clean.bytes(&mut bytes) > 0,
@@ -165,22 +167,22 @@ fn search(place: &Place, store_id: u64, clean: &dyn Clean) -> Result<Found, Stor
         Ok(())
     })?;
     found.damaged = damaged;
-    for path in cut_off(&place.dir)? {
+    for path in cut_off(&segment.dir)? {
         let mut bytes = fs::read(&path).map_err(io_at("read", &path))?;
         found.texts |= clean.bytes(&mut bytes) > 0;
     }
     Ok(found)
 }
 
-/// A part of a log, in order.
+/// A part of a log.
 enum Piece<'a> {
-    /// A good frame: its block, and its bytes.
+    /// A good frame: its block and its bytes.
     Frame(&'a BlockView, Vec<u8>),
-    /// The header, or bytes that are no good frame.
+    /// The file header, or bytes outside of good frames.
     Other(Vec<u8>),
 }
 
-/// Hands out a log in parts; says whether some of it is damaged.
+/// Calls `each` for all parts of a log, in order; returns whether there is damage.
 fn pieces(
     path: &Path,
     id: LogId,
@@ -215,8 +217,8 @@ fn pieces(
     if let Some(error) = failed {
         return Err(error);
     }
-    // Zero bytes behind the last frame mean nothing.
-    let end = log.used(at, size)?;
+    // Zero bytes after the last frame are preallocated space.
+    let end = log.used_end(at, size)?;
     if end > at {
         each(Piece::Other(between(at, end)?))?;
     }
@@ -225,8 +227,9 @@ fn pieces(
 
 fn entry<'a>(view: &'a BlockView, at: usize, names: &'a (Vec<u8>, String)) -> Result<Entry<'a>, StoreError> {
     let rows = view.rows();
-    let body =
-        rows.body(at).map_err(|what| StoreError::Failed(format!("read entry {}: {what}", rows.seq(at).0)))?;
+    let body = rows
+        .body(at)
+        .map_err(|what| StoreError::Failed(format!("cannot read entry {}: {what}", rows.seq(at).0)))?;
     Ok(Entry {
         kind: rows.kind(at),
         source: rows.source(at),
@@ -241,8 +244,8 @@ fn entry<'a>(view: &'a BlockView, at: usize, names: &'a (Vec<u8>, String)) -> Re
     })
 }
 
-/// Per entry of a block its new body, if it gets one.
-fn changes(view: &BlockView, clean: &dyn Clean) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+/// The replacement bodies of a block, per entry.
+fn changes(view: &BlockView, clean: &dyn Redact) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
     let rows = view.rows();
     let change = |at| {
         let names = (rows.tag(at), rows.jid(at).as_str().to_owned());
@@ -251,24 +254,25 @@ fn changes(view: &BlockView, clean: &dyn Clean) -> Result<Vec<Option<Vec<u8>>>, 
     (0..view.len()).map(change).collect()
 }
 
-/// Writes a segment anew, reads that through, and puts it in the place of the old one.
-fn rewrite_segment(place: &Place, id: LogId, clean: &dyn Clean) -> Result<(), StoreError> {
+/// Writes a redacted copy of a segment, verifies it, and swaps it in.
+fn rewrite_segment(segment: &SegmentFiles, id: LogId, clean: &dyn Redact) -> Result<(), StoreError> {
     use std::io::Write as _;
-    let new = place.dir.with_extension(rewrite::SEALING);
+    let new = segment.dir.with_extension(rewrite::SEALING);
     remove(&new)?;
     files::make_dir(&new)?;
     let path = new.join("log");
-    let failed = |what: String| StoreError::Failed(format!("pack a block of {}: {what}", path.display()));
+    let failed =
+        |what: String| StoreError::Failed(format!("cannot pack a block of {}: {what}", path.display()));
     let file = fs::File::create_new(&path).map_err(io_at("create", &path))?;
     let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
     let mut packer = Packer::new().map_err(io_at("start zstd for", &path))?;
     let (mut builder, mut frame, mut entries) = (BlockBuilder::default(), Vec::new(), 0_u64);
-    // Where the piece was in the old log, and where it goes in the new one.
+    // Offset of the piece in the old log and in the new one.
     let (mut old_at, mut at) = (0_u64, 0_u64);
-    pieces(&place.log(), id, |piece| {
+    pieces(&segment.log(), id, |piece| {
         let (view, mut bytes) = match piece {
             Piece::Other(mut bytes) => {
-                // Fillers, and frames whose content is damaged.
+                // Filler frames, and frames with a damaged payload, need a header for the new offset.
                 for n in (0..bytes.len()).step_by(ALIGN) {
                     let Some(part) = bytes.get_mut(n..) else { break };
                     if FrameHeader::read(part, id, 0, old_at + n as u64).is_some() {
@@ -305,7 +309,7 @@ fn rewrite_segment(place: &Place, id: LogId, clean: &dyn Clean) -> Result<(), St
     })?;
     let file = out.into_inner().map_err(|error| io_at("write", &path)(error.into_error()))?;
     file.sync_all().map_err(io_at("sync", &path))?;
-    for old in cut_off(&place.dir)? {
+    for old in cut_off(&segment.dir)? {
         let mut bytes = fs::read(&old).map_err(io_at("read", &old))?;
         clean.bytes(&mut bytes);
         let copy = new.join(old.file_name().unwrap_or_default());
@@ -314,11 +318,11 @@ fn rewrite_segment(place: &Place, id: LogId, clean: &dyn Clean) -> Result<(), St
     }
     files::sync_dir(&new)?;
     check(&path, id, entries, clean)?;
-    rewrite::swap(&Disk, &place.dir)
+    rewrite::swap(&Disk, &segment.dir)
 }
 
-/// Is everything in the new log, and nothing left to replace?
-fn check(path: &Path, id: LogId, entries: u64, clean: &dyn Clean) -> Result<(), StoreError> {
+/// Verifies that the new log has all entries and nothing to replace.
+fn check(path: &Path, id: LogId, entries: u64, clean: &dyn Redact) -> Result<(), StoreError> {
     let (mut found, mut left) = (0, 0);
     pieces(path, id, |piece| {
         if let Piece::Frame(view, _) = piece {
@@ -330,20 +334,21 @@ fn check(path: &Path, id: LogId, entries: u64, clean: &dyn Clean) -> Result<(), 
     if found == entries && left == 0 {
         return Ok(());
     }
-    let what = format!("{found} of {entries} entries were written, {left} of them as they were");
+    let what =
+        format!("verification after write failed: {found} of {entries} entries found, {left} not redacted");
     Err(StoreError::Corrupt { path: path.to_owned(), offset: 0, what })
 }
 
-/// What starts cut off the log of a segment.
+/// Files with bytes that recovery cut from the log of a segment.
 fn cut_off(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
     Ok(files::list(dir)?.into_iter().filter(|path| cut_offset(path).is_some()).collect())
 }
 
-/// Files of a state directory that may hold parts of entries and cannot be searched.
+/// Files that may contain parts of entries and cannot be searched.
 fn others(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let mut found = Vec::new();
-    for place in layout::segments(dir)? {
-        found.extend(cut_off(&place.dir)?);
+    for segment in layout::segments(dir)? {
+        found.extend(cut_off(&segment.dir)?);
     }
     found.extend(Some(dir.join("state.damaged")).filter(|path| path.exists()));
     Ok(found)

@@ -1,95 +1,100 @@
-//! `salvage`: what can be read of a damaged directory becomes a new store.
+//! `salvage`: copies the readable entries of a damaged directory to a new store.
 //!
-//! Every file is searched for frames, whatever its name; good ones are copied with their content and their numbers as
-//! they are. Of entries that are there twice, say in a segment and in what was to replace it, the first found counts.
-//! A block of which a part is known already, or whose numbers lie among those of another, is made anew.
+//! Every file is searched for frames, regardless of its name. Good frames are copied with content and sequence numbers
+//! unchanged. Of duplicate entries, such as in a segment and in its interrupted replacement, the first one found is kept. A
+//! block is rebuilt if some of its entries are duplicates, or if its sequence numbers overlap those of another block.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::seqs::SeqSet;
 use super::{ToolError, Watch, files, layout};
 use crate::clock::Micros;
 use crate::limits::{SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
 use crate::model::{Entry, SeqNo, is_class_name};
-use crate::store::block::BlockView;
-use crate::store::builder::{BlockBuilder, Packer};
 use crate::store::error::io_at;
-use crate::store::frame::{LogId, Position, place_frame, write_frame};
-use crate::store::log::{BlockMeta, Header, LogFile, cut_offset, file_header};
-use crate::store::medium::Disk;
-use crate::store::walk::{self, Bounds, FRAMES_FROM, Stretch};
+use crate::store::log::block::BlockView;
+use crate::store::log::builder::{BlockBuilder, Packer};
+use crate::store::log::file::{BlockMeta, Header, LogFile, cut_offset, file_header};
+use crate::store::log::frame::{LogId, Position, place_frame, write_frame};
+use crate::store::log::walk::{self, Bounds, DamagedRange, FRAMES_FROM};
+use crate::store::tools::verify::seqs::SeqSet;
+use crate::store::vfs::Disk;
 use crate::store::{StoreError, format};
 
-/// What was lost of a file.
+/// A damaged range of a file.
 #[derive(Debug, Clone)]
 pub struct Loss {
     /// The file.
     pub path: PathBuf,
-    /// The bytes that could not be read.
-    pub stretch: Stretch,
-    /// Entries lost with them, at most.
+    /// The unreadable range.
+    pub range: DamagedRange,
+    /// Upper bound of the entries lost.
     pub entries: u64,
 }
 
-/// What came of it.
+/// Result of a salvage.
 #[derive(Debug, Default)]
-pub struct Report {
-    /// Files looked at.
+pub struct SalvageReport {
+    /// Number of files searched.
     pub files: u64,
     /// Entries in the new store, by class.
     pub classes: Vec<(String, u64)>,
-    /// Entries found more than once.
+    /// Duplicate entries.
     pub doubles: u64,
-    /// What could not be read.
+    /// Unreadable ranges.
     pub losses: Vec<Loss>,
-    /// Files without anything in them that saltcellar wrote.
+    /// Files without data of saltcellar.
     pub foreign: Vec<PathBuf>,
 }
 
-impl Report {
-    /// Entries saved.
+impl SalvageReport {
+    /// Entries copied.
     pub fn entries(&self) -> u64 {
         self.classes.iter().map(|(_, entries)| entries).sum()
     }
 
-    /// Entries lost, at most.
+    /// Upper bound of the entries lost.
     pub fn entries_lost(&self) -> u64 {
         self.losses.iter().map(|loss| loss.entries).sum()
     }
 }
 
 /// A good frame.
-struct Found {
+struct FoundFrame {
     file: usize,
     id: LogId,
     meta: BlockMeta,
-    /// Numbers of its entries that were found before, ascending.
+    /// Sequence numbers of its duplicate entries, ascending.
     known: Vec<SeqNo>,
 }
 
-/// A file that may have frames, the better ones first.
-struct Source {
+/// A file to search; a lower rank is better.
+struct InputFile {
     rank: u8,
     path: PathBuf,
     class: Option<String>,
-    /// The segment's number, by its directory.
+    /// First sequence number of the segment, from its directory name.
     first_seq: Option<SeqNo>,
 }
 
-/// Makes a store in `to` out of what can be read in `from`. `now` is when the new files are made.
-pub fn salvage(from: &Path, to: &Path, now: Micros, watch: &mut dyn Watch) -> Result<Report, ToolError> {
+/// Creates a store in `to` from the readable entries in `from`. `now` is the creation time of the new logs.
+pub fn salvage(
+    from: &Path,
+    to: &Path,
+    now: Micros,
+    watch: &mut dyn Watch,
+) -> Result<SalvageReport, ToolError> {
     let to = &std::path::absolute(to).map_err(io_at("find", to))?;
     if !from.is_dir() {
-        let why = if from.exists() { "it is no directory" } else { "there is no such directory" };
+        let why = if from.exists() { "not a directory" } else { "no such directory" };
         return Err(ToolError::NotOne {
             path: from.to_owned(),
             wanted: "directory to salvage",
             why: why.to_owned(),
         });
     }
-    files::check_apart(from, to)?;
+    files::check_disjoint(from, to)?;
     if let Some(holder) = layout::holder(from)? {
         return Err(StoreError::Locked { path: from.to_owned(), holder }.into());
     }
@@ -99,21 +104,28 @@ pub fn salvage(from: &Path, to: &Path, now: Micros, watch: &mut dyn Watch) -> Re
     sources.sort_by(|a, b| (a.rank, &a.path).cmp(&(b.rank, &b.path)));
     let mut sizes = Vec::new();
     for source in &sources {
-        sizes.push(std::fs::metadata(&source.path).map_err(io_at("look at", &source.path))?.len());
+        sizes.push(
+            std::fs::metadata(&source.path).map_err(io_at("read the metadata of", &source.path))?.len(),
+        );
     }
     let total = sizes.iter().sum::<u64>();
-    files::check_room(to, total)?;
+    files::check_free_space(to, total)?;
     let store_id = match small(from, "FORMAT")?.map(|text| format::read_format(&text)) {
         Some(Ok(store_id)) => store_id,
         Some(Err(found)) if !found.contains("damaged") => {
             let (path, expected) = (from.to_owned(), format::FORMAT_VERSION);
             return Err(StoreError::Version { path, found, expected }.into());
         }
-        // Lost: the headers of the logs name it.
+        // Without a valid FORMAT the log headers supply the id.
         _ => named_most(&sources)?.unwrap_or_else(crate::model::secret_seed),
     };
-    let mut work =
-        Work { store_id, sources, seqs: SeqSet::default(), by_class: Vec::new(), report: Report::default() };
+    let mut work = Salvager {
+        store_id,
+        sources,
+        seqs: SeqSet::default(),
+        by_class: Vec::new(),
+        report: SalvageReport::default(),
+    };
     let mut done = 0;
     for (file, size) in sizes.iter().enumerate() {
         work.read(file, *size, (done, total * 2), watch)?;
@@ -124,24 +136,28 @@ pub fn salvage(from: &Path, to: &Path, now: Micros, watch: &mut dyn Watch) -> Re
     by_class.sort_by(|a, b| a.0.cmp(&b.0));
     let mut made = total;
     for (class_name, found) in by_class {
-        let entries =
-            work.write(Writer::new(to, &class_name, store_id, now)?, found, (&mut made, total * 2), watch)?;
+        let entries = work.write(
+            ClassWriter::new(to, &class_name, store_id, now)?,
+            found,
+            (&mut made, total * 2),
+            watch,
+        )?;
         work.report.classes.push((class_name, entries));
     }
     finish(from, to, work.seqs.last().unwrap_or_default(), store_id)?;
-    files::belong(to)?;
+    files::inherit_owner(to)?;
     watch.step(total * 2, total * 2, "");
     Ok(work.report)
 }
 
-/// Is it a small file of a store or a backup?
+/// Whether a name is that of a small file of a store or a backup.
 fn is_small(name: &str) -> bool {
     let name = name.split(['-', '.']).next().unwrap_or_default();
     ["LOCK", "SEQUENCE", "CLOCK", "MANIFEST", "UNFINISHED"].contains(&name)
         || layout::SMALL_FILES.contains(&name)
 }
 
-/// A small file of a store, or of a backup, where it has a number behind its name.
+/// The content of a small file of a store, or of a backup, where the name has a numeric suffix.
 fn small(from: &Path, name: &str) -> Result<Option<String>, StoreError> {
     if let Some(text) = files::text(&from.join(name))? {
         return Ok(Some(text));
@@ -154,11 +170,12 @@ fn small(from: &Path, name: &str) -> Result<Option<String>, StoreError> {
     files::list(from)?.iter().rfind(|path| is_copy(path)).map_or(Ok(None), |path| files::text(path))
 }
 
-/// Every file but those of sled, and what retention has thrown away.
-fn collect(root: &Path, dir: &Path, found: &mut Vec<Source>) -> Result<(), StoreError> {
+/// Lists all files except those of sled and in the trash.
+fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), StoreError> {
     for path in files::list(dir)? {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let kind = std::fs::symlink_metadata(&path).map_err(io_at("look at", &path))?.file_type();
+        let kind =
+            std::fs::symlink_metadata(&path).map_err(io_at("read the metadata of", &path))?.file_type();
         if kind.is_dir() {
             let is_sled = matches!(name, "index" | "index.tmp")
                 || path.join("conf").is_file() && path.join("db").is_file();
@@ -182,13 +199,13 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<Source>) -> Result<(), Store
         let first_seq = inside
             .get(2)
             .and_then(|name| format::segment_seq(name.split(['.', '-']).next().unwrap_or_default()));
-        found.push(Source { rank, path, class, first_seq });
+        found.push(InputFile { rank, path, class, first_seq });
     }
     Ok(())
 }
 
-/// The store id that most headers of logs name.
-fn named_most(sources: &[Source]) -> Result<Option<u64>, StoreError> {
+/// The most frequent store id in log headers.
+fn named_most(sources: &[InputFile]) -> Result<Option<u64>, StoreError> {
     let mut counts = std::collections::BTreeMap::<u64, u64>::new();
     for source in sources {
         if let Some(header) = source.open(LogId { store_id: 0, first_seq: SeqNo::default() })?.header()? {
@@ -198,22 +215,22 @@ fn named_most(sources: &[Source]) -> Result<Option<u64>, StoreError> {
     Ok(counts.into_iter().max_by_key(|(_, count)| *count).map(|(store_id, _)| store_id))
 }
 
-impl Source {
-    /// Opens it as a part of that log.
+impl InputFile {
+    /// Opens the file as a part of a log.
     fn open(&self, id: LogId) -> Result<LogFile, StoreError> {
         Ok(LogFile::bare(&Disk, &self.path, id)?.with_base(cut_offset(&self.path).unwrap_or(0)))
     }
 }
 
-struct Work {
+struct Salvager {
     store_id: u64,
-    sources: Vec<Source>,
+    sources: Vec<InputFile>,
     seqs: SeqSet,
-    by_class: Vec<(String, Vec<Found>)>,
-    report: Report,
+    by_class: Vec<(String, Vec<FoundFrame>)>,
+    report: SalvageReport,
 }
 
-impl Work {
+impl Salvager {
     fn read(
         &mut self,
         file: usize,
@@ -228,12 +245,12 @@ impl Work {
         let id = header.as_ref().map_or(unknown, Header::id);
         let log = source.open(LogId { store_id: self.store_id, ..id })?;
         let first_seq = id.first_seq;
-        let of_class = |other: &&Source| other.rank == 0 && other.class == source.class;
+        let of_class = |other: &&InputFile| other.rank == 0 && other.class == source.class;
         let later = self.sources.iter().filter(of_class).filter_map(|other| other.first_seq);
         let next = later.filter(|seq| *seq > first_seq).min().filter(|_| source.rank == 0);
         let class = header.as_ref().and_then(|header| header.class_name()).filter(|name| is_class_name(name));
         let class = class.map(str::to_owned).or_else(|| source.class.clone());
-        // What was cut off a log has no header, and a damaged one may be no header any more.
+        // A file with bytes cut from a log has no header, and a damaged header is not recognized.
         let from = if header.is_some() { FRAMES_FROM } else { 0 };
         let name = path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
         let (mut found, mut doubles) = (Vec::new(), 0);
@@ -250,13 +267,13 @@ impl Work {
                 (0..rows.len()).map(|at| rows.seq(at)).filter(|seq| !seqs.insert(*seq)).collect();
             doubles += known.len() as u64;
             if known.len() < rows.len() {
-                found.push(Found { file, id: log.id(), meta: *meta, known });
+                found.push(FoundFrame { file, id: log.id(), meta: *meta, known });
             }
             None
         })?
         .finished();
-        if let Some(stretch) = scanned.tail.iter_mut().find(|_| id.store_id != store_id) {
-            stretch.what = format!("it belongs to the store with id {:016x}", id.store_id);
+        if let Some(range) = scanned.tail.iter_mut().find(|_| id.store_id != store_id) {
+            range.what = format!("belongs to the store with id {:016x}", id.store_id);
         }
         self.report.files += 1;
         self.report.doubles += doubles;
@@ -268,12 +285,12 @@ impl Work {
         if let Some(tail) = &mut scanned.tail {
             tail.before = next;
         }
-        // The header is the first stretch of a file whose header is damaged: nothing of an entry.
-        let stretches = scanned.damaged.into_iter().chain(scanned.tail);
+        // A damaged header appears as the first damaged range; it contains no entries.
+        let ranges = scanned.damaged.into_iter().chain(scanned.tail);
         let is_header =
-            |stretch: &Stretch| header.is_none() && stretch.offset == 0 && stretch.bytes <= FRAMES_FROM;
-        let lost = stretches.filter(|stretch| !is_header(stretch));
-        self.report.losses.extend(lost.map(|stretch| Loss { path: path.clone(), stretch, entries: 0 }));
+            |range: &DamagedRange| header.is_none() && range.offset == 0 && range.bytes <= FRAMES_FROM;
+        let lost = ranges.filter(|range| !is_header(range));
+        self.report.losses.extend(lost.map(|range| Loss { path: path.clone(), range, entries: 0 }));
         let class = class.or(class_of_rows.map(str::to_owned)).unwrap_or_default();
         match self.by_class.iter_mut().find(|(known, _)| *known == class) {
             Some((_, all)) => all.append(&mut found),
@@ -283,34 +300,34 @@ impl Work {
         Ok(())
     }
 
-    /// A number that turned up elsewhere is not lost.
+    /// Counts lost entries; those found in another file are not lost.
     fn count_losses(&mut self) {
         for loss in &mut self.report.losses {
-            let stretch = &loss.stretch;
-            loss.entries = match (stretch.entries, stretch.before) {
+            let range = &loss.range;
+            loss.entries = match (range.entries, range.before) {
                 (Some((first, last, count)), _) => {
                     let missing = self.seqs.missing_between(SeqNo(first.0.saturating_sub(1)), last.next());
                     missing.min(count)
                 }
-                (None, Some(before)) => self.seqs.missing_between(stretch.after, before),
+                (None, Some(before)) => self.seqs.missing_between(range.after, before),
                 (None, None) => 0,
             };
         }
-        self.report.losses.retain(|loss| loss.entries > 0 || loss.stretch.entries.is_none());
+        self.report.losses.retain(|loss| loss.entries > 0 || loss.range.entries.is_none());
     }
 
-    /// Writes the segments of a class; how many entries.
+    /// Writes the segments of a class; returns the number of entries.
     fn write(
         &self,
-        mut writer: Writer,
-        mut found: Vec<Found>,
+        mut writer: ClassWriter,
+        mut found: Vec<FoundFrame>,
         (done, total): (&mut u64, u64),
         watch: &mut dyn Watch,
     ) -> Result<u64, StoreError> {
         found.sort_by_key(|found| found.meta.first_seq);
         let mut rest = found.as_slice();
         while let Some(first) = rest.first() {
-            // Blocks whose numbers lie among each other are written as one run.
+            // Blocks with overlapping sequence numbers are merged.
             let mut last_seq = first.meta.last_seq;
             let mut count = 1;
             while let Some(next) = rest.get(count).filter(|next| next.meta.first_seq <= last_seq) {
@@ -326,7 +343,7 @@ impl Work {
             if count == 1 && first.known.is_empty() {
                 let frame = self.log(first)?.frame(&first.meta)?;
                 let frame = frame
-                    .ok_or_else(|| StoreError::Failed("a frame changed while it was salvaged".to_owned()))?;
+                    .ok_or_else(|| StoreError::Failed("a frame changed during the salvage".to_owned()))?;
                 writer.put(frame, first.meta.first_seq, u64::from(first.meta.count))?;
             } else {
                 self.merge(group, &mut writer)?;
@@ -335,20 +352,20 @@ impl Work {
         writer.finish()
     }
 
-    /// Writes the entries of several blocks in the order of their numbers, each once.
-    fn merge(&self, group: &[Found], writer: &mut Writer) -> Result<(), StoreError> {
+    /// Writes the entries of several blocks by ascending sequence number, without duplicates.
+    fn merge(&self, group: &[FoundFrame], writer: &mut ClassWriter) -> Result<(), StoreError> {
         let mut views = Vec::new();
         for found in group {
             views.push(self.log(found)?.block(&found.meta)?);
         }
-        let mut places: Vec<(SeqNo, usize, usize)> = Vec::new();
+        let mut positions: Vec<(SeqNo, usize, usize)> = Vec::new();
         for (n, (view, found)) in views.iter().zip(group).enumerate() {
             let rows = view.rows();
             let all = (0..rows.len()).map(|at| (rows.seq(at), n, at));
-            places.extend(all.filter(|(seq, ..)| found.known.binary_search(seq).is_err()));
+            positions.extend(all.filter(|(seq, ..)| found.known.binary_search(seq).is_err()));
         }
-        places.sort_unstable();
-        for (seq, n, at) in places {
+        positions.sort_unstable();
+        for (seq, n, at) in positions {
             if let Some(view) = views.get(n) {
                 writer.entry(seq, view, at)?;
             }
@@ -356,14 +373,15 @@ impl Work {
         writer.flush_block()
     }
 
-    fn log(&self, found: &Found) -> Result<LogFile, StoreError> {
-        let source = self.sources.get(found.file).ok_or(StoreError::Broken("a frame of no file"))?;
+    fn log(&self, found: &FoundFrame) -> Result<LogFile, StoreError> {
+        let source =
+            self.sources.get(found.file).ok_or(StoreError::Broken("a frame without a source file"))?;
         source.open(found.id)
     }
 }
 
-/// Segments of a class in the making.
-struct Writer {
+/// Writes the segments of a class.
+struct ClassWriter {
     to: PathBuf,
     class_name: String,
     id: LogId,
@@ -376,7 +394,7 @@ struct Writer {
     packer: Packer,
 }
 
-impl Writer {
+impl ClassWriter {
     fn new(to: &Path, class_name: &str, store_id: u64, now: Micros) -> Result<Self, StoreError> {
         let packer = Packer::new().map_err(io_at("start zstd for", to))?;
         Ok(Self {
@@ -422,8 +440,9 @@ impl Writer {
     fn entry(&mut self, seq: SeqNo, view: &BlockView, at: usize) -> Result<(), StoreError> {
         let rows = view.rows();
         let (tag, jid) = (rows.tag(at), rows.jid(at));
-        let body =
-            rows.body(at).map_err(|what| StoreError::Failed(format!("read entry {}: {what}", seq.0)))?;
+        let body = rows
+            .body(at)
+            .map_err(|what| StoreError::Failed(format!("cannot read entry {}: {what}", seq.0)))?;
         let entry = Entry {
             kind: rows.kind(at),
             source: rows.source(at),
@@ -436,9 +455,9 @@ impl Writer {
             retcode: rows.retcode(at),
             body,
         };
-        // What was found in another place may have lesser numbers; in a block they ascend.
-        let goes_back = !self.builder.is_empty() && seq <= self.builder.seqs().1;
-        if goes_back || self.builder.is_full_for(&entry) {
+        // Entries from another file may have lower sequence numbers; within a block they must ascend.
+        let descends = !self.builder.is_empty() && seq <= self.builder.seqs().1;
+        if descends || self.builder.is_full_for(&entry) {
             self.flush_block()?;
         }
         self.builder.push(seq, &entry)
@@ -474,10 +493,10 @@ impl Writer {
     }
 }
 
-/// The small files; `FORMAT` last, for without it this is no store.
+/// Writes the small files; `FORMAT` last, because it makes the directory a store.
 fn finish(from: &Path, to: &Path, last: SeqNo, store_id: u64) -> Result<(), StoreError> {
-    let set_aside = files::text(&from.join("SEQUENCE"))?.and_then(|text| text.trim_end().parse::<u64>().ok());
-    let next = set_aside.unwrap_or(0).max(last.next().0);
+    let reserved = files::text(&from.join("SEQUENCE"))?.and_then(|text| text.trim_end().parse::<u64>().ok());
+    let next = reserved.unwrap_or(0).max(last.next().0);
     files::write_small(&to.join("SEQUENCE"), &format!("{next}\n"))?;
     for name in layout::SMALL_FILES.into_iter().filter(|name| *name != "FORMAT") {
         if let Some(text) = small(from, name)? {

@@ -1,9 +1,9 @@
-//! Inputs out of seeds: changes that are small, and changes where formats are weak: lengths, counts, ends.
+//! Mutations of seeds: small changes, and changes of lengths, counts and ends.
 
 /// Bytes of the longest input.
 const INPUT_BYTES_MAX: usize = 64 * 1024;
 
-/// Numbers at which something ends.
+/// Numbers at the edges of integer types and encodings.
 const EDGES: [u64; 18] = [
     0,
     1,
@@ -25,7 +25,7 @@ const EDGES: [u64; 18] = [
     u64::MAX,
 ];
 
-/// Bytes that begin something: msgpack's heads, DER's, ends of texts.
+/// Special bytes: heads of msgpack and DER, ends of texts.
 const HEADS: [u8; 24] = [
     0x00, 0x0a, 0x2f, 0x30, 0x7f, 0x80, 0x8f, 0x90, 0x92, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc4, 0xc6, 0xc9,
     0xcf, 0xd3, 0xdb, 0xdc, 0xdd, 0xde, 0xdf,
@@ -51,7 +51,7 @@ impl<'a> Mutator<'a> {
         z ^ (z >> 31)
     }
 
-    /// Below `end`; 0 if that is 0.
+    /// A number below `end`; 0 if `end` is 0.
     fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end.max(1)).unwrap();
         usize::try_from(self.random() % end).unwrap()
@@ -65,14 +65,14 @@ impl<'a> Mutator<'a> {
         (0..len).map(|_| self.byte()).collect()
     }
 
-    /// One of the seeds, the short ones more often: they leave time for more inputs.
+    /// One of the seeds, short ones more often, because they are faster.
     fn seed(&mut self) -> &'a [u8] {
         let [one, other] = [self.below(self.seeds.len()), self.below(self.seeds.len())];
         let [one, other] = [&self.seeds[one], &self.seeds[other]];
         if one.len() < other.len() { one } else { other }
     }
 
-    /// A stretch of so many bytes, most often a short one.
+    /// A range of up to this many bytes, most often a short one.
     fn stretch(&mut self, len: usize) -> (usize, usize) {
         let from = self.below(len + 1);
         let most = if self.below(4) == 0 { len } else { 32 };
@@ -123,7 +123,7 @@ impl<'a> Mutator<'a> {
                 input.splice(at..at, new);
             }
             8 => {
-                // Repeated, now and then very often.
+                // Repeated, occasionally very often.
                 let (from, to) = self.stretch(input.len());
                 let times = if self.below(8) == 0 { self.below(1000) } else { 1 };
                 let times = times.min(INPUT_BYTES_MAX / (to - from).max(1));
@@ -150,7 +150,7 @@ impl<'a> Mutator<'a> {
                 input.iter_mut().skip(at).zip(part).for_each(|(old, new)| *old = new);
             }
             _ => {
-                // All of it behind itself, or behind another one.
+                // The whole input appended to itself, or to another one.
                 let other = if self.below(2) == 0 { input.clone() } else { self.seed().to_vec() };
                 input.extend_from_slice(&other);
             }
@@ -158,7 +158,7 @@ impl<'a> Mutator<'a> {
         input.truncate(INPUT_BYTES_MAX);
     }
 
-    /// Writes a number where one could be: an edge, one near what is there, or one near what follows it.
+    /// Overwrites a possible number by an edge, by a number near the old one, or near the number of remaining bytes.
     fn number(&mut self, input: &mut [u8], at: usize) {
         let width = 1 << self.below(4);
         let rest = input.len() - at;

@@ -1,4 +1,4 @@
-//! What each target's inputs are made from: recordings of real buses, real stores, and what the program's own encoders write.
+//! Seeds of each target: recordings of real buses, real stores, and output of the program's own encoders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use rmpv::Value;
 use saltcellar::clock::Micros;
 use saltcellar::ingest::spill::file::DiskQueue;
 use saltcellar::model::{Batch, Entry, Kind, SeqNo, Source};
-use saltcellar::store::block::BlockView;
-use saltcellar::store::builder::{BlockBuilder, Packer};
 use saltcellar::store::index::job::{Encoder, Record};
 use saltcellar::store::index::page::PageWriter;
-use saltcellar::store::index::{Blocks, Facts, LatestRow, Shapes, Sums, latest, minion};
-use saltcellar::store::log::BlockMeta;
-use saltcellar::store::medium::Disk;
+use saltcellar::store::index::{Blocks, LatestRow, SegmentMetadata, TagTemplates, Totals, latest, minion};
+use saltcellar::store::log::block::BlockView;
+use saltcellar::store::log::builder::{BlockBuilder, Packer};
+use saltcellar::store::log::file::BlockMeta;
+use saltcellar::store::vfs::Disk;
 use saltcellar::wire::call::request_frame;
 use saltcellar::wire::frame::{Framing, body, fired};
 use saltcellar::wire::salt_event::{event_entry, read_event, split};
@@ -29,7 +29,7 @@ fn data_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
-/// Bodies off recorded buses: of each kind of tag the first, none over 4 kB.
+/// Bodies of recorded buses: the first of each kind of tag, up to 4 kB.
 fn bodies() -> Vec<Vec<u8>> {
     let mut found: Vec<Vec<u8>> = Vec::new();
     for release in ["3006.28", "3007.15", "3008.3"] {
@@ -71,7 +71,7 @@ pub(super) fn salt_event() -> Vec<Vec<u8>> {
     bodies()
 }
 
-/// Calls as the extension makes them: events in a batch, a load, a return, and each of the arguments that others have.
+/// Calls of the extension: events in a batch, a load, a return, and each argument of the other calls.
 fn requests() -> Vec<Vec<u8>> {
     let bodies = bodies();
     let events: Vec<_> = bodies.iter().filter_map(|body| split(body)).collect();
@@ -131,7 +131,7 @@ pub(super) fn signed_batch() -> Vec<Vec<u8>> {
 /// Tag and data of an event.
 type Event<'a> = (&'a [u8], &'a [u8]);
 
-/// Blocks of recorded events: head and bodies as the target wants them.
+/// Blocks of recorded events: head and bodies in the format of the target.
 pub(super) fn block() -> Vec<Vec<u8>> {
     let (bodies, mut packer) = (bodies(), Packer::new().unwrap());
     let events: Vec<Event<'_>> = bodies.iter().filter_map(|body| split(body)).collect();
@@ -148,7 +148,7 @@ pub(super) fn block() -> Vec<Vec<u8>> {
     events.chunks(9).enumerate().map(pack).collect()
 }
 
-/// Logs of a few frames with each kind of hostile body, whole, with a damaged first header, and with more damage.
+/// Logs of a few frames with each kind of hostile body: intact, with a damaged first header, and with more damage.
 pub(super) fn log() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for hostile in 0..7 {
@@ -169,7 +169,7 @@ pub(super) fn log() -> Vec<Vec<u8>> {
 pub(super) fn pages() -> Vec<Vec<u8>> {
     let views: Vec<_> = block().iter().map(|seed| view(seed)).collect();
     let mut blocks = Blocks::default();
-    let (mut shapes, mut keys, mut offset) = (Shapes::default(), Vec::new(), 64);
+    let (mut templates, mut keys, mut offset) = (TagTemplates::default(), Vec::new(), 64);
     for view in &views {
         let (rows, (at_min, at_max)) = (view.rows(), view.rows().times());
         let (first_seq, last_seq) = (rows.seq(0), rows.seq(view.len() - 1));
@@ -177,7 +177,7 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
         let meta =
             BlockMeta { offset, len: 4096, head_len: 1000, count, first_seq, last_seq, at_min, at_max };
         offset = meta.end();
-        blocks.push(meta, shapes.bits(&view.rows().shapes()));
+        blocks.push(meta, templates.bits(&view.rows().templates()));
         keys.extend((0..view.len()).filter_map(|i| view.rows().jid_key(i)));
     }
     keys.sort_unstable();
@@ -186,15 +186,15 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
     for n in 0..views.len() {
         blocks.write(n, n.checked_sub(1), &mut metas);
     }
-    let sums = Sums {
+    let sums = Totals {
         entries: 9,
         raw_bytes: 999,
         log_bytes: 500,
         first_seq: SeqNo(1),
         last_seq: SeqNo(20),
-        ..Sums::default()
+        ..Totals::default()
     };
-    let facts = Facts::new(sums, Some(SeqNo(3)), keys.iter().copied());
+    let facts = SegmentMetadata::new(sums, Some(SeqNo(3)), keys.iter().copied());
 
     let (mut encoder, mut jobs) = (Encoder::default(), Vec::new());
     for (n, key) in (0_u32..).zip(&keys) {
@@ -226,7 +226,7 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
     // Pages of another tree: the keys of one writer's pages ascend.
     let mut latest_writer = PageWriter::new().unwrap();
     latest::write(&mut latest_writer, &rows).unwrap();
-    let mut seeds = vec![metas, shapes.to_bytes(), facts.to_bytes(), jobs];
+    let mut seeds = vec![metas, templates.to_bytes(), facts.to_bytes(), jobs];
     // A page has its codec in front: 0, as it is; or 1, a length and a frame of zstd.
     for (_, page) in writer.rows().into_iter().chain(latest_writer.rows()) {
         let records = match page[0] {
@@ -249,7 +249,7 @@ fn view(bytes: &[u8]) -> BlockView {
     BlockView::new(aligned, Some(bodies.to_vec())).unwrap()
 }
 
-/// Streams as sockets send them: a greeting alone; commands and messages of one frame, of two, of more.
+/// Streams of sockets: a greeting alone; commands and messages of one, two and more frames.
 pub(super) fn zmtp() -> Vec<Vec<u8>> {
     let message = |parts: &[&[u8]]| {
         let mut out = Vec::new();
@@ -309,7 +309,7 @@ pub(super) fn spill() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Returns and events with something in them that is to go; and ordinary ones.
+/// Returns and events with values to redact, and ordinary ones.
 pub(super) fn redact() -> Vec<Vec<u8>> {
     let pem = "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\n";
     let secrets = map(vec![
@@ -341,7 +341,7 @@ pub(super) fn redact() -> Vec<Vec<u8>> {
         seeds.push(behind(kind, &packed(&answer(secrets.clone()))));
         seeds.push(behind(kind, &packed(&answer(Value::Array(vec![secrets.clone(), "x".into()])))));
     }
-    // Each alone, and shouted: what finds one must not hang on another beside it.
+    // Each alone and in upper case, so that detection does not depend on the others.
     for (key, secret) in secrets.as_map().unwrap() {
         for key in [key.as_str().unwrap().to_lowercase(), key.as_str().unwrap().to_uppercase()] {
             seeds.push(behind(0, &packed(&map(vec![(key.as_str(), secret.clone())]))));
@@ -366,7 +366,7 @@ pub(super) fn sls_yaml() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Templates that Salt rendered, of each kind some, and events' data beside a few of them.
+/// Templates rendered by Salt, some of each kind, and event data for a few of them.
 pub(super) fn sls_jinja() -> Vec<Vec<u8>> {
     let lines = fs::read_to_string(data_dir().join("jinja-3008.3.jsonl")).unwrap();
     let templates = lines.lines().skip(1).step_by(5).map(|line| {

@@ -1,22 +1,22 @@
-//! Files of the spill on a disk that fails or rots.
+//! Spill files on a failing or corrupting disk.
 
 use super::*;
-use crate::store::medium::faults::{Act, Fault, Faults, Plan};
+use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
 
-fn faulty(words: &str) -> (Arc<Plan>, Arc<dyn Medium>) {
-    let plan = Arc::new(Plan::read(words).unwrap());
+fn faulty(words: &str) -> (Arc<Plan>, Arc<dyn Fs>) {
+    let plan = Arc::new(Plan::parse(words).unwrap());
     (plan.clone(), Arc::new(Faults::over(Arc::new(Disk), plan)))
 }
 
-/// A directory with events of these numbers in one file.
+/// A directory with the given events in one file.
 fn spilled(numbers: std::ops::RangeInclusive<u64>, bytes: usize) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
-    let place = dir.path().join("a/b");
-    let (mut queue, _) = open(&place);
+    let path = dir.path().join("a/b");
+    let (mut queue, _) = open(&path);
     for n in numbers {
         queue.append(&event(n, bytes), n).unwrap();
     }
-    (dir, place)
+    (dir, path)
 }
 
 fn flip(path: &Path, at: usize) {
@@ -25,7 +25,7 @@ fn flip(path: &Path, at: usize) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// What comes out, and what is missing.
+/// Drains a queue: the tags, and the numbers of missing events.
 fn drained_with_holes(queue: &mut DiskQueue) -> (Vec<String>, Vec<Option<u64>>) {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     while let Some(piece) = queue.next_piece().unwrap() {
@@ -37,12 +37,12 @@ fn drained_with_holes(queue: &mut DiskQueue) -> (Vec<String>, Vec<Option<u64>>) 
 }
 
 #[test]
-fn a_read_error_at_the_start_deleted_the_file() {
+fn a_read_error_at_the_start_keeps_the_file() {
     let (_dir, place) = spilled(1..=20, 100);
-    let (plan, medium) = faulty("read=EIO@1+");
-    let (mut queue, found) = DiskQueue::open(medium, &place).unwrap();
-    assert_eq!((found.events, files(&place).len()), (0, 1), "it stays where it is");
-    assert!(queue.next_piece().is_err(), "and is tried again");
+    let (plan, fs) = faulty("read=EIO@1+");
+    let (mut queue, found) = DiskQueue::open(fs, &place).unwrap();
+    assert_eq!((found.events, files(&place).len()), (0, 1), "the file is kept");
+    assert!(queue.next_piece().is_err(), "and retried");
     plan.heal();
     assert_eq!(only_tags(&drained(&mut queue)), tags(1..21));
 }
@@ -50,11 +50,11 @@ fn a_read_error_at_the_start_deleted_the_file() {
 #[test]
 fn a_read_error_in_the_middle_of_a_file_loses_nothing() {
     let mut failed = 0;
-    // Opening reads the file through, handing it over reads it again, a piece at a time.
+    // Opening scans the file, delivery reads it again, a chunk at a time.
     for nth in 1..24 {
         let (_dir, place) = spilled(1..=20, 100_000);
-        let (_plan, medium) = faulty(&format!("read=EIO@{nth}"));
-        let (mut queue, _) = DiskQueue::open(medium, &place).unwrap();
+        let (_plan, fs) = faulty(&format!("read=EIO@{nth}"));
+        let (mut queue, _) = DiskQueue::open(fs, &place).unwrap();
         let mut found = Vec::new();
         loop {
             match queue.next_piece() {
@@ -67,13 +67,13 @@ fn a_read_error_in_the_middle_of_a_file_loses_nothing() {
                 Err(_) => failed += 1,
             }
         }
-        assert_eq!(found, tags(1..21), "the read that failed was number {nth}");
+        assert_eq!(found, tags(1..21), "with a failure of read {nth}");
     }
-    assert!(failed >= 4, "{failed} reads failed while pieces were handed over");
+    assert!(failed >= 4, "{failed} reads failed during delivery");
 }
 
 #[test]
-fn a_flipped_bit_cut_off_all_records_behind_it_without_a_gap() {
+fn a_flipped_bit_costs_one_record_and_is_reported() {
     let (_dir, place) = spilled(1..=2_000, 100);
     let path = files(&place)[0].clone();
     flip(&path, 2_000);
@@ -84,12 +84,12 @@ fn a_flipped_bit_cut_off_all_records_behind_it_without_a_gap() {
 }
 
 #[test]
-fn a_record_inside_an_event_passed_for_a_record_behind_damage() {
+fn a_record_inside_an_events_data_is_not_delivered() {
     let (_dir, place) = spilled(1..=3, 100);
     let path = files(&place)[0].clone();
     let bytes = std::fs::read(&path).unwrap();
     let record = bytes[super::super::record::FILE_HEADER..].len() / 3;
-    // A whole file of this format, and this file's own records, as the data of an event.
+    // A whole file of this format, and records of this very file, as the data of an event.
     let forged = [bytes.as_slice(), &bytes[bytes.len() - 2 * record..]].concat();
     let mut batch = Batch::default();
     let mut w = crate::wire::msgpack::Writer::new();
@@ -103,7 +103,7 @@ fn a_record_inside_an_event_passed_for_a_record_behind_damage() {
     let path = files(&place)[1].clone();
     let forged_at = std::fs::read(&path).unwrap().windows(8).rposition(|w| w == b"SCSPILL2").unwrap();
     assert!(forged_at > 0);
-    // The record that has the forged ones in it no longer holds.
+    // The record with the forged ones becomes invalid.
     flip(&path, 50);
     let (found, missing) = drained_with_holes(&mut open(&place).0);
     assert_eq!(found, [tags(1..4), tags(5..6)].concat());
@@ -111,10 +111,10 @@ fn a_record_inside_an_event_passed_for_a_record_behind_damage() {
 }
 
 #[test]
-fn a_sector_that_stays_unreadable_costs_its_records_and_the_file_is_kept() {
+fn an_unreadable_sector_costs_its_records_and_the_file_is_kept() {
     let (_dir, place) = spilled(1..=40, 10_000);
-    let (plan, medium) = faulty("");
-    let (mut queue, found) = DiskQueue::open(medium, &place).unwrap();
+    let (plan, fs) = faulty("");
+    let (mut queue, found) = DiskQueue::open(fs, &place).unwrap();
     assert_eq!(found.events, 40);
     plan.add(Fault::lasting(Act::Read, rustix::io::Errno::IO));
     let mut failures = 0;
@@ -124,7 +124,7 @@ fn a_sector_that_stays_unreadable_costs_its_records_and_the_file_is_kept() {
     }
     plan.heal();
     plan.add(Fault::once(Act::Read, rustix::io::Errno::IO));
-    // After the read of much the third sector, where the second record begins.
+    // After the large read, the third sector, in which the second record begins.
     plan.add(Fault { from: 4, ..Fault::once(Act::Read, rustix::io::Errno::IO) });
     let (found, missing) = drained_with_holes(&mut queue);
     assert_eq!((found, missing), ([tags(1..2), tags(3..41)].concat(), vec![Some(1)]));
@@ -137,7 +137,7 @@ fn a_sector_that_stays_unreadable_costs_its_records_and_the_file_is_kept() {
 }
 
 #[test]
-fn damage_at_the_end_of_all_is_told_though_nothing_comes_behind_it() {
+fn damage_at_the_end_of_the_last_file_is_reported() {
     let (_dir, place) = spilled(1..=10, 1_000);
     let (mut queue, _) = open(&place);
     let path = files(&place)[0].clone();
@@ -148,7 +148,7 @@ fn damage_at_the_end_of_all_is_told_though_nothing_comes_behind_it() {
 }
 
 #[test]
-fn damaged_files_are_kept_up_to_a_bound() {
+fn the_number_of_damaged_files_is_limited() {
     let dir = tempfile::tempdir().unwrap();
     for n in 1..=20 {
         let (mut queue, _) = open(dir.path());
@@ -160,7 +160,7 @@ fn damaged_files_are_kept_up_to_a_bound() {
 }
 
 #[test]
-fn a_file_header_with_a_flipped_bit_is_read_all_the_same() {
+fn a_file_header_with_a_flipped_bit_is_readable() {
     for at in [0, 8, 16, 24, 32] {
         let (_dir, place) = spilled(1..=5, 100);
         flip(&files(&place)[0], at);
@@ -169,7 +169,7 @@ fn a_file_header_with_a_flipped_bit_is_read_all_the_same() {
 }
 
 #[test]
-fn a_file_of_an_earlier_release_is_handed_over() {
+fn a_file_of_an_earlier_release_is_delivered() {
     let dir = tempfile::tempdir().unwrap();
     let mut bytes = b"SCSPILL1".to_vec();
     for n in 1_u64..=3 {
@@ -190,21 +190,21 @@ fn a_file_of_an_earlier_release_is_handed_over() {
 
 #[test]
 fn a_lost_record_becomes_a_gap_in_the_log() {
-    let mut rig = Rig::new();
-    let (mut queue, _) = open(&rig.spill());
+    let mut harness = Harness::new();
+    let (mut queue, _) = open(&harness.spill());
     for n in 1..=20 {
         queue.append(&event(n, 100), n).unwrap();
     }
     drop(queue);
-    flip(&files(&rig.spill())[0], 1_000);
-    let feeder = rig.feeder();
-    let (mover, _) = rig.mover(&feeder, 1 << 30);
-    rig.start();
-    feeder.close();
-    drop(feeder);
-    mover.run();
-    let stored = rig.stored();
+    flip(&files(&harness.spill())[0], 1_000);
+    let spill_writer = harness.spill_writer();
+    let (spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
+    harness.start();
+    spill_writer.close();
+    drop(spill_writer);
+    spill_drainer.run();
+    let stored = harness.stored();
     assert_eq!(stored.len(), 20, "{stored:?}");
     assert_eq!(stored.iter().filter(|tag| *tag == "saltcellar/gap/spill").count(), 1, "{stored:?}");
-    assert_eq!((rig.metrics.bus_events_lost.get(), rig.metrics.spill_stretches_damaged.get()), (1, 1));
+    assert_eq!((harness.metrics.bus_events_lost.get(), harness.metrics.spill_ranges_damaged.get()), (1, 1));
 }

@@ -137,7 +137,7 @@ fn in_shadow_what_throttles_leave_out_is_rendered_and_is_the_reason_for_what_onl
     // The reasons, as whoever asks reads them out of the log.
     let mut reasons = Vec::new();
     rig.store
-        .follow_those(crate::reactor::shadow::is_of_interest, SeqNo(1), usize::MAX, |row| {
+        .follow_selected(crate::reactor::shadow::is_of_interest, SeqNo(1), usize::MAX, |row| {
             for item in crate::reactor::shadow::Item::read(&row) {
                 if let crate::reactor::shadow::Item::Ours(ours) = item
                     && !ours.barred.is_empty()

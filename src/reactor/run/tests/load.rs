@@ -1,7 +1,7 @@
 //! Rules and minions under load: what one of them has waiting keeps no other one waiting.
 
 use super::*;
-use crate::wire::salt_event::printed_entry;
+use crate::wire::salt_event::fingerprinted_entry;
 
 /// More than the reactor keeps in memory for all rules together.
 const FLOOD: usize = 20_100;
@@ -22,8 +22,9 @@ impl Rig {
             let mut w = Writer::new();
             w.map(2).str("id").str(&minion).str("_stamp").str("2026");
             let body = w.into_bytes();
-            let (entry, prints) = printed_entry(tag.as_bytes(), &body, Source::Bus, self.clock.now());
-            batch.push(&crate::model::Entry { minion: &minion, ..entry }, Some(prints));
+            let (entry, fingerprints) =
+                fingerprinted_entry(tag.as_bytes(), &body, Source::Bus, self.clock.now());
+            batch.push(&crate::model::Entry { minion: &minion, ..entry }, Some(fingerprints));
         }
         let (tx, rx) = sync_channel(1);
         self.intake.submit(batch, Some(Box::new(move |stored| tx.send(stored).unwrap()))).unwrap();
@@ -39,8 +40,8 @@ impl Rig {
         }
         let body = w.into_bytes();
         let mut batch = Batch::default();
-        let (entry, prints) = printed_entry(tag.as_bytes(), &body, Source::Bus, self.clock.now());
-        batch.push(&entry, Some(prints));
+        let (entry, fingerprints) = fingerprinted_entry(tag.as_bytes(), &body, Source::Bus, self.clock.now());
+        batch.push(&entry, Some(fingerprints));
         let (tx, rx) = sync_channel(1);
         self.intake.submit(batch, Some(Box::new(move |stored| tx.send(stored).unwrap()))).unwrap();
         crate::testing::receive(&rx).unwrap();
@@ -141,7 +142,7 @@ fn a_minion_that_put_another_one_into_its_tag_used_up_what_that_one_may() {
     rig.tell_data("salt/minion/web1/start", &start("forger"));
     rig.tell_data("salt/minion/web1/start", &start("web1"));
     rig.next();
-    assert_eq!(rig.asked.recv_timeout(PATIENCE).map(|(tag, _)| tag).as_deref(), Ok("salt/minion/web1/start"));
+    assert_eq!(rig.asked.recv_timeout(TIMEOUT).map(|(tag, _)| tag).as_deref(), Ok("salt/minion/web1/start"));
     rig.wait_until_through();
     assert_eq!(rig.metrics.reactions_left_once.get(), 0);
     rig.stop();
@@ -186,7 +187,7 @@ fn runners_whose_results_were_missed_kept_all_others_waiting() {
     rig.wait_for("the rest to wait", |rig| rig.reactor.handle().status().open == 11);
     rig.clock.wind(3_599 * SECOND);
     rig.wait_for("a look at the runners", |rig| {
-        lock(&rig.reactor.handle().0.desk).runners.due(rig.clock.now()).is_empty()
+        lock(&rig.reactor.handle().0.scheduler).runners.due(rig.clock.now()).is_empty()
     });
     assert_eq!(rig.asked.try_recv().ok(), None, "they may still run");
     rig.clock.wind(SECOND);

@@ -33,7 +33,7 @@ fn events_that_jobs_of_reactions_sent_caused_the_next_without_end() {
     let rig = Rig::start(rules(&["loop/*"]), two_deep(), |_, _| Ok(yes()));
     tell(&rig, "loop/first", "{id: web1}");
     for _ in 0..3 {
-        let (_, jid) = rig.asked.recv_timeout(PATIENCE).unwrap();
+        let (_, jid) = rig.asked.recv_timeout(TIMEOUT).unwrap();
         tell(&rig, "loop/next", &sent_by(&jid));
     }
     rig.wait_until_through();
@@ -48,19 +48,19 @@ fn events_that_jobs_of_reactions_sent_caused_the_next_without_end() {
 fn a_start_made_each_chain_of_reactions_begin_anew() {
     let rig = Rig::start(rules(&["loop/*"]), two_deep(), |_, _| Ok(yes()));
     tell(&rig, "loop/first", "{id: web1}");
-    let (_, jid) = rig.asked.recv_timeout(PATIENCE).unwrap();
+    let (_, jid) = rig.asked.recv_timeout(TIMEOUT).unwrap();
     tell(&rig, "loop/next", &sent_by(&jid));
-    let (_, jid) = rig.asked.recv_timeout(PATIENCE).unwrap();
+    let (_, jid) = rig.asked.recv_timeout(TIMEOUT).unwrap();
     rig.wait_until_through();
     let (dir, _) = rig.stop();
     // The daemon ends while the master is unreachable, and the third event is open.
     let away = |_: &Call, _| Err(unreachable());
     let rig = Rig::start_in(dir, NOW + SECOND, rules(&["loop/*"]), two_deep(), away);
     tell(&rig, "loop/next", &sent_by(&jid));
-    rig.wait_for("it to be tried", |rig| rig.reactor.handle().status().master_away);
+    rig.wait_for("it to be tried", |rig| rig.reactor.handle().status().master_unreachable);
     let (dir, _) = rig.stop();
     let rig = Rig::start_in(dir, NOW + 2 * SECOND, rules(&["loop/*"]), two_deep(), |_, _| Ok(yes()));
-    let (_, jid) = rig.asked.recv_timeout(PATIENCE).unwrap();
+    let (_, jid) = rig.asked.recv_timeout(TIMEOUT).unwrap();
     tell(&rig, "loop/next", &sent_by(&jid));
     rig.wait_for("the chain to end", |rig| left_by_depth(rig) == 1);
     assert_eq!(rig.stop().1, [""; 0]);
@@ -112,7 +112,7 @@ fn what_an_orchestration_of_a_reaction_does_counted_as_a_beginning() {
 
 #[test]
 fn events_of_a_runner_that_overtook_the_master_s_answer_and_each_other_began_chains_anew() {
-    let gates: Arc<[Gate; 3]> = Arc::default();
+    let gates: Arc<[Policy; 3]> = Arc::default();
     gates.iter().for_each(|gate| gate.shut(true));
     let answered = gates.clone();
     let reacting = Rules { cmd: Some(Cmd::Runner), fun: Some("event.send"), ..rules(&["loop/*"]) };

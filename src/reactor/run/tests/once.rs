@@ -49,7 +49,7 @@ fn nothing_begins_while_the_master_is_away_and_all_is_done_after_a_start() {
         |_, _| Err(unreachable()),
         |rig| {
             pauses(rig);
-            assert!(rig.reactor.handle().status().master_away);
+            assert!(rig.reactor.handle().status().master_unreachable);
             // Waiting adds nothing to the log, however long it takes.
             let head = rig.store.durable();
             for _ in 0..3 {
@@ -83,7 +83,7 @@ fn what_was_certainly_not_done_is_tried_again_after_a_start() {
 
 #[test]
 fn what_may_have_been_done_is_not_made_again_after_a_start_though_tries_before_were_none() {
-    let gate: Arc<Gate> = Arc::default();
+    let gate: Arc<Policy> = Arc::default();
     gate.shut(true);
     let waits = gate.clone();
     let rig = Rig::start(rules(&["*"]), once(), move |_, times| match times {

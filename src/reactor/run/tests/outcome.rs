@@ -135,7 +135,7 @@ fn two_equal_calls_claimed_the_same_start() {
 
 /// A copy of what a kill would leave behind while a runner has been asked for and the master has not answered.
 fn killed_while_a_runner_is_asked_for(before: impl Fn(&Rig)) -> Arc<tempfile::TempDir> {
-    let gate: Arc<Gate> = Arc::default();
+    let gate: Arc<Policy> = Arc::default();
     gate.shut(true);
     let waits = gate.clone();
     let rig = Rig::start(runners(&["?"]), Settings::default(), move |_, times| {
@@ -187,7 +187,7 @@ fn found_by(tag: impl Fn(&str) -> String, pairs: &[(&str, &str)]) -> (Vec<String
             },
         );
     rig.tell("a", "web1");
-    let (_, jid) = rig.asked.recv_timeout(PATIENCE).unwrap();
+    let (_, jid) = rig.asked.recv_timeout(TIMEOUT).unwrap();
     rig.wait_for_the_pause();
     let pairs: Vec<_> =
         pairs.iter().map(|(key, value)| (*key, if *key == "jid" { &*jid } else { *value })).collect();
@@ -341,7 +341,7 @@ fn a_job_whose_answers_are_all_lost_is_unknown_and_was_dead_lettered_as_if_it_ha
     let rig = Rig::start(rules(&["?"]), settings, |_, _| Err(no_answer()));
     rig.tell("1", "web1");
     let jids = [(); 2].map(|()| {
-        let (_, jid) = rig.asked.recv_timeout(PATIENCE).unwrap();
+        let (_, jid) = rig.asked.recv_timeout(TIMEOUT).unwrap();
         rig.wait_for("the pause, or the end", |rig| {
             let handle = rig.reactor.handle();
             handle.next_at().is_some() || handle.status().open == 0
@@ -385,17 +385,17 @@ fn an_answer_that_is_lost_is_asked_for_again_unless_the_job_is_seen_on_its_way()
         if times == 1 { Err(no_answer()) } else { Ok(yes()) }
     });
     rig.tell("a", "web1");
-    let (_, jid) = rig.asked.recv_timeout(PATIENCE).unwrap();
+    let (_, jid) = rig.asked.recv_timeout(TIMEOUT).unwrap();
     rig.tell(&format!("salt/job/{jid}/publish"), "");
     rig.wait_for("the pause", |rig| rig.reactor.handle().next_at().is_some());
     rig.clock.wind(SECOND);
     rig.wait_until_through();
     assert_eq!(rig.history(), [("a".to_owned(), "done".to_owned(), vec!["found".to_owned()])]);
     rig.tell("b", "web1");
-    let (_, first) = rig.asked.recv_timeout(PATIENCE).unwrap();
+    let (_, first) = rig.asked.recv_timeout(TIMEOUT).unwrap();
     rig.wait_for("the pause", |rig| rig.reactor.handle().next_at().is_some());
     rig.clock.wind(SECOND);
-    let (_, second) = rig.asked.recv_timeout(PATIENCE).unwrap();
+    let (_, second) = rig.asked.recv_timeout(TIMEOUT).unwrap();
     assert_eq!(first, second, "it is the same job");
     rig.wait_until_through();
     assert_eq!(rig.stop().1, [""; 0]);
@@ -420,7 +420,7 @@ fn with_unread_events(user: &str, tags: &[String]) -> Arc<tempfile::TempDir> {
 }
 
 /// A reactor that has read `slow/1`, and waits before the next event.
-fn in_the_middle_of_the_log(dir: Arc<tempfile::TempDir>) -> (Rig, Arc<Gate>) {
+fn in_the_middle_of_the_log(dir: Arc<tempfile::TempDir>) -> (Rig, Arc<Policy>) {
     let reacting = rules(&["*"]);
     let held = reacting.held.clone();
     held.shut(true);
@@ -433,7 +433,7 @@ fn in_the_middle_of_the_log(dir: Arc<tempfile::TempDir>) -> (Rig, Arc<Gate>) {
 fn a_checkpoint_that_was_written_while_the_log_was_read_could_not_be_read_and_lost_what_was_open() {
     let (rig, held) = in_the_middle_of_the_log(with_unread_events("root", &["held/2".to_owned()]));
     let file = rig.dir.path().join("REACTOR");
-    rig.wait_for("a checkpoint", |_| std::fs::read_to_string(&file).unwrap().contains("\nopen "));
+    rig.wait_for("a checkpoint_file", |_| std::fs::read_to_string(&file).unwrap().contains("\nopen "));
     let copy = rig.as_after_a_kill();
     held.shut(false);
     rig.stop();

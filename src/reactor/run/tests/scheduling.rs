@@ -1,7 +1,7 @@
-//! The desk alone: whose turn it is, and what is kept in memory.
+//! The scheduler alone: whose turn it is, and what is kept in memory.
 
-use super::super::desk::{Desk, Place, Progress, Task, Turn};
 use super::super::queues::Item;
+use super::super::scheduler::{NextAction, Progress, Scheduler, Slot, Task};
 use super::*;
 use crate::limits::{REACTOR_MINION_TASKS_MAX, REACTOR_QUEUES_MAX, REACTOR_RULE_TASKS_MAX};
 use crate::model::{RuleOrder, RunnerLimits};
@@ -31,22 +31,22 @@ fn task(seq: u64, rule: &str, minion: &str) -> Task {
     }
 }
 
-fn desk(settings: Settings) -> Desk {
-    let mut desk = Desk::default();
-    desk.configure(Arc::new(settings));
-    desk
+fn scheduler(settings: Settings) -> Scheduler {
+    let mut scheduler = Scheduler::default();
+    scheduler.configure(Arc::new(settings));
+    scheduler
 }
 
 /// Everything that may be worked on now.
-fn turns(desk: &mut Desk) -> Vec<(Item, Place)> {
-    std::iter::from_fn(|| match desk.next(Micros(NOW)) {
-        Turn::Run(item, place) => Some((item, place)),
-        Turn::Wait(_) => None,
+fn turns(scheduler: &mut Scheduler) -> Vec<(Item, Slot)> {
+    std::iter::from_fn(|| match scheduler.next(Micros(NOW)) {
+        NextAction::Run(item, place) => Some((item, place)),
+        NextAction::Wait(_) => None,
     })
     .collect()
 }
 
-fn seqs(turns: &[(Item, Place)]) -> Vec<u64> {
+fn seqs(turns: &[(Item, Slot)]) -> Vec<u64> {
     turns.iter().map(|(item, _)| item.seq().0).collect()
 }
 
@@ -75,43 +75,43 @@ fn the_order_says_which_events_wait_for_one_another() {
         (RuleOrder::None, vec![1, 2, 3, 4, 5]),
     ] {
         let options = RuleOptions { rule: "a".into(), order, ..RuleOptions::default() };
-        let mut desk = desk(Settings { rules: vec![Arc::new(options)], ..Settings::default() });
+        let mut scheduler = scheduler(Settings { rules: vec![Arc::new(options)], ..Settings::default() });
         for (seq, minion) in [(1, "x"), (2, "y"), (3, "x"), (4, ""), (5, "")] {
-            assert!(desk.offer(task(seq, "a", minion), Micros(NOW)).is_none());
+            assert!(scheduler.offer(task(seq, "a", minion), Micros(NOW)).is_none());
         }
-        let mut begun = turns(&mut desk);
+        let mut begun = turns(&mut scheduler);
         assert_eq!(seqs(&begun), at_once, "{order:?}");
         let mut all = seqs(&begun);
         while !begun.is_empty() {
             for (_, place) in &begun {
-                desk.done(place);
+                scheduler.done(place);
             }
-            begun = turns(&mut desk);
+            begun = turns(&mut scheduler);
             all.extend(seqs(&begun));
         }
         all.sort_unstable();
-        assert_eq!((all, desk.waiting()), (vec![1, 2, 3, 4, 5], 0));
+        assert_eq!((all, scheduler.waiting()), (vec![1, 2, 3, 4, 5], 0));
     }
 }
 
 #[test]
 fn a_reaction_that_came_back_from_a_throttle_after_the_rate_was_removed_waited_for_the_old_time() {
-    let mut desk = desk(super::load::rated(3600));
-    desk.put(task(1, "rated/*", "web1"));
-    let (item, place) = turns(&mut desk).remove(0);
-    desk.configure(Arc::default());
-    desk.throttle(item, &place, Micros(NOW + SECOND));
-    assert_eq!(seqs(&turns(&mut desk)), [1]);
+    let mut scheduler = scheduler(super::load::rated(3600));
+    scheduler.put(task(1, "rated/*", "web1"));
+    let (item, place) = turns(&mut scheduler).remove(0);
+    scheduler.configure(Arc::default());
+    scheduler.throttle(item, &place, Micros(NOW + SECOND));
+    assert_eq!(seqs(&turns(&mut scheduler)), [1]);
 }
 
 #[test]
 fn rules_take_turns_however_much_waits_of_one_of_them() {
-    let mut desk = desk(Settings::default());
+    let mut scheduler = scheduler(Settings::default());
     for seq in 0..100 {
-        desk.put(task(seq, "a", &format!("web{seq}")));
+        scheduler.put(task(seq, "a", &format!("web{seq}")));
     }
-    desk.put(task(100, "b", "web1"));
-    let begun = turns(&mut desk);
+    scheduler.put(task(100, "b", "web1"));
+    let begun = turns(&mut scheduler);
     assert_eq!(begun[1].0.seq(), SeqNo(100));
     assert_eq!(begun.len(), 9, "as many of a rule as its concurrency");
 }
@@ -119,17 +119,17 @@ fn rules_take_turns_however_much_waits_of_one_of_them() {
 #[test]
 fn events_beyond_the_limits_are_numbers_and_none_is_lost_or_overtakes() {
     let options = RuleOptions { rule: "a".into(), concurrency: Some(16), ..RuleOptions::default() };
-    let mut desk = desk(Settings { rules: vec![Arc::new(options)], ..Settings::default() });
+    let mut scheduler = scheduler(Settings { rules: vec![Arc::new(options)], ..Settings::default() });
     let minions = REACTOR_QUEUES_MAX as u64 + 500;
     let most = 2 * minions + 5_000;
     let minion_of = |seq: u64| if seq < 5_000 { 0 } else { seq % minions };
     for seq in 0..most {
-        desk.put(task(seq, "a", &format!("web{}", minion_of(seq))));
+        scheduler.put(task(seq, "a", &format!("web{}", minion_of(seq))));
     }
     let (mut in_memory, mut of_first, mut last) = (0, 0, HashMap::new());
     let mut count = 0;
     loop {
-        let begun = turns(&mut desk);
+        let begun = turns(&mut scheduler);
         if begun.is_empty() {
             break;
         }
@@ -142,10 +142,10 @@ fn events_beyond_the_limits_are_numbers_and_none_is_lost_or_overtakes() {
             }
             assert!(last.insert(minion, seq).is_none_or(|last| last < seq), "{seq} of {minion}");
             count += 1;
-            desk.done(&place);
+            scheduler.done(&place);
         }
     }
-    assert_eq!((count, desk.waiting()), (most, 0));
+    assert_eq!((count, scheduler.waiting()), (most, 0));
     assert!(in_memory <= REACTOR_RULE_TASKS_MAX, "{in_memory}");
     assert!(of_first <= REACTOR_MINION_TASKS_MAX, "{of_first}");
 }
@@ -153,61 +153,63 @@ fn events_beyond_the_limits_are_numbers_and_none_is_lost_or_overtakes() {
 #[test]
 fn a_rule_whose_runners_wait_begins_no_more_of_them_than_the_master_s_queue_takes() {
     let runners = RunnerLimits { threads: 2, waiting: Some(3) };
-    let mut desk = desk(Settings { runners, ..Settings::default() });
+    let mut scheduler = scheduler(Settings { runners, ..Settings::default() });
     for seq in 0..20 {
-        desk.put(task(seq, "a", &format!("web{seq}")));
+        scheduler.put(task(seq, "a", &format!("web{seq}")));
     }
     let (mut under_way, mut waiting) = (Vec::new(), 0);
-    while let Turn::Run(item, place) = desk.next(Micros(NOW)) {
+    while let NextAction::Run(item, place) = scheduler.next(Micros(NOW)) {
         assert!(under_way.len() + waiting < 20, "it never ends");
-        if desk.runners.take(&place.rules, None) {
+        if scheduler.runners.take(&place.rules, None) {
             under_way.push(place);
         } else {
-            desk.await_runner(rendered(item), &place);
+            scheduler.await_runner(rendered(item), &place);
             waiting += 1;
         }
     }
     assert_eq!((under_way.len(), waiting), (1, 3), "one of two is left to other rules");
-    desk.put(task(20, "b", "web1"));
-    let Turn::Run(item, place) = desk.next(Micros(NOW)) else { panic!("other rules wait, too") };
-    assert!(item.seq() == SeqNo(20) && desk.runners.take(&place.rules, None));
+    scheduler.put(task(20, "b", "web1"));
+    let NextAction::Run(item, place) = scheduler.next(Micros(NOW)) else { panic!("other rules wait, too") };
+    assert!(item.seq() == SeqNo(20) && scheduler.runners.take(&place.rules, None));
     // A runner ends: the first of those that wait for one goes on, and another one begins.
     let ended = under_way.remove(0);
-    desk.runners.give_back(&ended.rules);
-    desk.done(&ended);
-    desk.runners.give_back(&place.rules);
-    desk.done(&place);
-    let Turn::Run(Item::Task(next), place) = desk.next(Micros(NOW)) else { panic!("nothing goes on") };
+    scheduler.runners.give_back(&ended.rules);
+    scheduler.done(&ended);
+    scheduler.runners.give_back(&place.rules);
+    scheduler.done(&place);
+    let NextAction::Run(Item::Task(next), place) = scheduler.next(Micros(NOW)) else {
+        panic!("nothing goes on")
+    };
     assert!(next.event.seq == SeqNo(1) && next.progress.is_some());
-    assert!(desk.runners.take(&place.rules, None));
-    let Turn::Run(Item::Task(next), _) = desk.next(Micros(NOW)) else { panic!("nothing begins") };
+    assert!(scheduler.runners.take(&place.rules, None));
+    let NextAction::Run(Item::Task(next), _) = scheduler.next(Micros(NOW)) else { panic!("nothing begins") };
     assert!(next.progress.is_none());
 }
 
 #[test]
 fn while_the_master_is_away_as_many_reactions_of_a_rule_begin_as_may_run_at_once() {
-    let mut desk = desk(Settings::default());
+    let mut scheduler = scheduler(Settings::default());
     for seq in 0..100 {
-        desk.put(task(seq, "a", &format!("web{seq}")));
+        scheduler.put(task(seq, "a", &format!("web{seq}")));
     }
-    desk.master_is_away(true);
+    scheduler.master_is_unreachable(true);
     let at = Micros(NOW + SECOND);
     for _ in 0..3 {
-        for (item, place) in turns(&mut desk) {
-            desk.again(rendered(item), &place, at);
+        for (item, place) in turns(&mut scheduler) {
+            scheduler.again(rendered(item), &place, at);
         }
     }
-    assert_eq!(desk.next_at(), Some(at));
-    let Turn::Run(item, place) = desk.next(at) else { panic!("it is tried again") };
+    assert_eq!(scheduler.next_at(), Some(at));
+    let NextAction::Run(item, place) = scheduler.next(at) else { panic!("it is tried again") };
     assert!(item.seq().0 < 8);
-    desk.again(item, &place, Micros(at.0 + SECOND));
-    desk.master_is_away(false);
-    let mut back = turns(&mut desk);
+    scheduler.again(item, &place, Micros(at.0 + SECOND));
+    scheduler.master_is_unreachable(false);
+    let mut back = turns(&mut scheduler);
     assert_eq!(back.len(), 8);
     for (_, place) in &back {
-        desk.done(place);
+        scheduler.done(place);
     }
-    back = turns(&mut desk);
+    back = turns(&mut scheduler);
     assert_eq!(seqs(&back), (8..16).collect::<Vec<_>>());
 }
 
@@ -215,28 +217,28 @@ fn while_the_master_is_away_as_many_reactions_of_a_rule_begin_as_may_run_at_once
 fn a_rate_keeps_its_rule_waiting_and_no_other_one() {
     let mut settings = super::load::rated(10);
     settings.rules.push(own("b", |_| {}));
-    let mut desk = desk(settings);
+    let mut scheduler = scheduler(settings);
     for seq in 0..5 {
-        desk.put(task(seq, "rated/*", &format!("web{seq}")));
+        scheduler.put(task(seq, "rated/*", &format!("web{seq}")));
     }
     let (mut gone, mut now) = (Vec::new(), NOW);
     while gone.len() < 5 {
-        while let Turn::Run(item, place) = desk.next(Micros(now)) {
+        while let NextAction::Run(item, place) = scheduler.next(Micros(now)) {
             let Item::Task(task) = item else { panic!("few wait") };
-            match desk.start(&task, Micros(now)) {
+            match scheduler.start(&task, Micros(now)) {
                 throttle::Start::Go => {
                     gone.push((task.event.seq.0, (now - NOW) / SECOND));
-                    desk.done(&place);
+                    scheduler.done(&place);
                 }
-                throttle::Start::At(at) => desk.throttle(Item::Task(task), &place, at),
+                throttle::Start::At(at) => scheduler.throttle(Item::Task(task), &place, at),
                 other => panic!("{other:?}"),
             }
         }
-        desk.put(task(9, "b", "web1"));
-        let Turn::Run(item, place) = desk.next(Micros(now)) else { panic!("another rule waits") };
+        scheduler.put(task(9, "b", "web1"));
+        let NextAction::Run(item, place) = scheduler.next(Micros(now)) else { panic!("another rule waits") };
         assert_eq!(item.seq(), SeqNo(9));
-        desk.done(&place);
-        now = desk.next_at().map_or(now, |at| at.0);
+        scheduler.done(&place);
+        now = scheduler.next_at().map_or(now, |at| at.0);
     }
     assert_eq!(gone, [(0, 0), (1, 10), (2, 20), (3, 30), (4, 40)]);
 }

@@ -1,9 +1,9 @@
-//! Backups and checks while a sealed segment takes the place of the one that grew.
+//! Backups and checks while a sealed segment replaces the old one.
 
 use super::*;
 use crate::store::tools::Watch;
 
-/// Runs something at the first step of a backup.
+/// Runs a function at the first step of a tool.
 struct Once<F>(Option<F>);
 
 impl<F: FnOnce()> Watch for Once<F> {
@@ -14,26 +14,26 @@ impl<F: FnOnce()> Watch for Once<F> {
     }
 }
 
-/// A store of which a segment stands as between the two renames of its swap; and the rest of the swap.
+/// A store with a segment between the two renames of its replacement; and a function that completes it.
 fn in_the_middle_of_a_swap() -> (tempfile::TempDir, PathBuf, impl FnOnce()) {
     let (dir, state) = a_store();
-    let place = layout::segments(&state).unwrap().into_iter().rfind(|place| place.is_sealed).unwrap();
-    let (sealed, old) = (place.dir.with_extension("sealed"), place.dir.with_extension("old"));
-    copy(&place.dir, &sealed);
-    fs::rename(&place.dir, &old).unwrap();
+    let segment = layout::segments(&state).unwrap().into_iter().rfind(|segment| segment.is_sealed).unwrap();
+    let (sealed, old) = (segment.dir.with_extension("sealed"), segment.dir.with_extension("old"));
+    copy(&segment.dir, &sealed);
+    fs::rename(&segment.dir, &old).unwrap();
     let rest = move || {
-        fs::rename(&sealed, &place.dir).unwrap();
+        fs::rename(&sealed, &segment.dir).unwrap();
         fs::remove_dir_all(&old).unwrap();
     };
     (dir, state, rest)
 }
 
 #[test]
-fn a_backup_left_out_a_segment_that_was_swapped_meanwhile() {
+fn a_backup_includes_a_segment_that_is_being_replaced() {
     let (dir, state, rest) = in_the_middle_of_a_swap();
     let to = dir.path().join("backup");
     let segments = layout::segments(&state).unwrap().len() as u64;
-    let options = backup::Options { delete: true, ..backup::Options::default() };
+    let options = backup::BackupOptions { delete: true, ..backup::BackupOptions::default() };
     let report = backup(&state, &to, options, Micros(1), &mut Once(Some(rest))).unwrap();
     assert_eq!(report.segments, segments);
     let report = backup(&state, &to, options, Micros(2), &mut ()).unwrap();
@@ -41,29 +41,29 @@ fn a_backup_left_out_a_segment_that_was_swapped_meanwhile() {
 }
 
 #[test]
-fn verify_left_out_a_segment_that_was_swapped_meanwhile() {
+fn verify_includes_a_segment_that_is_being_replaced() {
     let (_dir, state, rest) = in_the_middle_of_a_swap();
     let segments = layout::segments(&state).unwrap().len() as u64;
-    let report = verify(&state, verify::Options::default(), &mut Once(Some(rest))).unwrap();
+    let report = verify(&state, verify::VerifyOptions::default(), &mut Once(Some(rest))).unwrap();
     assert_eq!(report.segments, segments);
     assert!(report.problems.is_empty(), "{report:#?}");
 }
 
 #[test]
-fn a_log_is_found_at_every_moment_of_a_swap() {
+fn a_log_is_found_at_every_step_of_a_replacement() {
     let (_dir, state) = a_store();
-    let listed = layout::segments(&state).unwrap().into_iter().find(|place| place.is_sealed).unwrap();
+    let listed = layout::segments(&state).unwrap().into_iter().find(|segment| segment.is_sealed).unwrap();
     let (dir, sealed, old) =
         (listed.dir.clone(), listed.dir.with_extension("sealed"), listed.dir.with_extension("old"));
     copy(&dir, &sealed);
-    let found = |place: &layout::Place| {
-        let mut place = place.clone();
-        place.open_log().unwrap().map(|_| place.dir)
+    let found = |segment: &layout::SegmentFiles| {
+        let mut segment = segment.clone();
+        segment.open_log().unwrap().map(|_| segment.dir)
     };
-    let in_between = layout::Place { dir: sealed.clone(), ..listed.clone() };
+    let in_between = layout::SegmentFiles { dir: sealed.clone(), ..listed.clone() };
     let check = |expected: Option<&PathBuf>| {
-        for place in [&listed, &in_between] {
-            assert_eq!(found(place).as_ref(), expected);
+        for segment in [&listed, &in_between] {
+            assert_eq!(found(segment).as_ref(), expected);
         }
     };
     check(Some(&dir));
@@ -76,60 +76,60 @@ fn a_log_is_found_at_every_moment_of_a_swap() {
     check(None);
 }
 
-/// A file system that cannot exchange names.
+/// A file system without RENAME_EXCHANGE.
 #[derive(Debug)]
 struct Plain;
 
-impl medium::Medium for Plain {
-    fn create(&self, path: &Path) -> std::io::Result<Box<dyn medium::MediumFile>> {
-        medium::Disk.create(path)
+impl vfs::Fs for Plain {
+    fn create(&self, path: &Path) -> std::io::Result<Box<dyn vfs::FsFile>> {
+        vfs::Disk.create(path)
     }
 
-    fn open(&self, path: &Path) -> std::io::Result<Box<dyn medium::MediumFile>> {
-        medium::Disk.open(path)
+    fn open(&self, path: &Path) -> std::io::Result<Box<dyn vfs::FsFile>> {
+        vfs::Disk.open(path)
     }
 
-    fn open_to_write(&self, path: &Path) -> std::io::Result<Box<dyn medium::MediumFile>> {
-        medium::Disk.open_to_write(path)
+    fn open_to_write(&self, path: &Path) -> std::io::Result<Box<dyn vfs::FsFile>> {
+        vfs::Disk.open_to_write(path)
     }
 
     fn make_dir(&self, path: &Path) -> std::io::Result<()> {
-        medium::Disk.make_dir(path)
+        vfs::Disk.make_dir(path)
     }
 
     fn sync_dir(&self, path: &Path) -> std::io::Result<()> {
-        medium::Disk.sync_dir(path)
+        vfs::Disk.sync_dir(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
-        medium::Disk.rename(from, to)
+        vfs::Disk.rename(from, to)
     }
 
     fn remove_file(&self, path: &Path) -> std::io::Result<()> {
-        medium::Disk.remove_file(path)
+        vfs::Disk.remove_file(path)
     }
 
     fn remove_dir_all(&self, path: &Path) -> std::io::Result<()> {
-        medium::Disk.remove_dir_all(path)
+        vfs::Disk.remove_dir_all(path)
     }
 
-    fn space(&self, path: &Path) -> std::io::Result<medium::Space> {
-        medium::Disk.space(path)
+    fn space(&self, path: &Path) -> std::io::Result<vfs::Space> {
+        vfs::Disk.space(path)
     }
 }
 
 #[test]
-fn a_swap_is_whole_with_and_without_an_exchange_of_names() {
-    let media: [&dyn medium::Medium; 2] = [&medium::Disk, &Plain];
-    for medium in media {
+fn a_replacement_is_complete_with_and_without_rename_exchange() {
+    let media: [&dyn vfs::Fs; 2] = [&vfs::Disk, &Plain];
+    for fs in media {
         let parent = tempfile::tempdir().unwrap();
         let dir = parent.path().join(format::segment_name(SeqNo(1)));
         for (dir, text) in [(dir.clone(), "old"), (dir.with_extension("sealing"), "new")] {
             fs::create_dir(&dir).unwrap();
             fs::write(dir.join("log"), text).unwrap();
         }
-        rewrite::swap(medium, &dir).unwrap();
-        assert_eq!(fs::read_to_string(dir.join("log")).unwrap(), "new", "{medium:?}");
-        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1, "{medium:?}");
+        crate::store::segment::rewrite::swap(fs, &dir).unwrap();
+        assert_eq!(fs::read_to_string(dir.join("log")).unwrap(), "new", "{fs:?}");
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1, "{fs:?}");
     }
 }

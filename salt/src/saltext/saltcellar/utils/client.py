@@ -1,15 +1,14 @@
 """
-The client: every call the returner makes, and what happens when the daemon is away.
+The client: every call of the returner, and the behaviour while the daemon is unreachable.
 
 * One connection per process and thread, opened when first needed. After a fork the child closes
   its copy of the descriptor and opens a connection of its own.
-* A **write** that the daemon cannot take now goes to the spool (``spool.py``) and counts as done.
-  One that the daemon refuses for good is counted there and logged. A write never raises.
-* A **read** gives a stated value instead, and logs it.
-* After any answer, if the spool holds something, this process hands over for a moment.
+* A **write** that the daemon cannot accept now goes to the spool (``spool.py``) and counts as done.
+  One that the daemon rejects permanently is counted there and logged. A write never raises.
+* A **read** returns a default instead, and logs it.
+* After any answer, if the spool is not empty, this process hands spooled entries over for a moment.
 
-The invariant behind it: an entry the master gave us is stored by the daemon, or in the spool, or
-counted. Nothing disappears without a line in the log.
+Invariant: an entry from the master is stored by the daemon, or in the spool, or counted and logged.
 """
 
 import logging
@@ -27,86 +26,86 @@ from saltext.saltcellar.utils import wire
 
 log = logging.getLogger(__name__)
 
-#: After a call that ran out of time: how long not to try again, in seconds. Doubles up to the second number
-#: while it goes on, because a hung daemon costs a master worker the whole timeout each time.
+#: Pause after a call that timed out, in seconds. It doubles up to the second number, because a hung daemon
+#: costs a master worker the whole timeout each time.
 BREAKER_S = (1.0, 8.0)
-#: How long one call may spend on handing over what others spooled, in seconds.
+#: Time that one call may spend on handing over spooled entries, in seconds.
 HANDOVER_BUDGET_S = 0.2
-#: The same for the master's maintenance process, which nobody waits for.
+#: The same for the master's maintenance process.
 HANDOVER_BUDGET_IDLE_S = 2.0
-#: After a handover that failed: how long not to try again, in seconds.
+#: Pause after a failed handover, in seconds.
 HANDOVER_PAUSE_S = 1.0
 #: Records sent before waiting for their answers.
 WINDOW_RECORDS = 64
 #: The same in bytes, small enough that one window does not hold up the call that carries it.
 WINDOW_BYTES = 256 * 1024
-#: Clients that are kept, one for each configuration.
+#: Cached clients, one per configuration.
 CLIENTS_MAX = 16
-#: The same complaint is logged once in so many seconds.
-COMPLAINT_INTERVAL_S = 60.0
+#: Equal messages are logged at most once in this time, in seconds.
+LOG_INTERVAL_S = 60.0
 
-#: Answers that will not change by asking again.
+#: Codes of refusals that a retry does not change.
 FINAL_CODES = frozenset({"refused", "bad_args", "too_large", "unknown_call"})
-#: Calls of which the last one wins. They queue behind a spool that is not empty, so that an older one from the
-#: spool does not undo a newer one.
+#: Calls that overwrite earlier ones. They queue behind a spool that is not empty, so that an older one from the
+#: spool does not overwrite a newer one.
 LAST_WINS = frozenset({"update_endtime", "save_reg"})
 
 _pool = threading.local()
 _clients = {}
-#: The opts asked for last, and their client.
+#: The latest opts, and their client.
 _latest = [None, None]
 _breakers = {}
 _handover_not_before = {}
-_complaints = {}
+_logged = {}
 
 
 def _confirmed(opts):
     """
-    Asks for returns that a ``returner`` call brought, and no others, where saltcellar is the job cache: there Salt makes that call for
-    every return that it authenticated, and anybody who may fire events can put others on the bus.
+    Arguments that restrict an answer to returns of ``returner`` calls, if saltcellar is the job cache: Salt then makes that call for
+    every authenticated return, and any client that may fire events can put others on the bus.
     """
     caches = (opts.get("ext_job_cache"), opts.get("master_job_cache"))
     return {"confirmed": True} if settings_.NAME in caches else {}
 
 
-class Away(Exception):
-    """The daemon cannot do it now. Ask again later."""
+class Unreachable(Exception):
+    """The daemon cannot process the call now. Retry later."""
 
 
 class Unavailable(CommandExecutionError):
     """
-    Raised to Salt where no answer is better than a wrong one.
+    Raised to Salt if the answer is unknown.
 
-    Not a ``KeyError`` or ``TypeError``: the master takes those for "no such returner".
+    Not a ``KeyError`` or ``TypeError``: the master interprets those as "no such returner".
     """
 
 
 def of(opts, functions=None, ret=None):
-    """The client that ``opts`` describe. Cheap: connections live in the process, not in the client."""
-    said = None
-    # Since 3008 a loader's options are a map of a kind that takes a microsecond a look, and stay the same one.
+    """The client for ``opts``. Cheap: connections belong to the process, not to the client."""
+    key = None
+    # Since 3008 a loader's options are one map object whose look-ups take a microsecond each.
     if opts is _latest[0]:
         return _latest[1]
     try:
-        said = settings_.said(opts)
-        client = _clients.get(said) if said else None
+        key = settings_.cache_key(opts)
+        client = _clients.get(key) if key else None
         if client is None:
             client = Client(settings_.from_opts(opts, functions, ret))
     except Exception:  # pylint: disable=broad-except
-        log.exception("saltcellar: the configuration is not usable, taking the defaults")
+        log.exception("saltcellar: invalid configuration, using the defaults")
         return Client(settings_.Settings())
-    if said and said not in _clients:
-        # A process has one configuration, or a few; tests have more.
+    if key and key not in _clients:
+        # A process has few configurations; tests have more.
         if len(_clients) >= CLIENTS_MAX:
             _clients.clear()
-        _clients[said] = client
-    if said and type(opts) is not dict:
+        _clients[key] = client
+    if key and type(opts) is not dict:
         _latest[:] = opts, client
     return client
 
 
 class Client:
-    """All that can be asked of the daemon, in Salt's words."""
+    """The daemon's calls, with Salt's names and arguments."""
 
     def __init__(self, settings):
         self.settings = settings
@@ -115,18 +114,18 @@ class Client:
     # ---- jobs
 
     def prep_jid(self, opts, nocache=False, passed_jid=None):
-        """A jid, whatever happens. One that was passed needs no round trip: Salt asks this for every return."""
+        """A jid; never raises. A passed jid needs no round trip: Salt calls this for every return."""
         jid = str(passed_jid) if passed_jid else None
         try:
             fold.settle()
             if nocache:
-                # Made here if need be: an entry in the spool must know its jid.
+                # Made before the write: an entry in the spool must have its jid.
                 jid = jid or self._new_jid(opts)
                 self.write("prep_jid", {"nocache": True, "passed_jid": jid})
                 return jid
             return jid or self._new_jid(opts)
         except Exception:  # pylint: disable=broad-except
-            log.exception("saltcellar: cannot prepare a jid as asked")
+            log.exception("saltcellar: prep_jid failed, using a jid of Salt's own")
             return jid or salt.utils.jid.gen_jid({})
 
     def _new_jid(self, opts):
@@ -135,27 +134,27 @@ class Client:
             self.hand_over()
             if isinstance(answer, str) and answer:
                 return jids.in_form_of(opts, answer)
-            complain("prep_jid", "saltcellar: the daemon made no jid but %r", answer)
-        except (Away, wire.Refusal) as exc:
-            complain("prep_jid", "saltcellar: making a jid without the daemon: %s", exc)
+            log_throttled("prep_jid", "saltcellar: prep_jid: unexpected answer %r", answer)
+        except (Unreachable, wire.Refusal) as exc:
+            log_throttled("prep_jid", "saltcellar: daemon unreachable, generating job ids locally: %s", exc)
         return jids.local_jid(opts, self.spool)
 
     def get_load(self, jid):
         """
-        The load of a job, ``{}`` if there is no such job; raises :class:`Unavailable` if nobody knows.
+        The load of a job, ``{}`` if there is no such job; raises :class:`Unavailable` if this is unknown.
 
-        It has to be an exception. ``salt`` takes ``{}`` for "jid does not exist" and shows no results,
-        whereas it warns about an exception and waits for the minions as usual (``get_iter_returns``,
-        the same in 3006, 3007 and 3008). ``--static`` fails either way, but with an exception it says
-        why; and a syndic that got ``{}`` would not ask again, and never forward that load.
+        It must be an exception. ``salt`` interprets ``{}`` as "jid does not exist" and shows no results,
+        whereas it warns about an exception and waits for the minions as usual (``get_iter_returns`` of
+        3006, 3007 and 3008). ``--static`` fails either way, but shows the reason of an exception. A syndic
+        that got ``{}`` would not ask again, and never forward that load.
         """
         fold.settle()
         try:
             load = self._ask(wire.Call("get_load", {"jid": str(jid)}))
-        except (Away, wire.Refusal) as exc:
+        except (Unreachable, wire.Refusal) as exc:
             load = self._spooled_load(jid)
             if not load:
-                complain("get_load", "saltcellar: cannot look up the job %s: %s", jid, exc)
+                log_throttled("get_load", "saltcellar: cannot look up the job %s: %s", jid, exc)
                 raise Unavailable(f"saltcellar cannot look up the job {jid}: {exc}") from exc
             return load
         # The daemon may be back while the publish still waits in the spool.
@@ -165,7 +164,7 @@ class Client:
         return load if isinstance(load, dict) else {}
 
     def _spooled_load(self, jid):
-        """The publish load of ``jid`` as it lies in the spool, with ``Minions``, or ``{}``."""
+        """The publish load of ``jid`` from the spool, with ``Minions``, or ``{}``."""
         jid = str(jid)
         needle = jid.encode("utf-8", "saltcellar.surrogates")
         load, minions = {}, set()
@@ -181,15 +180,15 @@ class Client:
                 if call in ("save_load", "save_minions"):
                     minions.update(args.get("minions") or ())
         except Exception as exc:  # pylint: disable=broad-except
-            complain("spooled_load", "saltcellar: cannot read the spool: %s", exc)
+            log_throttled("spooled_load", "saltcellar: cannot read the spool: %s", exc)
         return dict(load, Minions=sorted(minions)) if load else {}
 
     def event_return(self, events):
         """
-        Store events off the bus, as they are: the daemon counts those without tag or data (``event_return_malformed``).
+        Store events of the bus unchecked: the daemon counts those without tag or data (``event_return_malformed``).
 
-        Salt's event process flushes its queue once more from within its handler for SIGTERM. If it was about to
-        flush, or had just done so, the same events come a second time, and say that they do.
+        Salt's event process flushes its queue once more within its handler for SIGTERM. If that interrupts or follows
+        a flush, the same events arrive a second time, and are marked as a replay.
         """
         if not isinstance(events, (list, tuple)):
             events = [events]
@@ -203,23 +202,23 @@ class Client:
         self.write("event_return", {"at": batch.at, "events": events})
 
     def get_jid(self, opts, jid):
-        """What each minion returned for a job."""
-        return self.read("get_jid", self._shaped(opts, {"jid": str(jid)}), {})
+        """The returns of a job, by minion."""
+        return self.read("get_jid", self._with_full(opts, {"jid": str(jid)}), {})
 
     def get_fun(self, opts, fun):
-        """The last jid of a function by minion, or the last return."""
-        return self.read("get_fun", self._shaped(opts, {"fun": fun}), {}, listing=True)
+        """The last jid of a function by minion, or its return."""
+        return self.read("get_fun", self._with_full(opts, {"fun": fun}), {}, listing=True)
 
     def get_minions(self, opts):
-        """Minions that returned something."""
+        """All minions with a return."""
         return self.read("get_minions", _confirmed(opts), [], listing=True)
 
-    def _shaped(self, opts, args):
+    def _with_full(self, opts, args):
         args.update(_confirmed(opts))
         return {**args, "full": True} if self.settings.full_ret else args
 
     def save_load(self, opts, jid, load, minions):
-        """Keep the load of a job, and whom it went to. Salt calls this for each return as well, see ``fold.py``."""
+        """Store the load of a job and its targeted minions. Salt calls this for each return as well, see ``fold.py``."""
         args = {"at": time.time_ns() // 1000, "jid": str(jid), "load": load, "minions": _names(minions)}
         if minions is None and fold.returner_follows(opts, args["jid"], load):
             if fold.take("save_load", load) is None:
@@ -229,9 +228,9 @@ class Client:
         self.write("save_load", args)
 
     def returner(self, opts, load):
-        """Keep a minion's return."""
+        """Store a minion's return."""
         args = {"at": time.time_ns() // 1000, "load": load}
-        # The same map was to be the load: it says so again now.
+        # The held load is this map: the return replaces it.
         fold.take("save_load", load)
         if isinstance(load, dict) and fold.endtime_follows(opts):
             fold.settle()
@@ -240,7 +239,7 @@ class Client:
         self.write("returner", args)
 
     def update_endtime(self, jid, endtime):
-        """Keep when a job ended, together with the return that is the occasion, if it was held back for this."""
+        """Store the end time of a job, together with the return that was held back for it, if any."""
         args = {"jid": str(jid), "endtime": str(endtime)}
         held = fold.take("returner", jid=args["jid"])
         kept = self._write_both(held.args, args["endtime"]) if held else None
@@ -250,34 +249,34 @@ class Client:
             self.write("update_endtime", args)
 
     def _write_both(self, args, endtime):
-        """A return and its end time in one message. What of it is stored: ``both``, the ``return``, or nothing yet."""
-        # An end time does not overtake others that wait in the spool, see LAST_WINS.
+        """Send a return and its end time in one message. Returns the stored part: ``both``, ``return``, or ``None``."""
+        # An end time must not overtake others in the spool, see LAST_WINS.
         if self.spool.pending():
             return None
         try:
             answer = self._ask(wire.Call("returner", {**args, "endtime": endtime}), writes=True)
-        except (Away, wire.Refusal):
-            # Again by itself: each has a record of its own in the spool, or is refused by itself.
+        except (Unreachable, wire.Refusal):
+            # The caller sends each on its own, so that each has its own record in the spool, or its own refusal.
             args["replay"] = True
             return None
         except Exception:  # pylint: disable=broad-except
-            log.debug("saltcellar: a return and its end time go in two messages", exc_info=True)
+            log.debug("saltcellar: sending a return and its end time in two messages", exc_info=True)
             return None
         self.hand_over()
-        # An older daemon does not see the end time, and says nothing.
+        # An older daemon ignores the end time and answers nil.
         return "both" if answer is True else "return"
 
     def save_minions(self, jid, minions, syndic_id):
-        """Add to the minions a job went to."""
+        """Add to the minions that a job targeted."""
         syndic_id = None if syndic_id is None else str(syndic_id)
         self.write("save_minions", {"jid": str(jid), "minions": _names(minions) or [], "syndic_id": syndic_id})
 
-    # ---- the two ways to ask
+    # ---- writes and reads
 
     def write(self, call, args):
-        """Have something stored: by the daemon, or in the spool. Never raises."""
+        """Store an entry: in the daemon, or in the spool. Never raises."""
         fold.settle()
-        # First, so that whoever looks into the spool need not read further.
+        # The first key, so that readers of the spool find it at the start of a record.
         args = {"at": time.time_ns() // 1000, **args}
         try:
             packed = wire.Call(call, args)
@@ -287,7 +286,7 @@ class Client:
                 return
             try:
                 self._ask(packed, writes=True)
-            except Away as exc:
+            except Unreachable as exc:
                 self._keep(call, args, packed, exc)
                 return
             except wire.Refusal as exc:
@@ -295,10 +294,10 @@ class Client:
                 for half in halves:
                     self.write(call, half)
                 if not halves and not self._write_readable(call, args, packed, exc):
-                    self._set_down(call, args, packed, exc)
+                    self._rejected(call, args, packed, exc)
                 return
             except Exception as exc:  # pylint: disable=broad-except
-                log.exception("saltcellar: cannot ask for %s", call)
+                log.exception("saltcellar: %s failed, spooling", call)
                 self._keep(call, args, packed, exc)
                 return
             self.hand_over()
@@ -307,40 +306,40 @@ class Client:
             self.spool.count("failed", spool_.entries(call, args))
 
     def _write_readable(self, call, args, packed, refusal):
-        """Whether a call that was refused for its map keys is stored with keys as text."""
+        """Send a call that was refused for its map keys again, with keys as text. Returns whether it is stored or spooled."""
         readable = packed.readable(call, args) if refusal.code == "refused" else None
         if readable is None:
             return False
         try:
             self._ask(readable, writes=True)
-        except Away as exc:
+        except Unreachable as exc:
             self._keep(call, args, readable, exc)
         except wire.Refusal:
             return False
         return True
 
     def read(self, call, args, otherwise, listing=False):
-        """Ask for something; ``otherwise`` is what it is when the daemon cannot say. Never raises."""
+        """The daemon's answer; ``otherwise`` without one. Never raises."""
         fold.settle()
         try:
             answer = self._ask(wire.Call(call, args), self.settings.listing_timeout if listing else None)
             self.hand_over()
             return answer
-        except (Away, wire.Refusal) as exc:
-            complain(call, "saltcellar: no answer to %s: %s", call, exc)
+        except (Unreachable, wire.Refusal) as exc:
+            log_throttled(call, "saltcellar: no answer to %s: %s", call, exc)
         except Exception:  # pylint: disable=broad-except
             log.exception("saltcellar: %s failed", call)
         return otherwise
 
-    def tidy(self, opts):
-        """Salt's maintenance calls once in a while: pass on how long to keep jobs, and empty the spool."""
+    def maintain(self, opts):
+        """Pass ``keep_jobs_seconds`` on, and empty the spool. Called by Salt's maintenance."""
         try:
             # Salt's own reading of its two options: 3006 and 3007 still honour ``keep_jobs``, 3008 does not.
             keep_jobs_seconds = int(salt.utils.job.get_keep_jobs_seconds(opts))
             if keep_jobs_seconds < 0:
                 raise ValueError(f"{keep_jobs_seconds} is negative")
         except Exception as exc:  # pylint: disable=broad-except
-            complain("keep_jobs", "saltcellar: keep_jobs_seconds is not usable, leaving it to the daemon: %s", exc)
+            log_throttled("keep_jobs", "saltcellar: invalid keep_jobs_seconds, the daemon keeps its value: %s", exc)
             keep_jobs_seconds = None
         self.read("clean_old_jobs", {"keep_jobs_seconds": keep_jobs_seconds}, None)
         self.hand_over(HANDOVER_BUDGET_IDLE_S)
@@ -348,11 +347,11 @@ class Client:
         if self.spool.pending():
             self.spool.expire()
 
-    # ---- when the daemon does not take it
+    # ---- calls that the daemon did not accept
 
     def _keep(self, call, args, packed, why):
         try:
-            # Whether the daemon stored it before it went silent, nobody knows: the record says that it is a replay.
+            # The daemon may have stored it before it stopped answering, so the record is marked as a replay.
             self.spool.append_packed(packed.record())
         except spool_.SpoolError as exc:
             halves = _halves(args) if exc.reason == "too_large" else ()
@@ -364,14 +363,14 @@ class Client:
             log.error("saltcellar: %s for job %s is LOST: %s (%s)", call, _jid_of(args), exc, why or "spool in use")
         else:
             if getattr(why, "code", None) == "version":
-                complain("version", "saltcellar: %s: update the older of the two; spooling to %s", why, self.spool.path)
+                log_throttled("version", "saltcellar: %s: update the older of the two; spooling to %s", why, self.spool.path)
             elif why is not None:
-                complain("away", "saltcellar: the daemon is away, spooling to %s: %s", self.spool.path, why)
+                log_throttled("unreachable", "saltcellar: daemon unreachable, spooling to %s: %s", self.spool.path, why)
 
-    def _set_down(self, call, args, packed, refusal):
+    def _rejected(self, call, args, packed, refusal):
         if refusal.code in FINAL_CODES:
             self.spool.count(refusal.code, spool_.entries(call, args))
-            complain(
+            log_throttled(
                 f"refusal {refusal.code}",
                 "saltcellar: %s for job %s was not stored: %s",
                 call,
@@ -379,27 +378,26 @@ class Client:
                 refusal,
             )
         else:
-            # Two that do not speak the same language, or a code from the future: one side will be updated.
+            # Different versions, or an unknown code: spool until one side is updated.
             self._keep(call, args, packed, refusal)
 
     # ---- one call
 
     def _ask(self, call, timeout=None, writes=False):
         """
-        The daemon's answer. Raises :class:`Away`, or :class:`wire.Refusal` for what asking again will not change.
+        The daemon's answer. Raises :class:`Unreachable`, or :class:`wire.Refusal` for permanent refusals.
 
-        A connection that was open before may have died since, with the daemon: that one failure is
-        answered by one new connection.
+        A pooled connection may be broken because the daemon restarted: then one new connection is tried.
         """
         path = self.settings.address
         now = time.monotonic()
         if now < _breakers.get(path, (0, 0))[0]:
-            raise Away(f"{path} did not answer a moment ago")
+            raise Unreachable(f"{path} did not answer a moment ago")
         deadline = now + (timeout or self.settings.timeout)
         try:
             while True:
                 pooled = _take(path)
-                # Not reaching the daemon at all shows sooner than it being slow with a long list.
+                # Connecting has the normal timeout, also for calls that may take longer.
                 connection = pooled or _connect(self.settings, min(deadline, now + self.settings.timeout))
                 try:
                     answer = connection.ask(call, deadline)
@@ -417,28 +415,28 @@ class Client:
                         call.repeated()
                     continue
                 except BaseException:
-                    # An answer may still come; also when a signal handler left by raising.
+                    # An answer may still be in flight, also if a signal handler raised.
                     connection.close()
                     raise
                 _put(path, connection)
                 _breakers.pop(path, None)
                 return answer
         except wire.Broken as exc:
-            raise Away(f"{path}: {exc}") from exc
+            raise Unreachable(f"{path}: {exc}") from exc
         except wire.TimedOut as exc:
             _trip(path)
             if isinstance(exc, peer.Untrusted):
-                complain("untrusted", "saltcellar: %s: %s", path, exc)
-            raise Away(f"{path}: {exc}") from exc
+                log_throttled("untrusted", "saltcellar: %s: %s", path, exc)
+            raise Unreachable(f"{path}: {exc}") from exc
         except wire.Refusal as exc:
             if exc.code in ("unavailable", "internal"):
-                raise Away(f"{path}: {exc}") from exc
+                raise Unreachable(f"{path}: {exc}") from exc
             raise
 
     # ---- handing over
 
     def hand_over(self, budget=HANDOVER_BUDGET_S):
-        """Send spooled entries for at most about ``budget`` seconds, unless another process is at it. Never raises."""
+        """Send spooled entries for about ``budget`` seconds at most, unless another process does. Never raises."""
         if not self.spool.pending():
             return
         path = self.settings.address
@@ -447,7 +445,7 @@ class Client:
             return
         connection = None
         try:
-            with self.spool.turn() as mine:
+            with self.spool.handover_lock() as mine:
                 if not mine:
                     return
                 connection = _take(path) or _connect(self.settings, now + self.settings.timeout)
@@ -457,24 +455,24 @@ class Client:
                     return
         except wire.TimedOut as exc:
             _trip(path)
-            log.debug("saltcellar: handing over stopped: %s", exc)
+            log.debug("saltcellar: handover stopped: %s", exc)
         except (wire.Broken, wire.Refusal, OSError) as exc:
-            log.debug("saltcellar: handing over stopped: %s", exc)
+            log.debug("saltcellar: handover stopped: %s", exc)
         except Exception:  # pylint: disable=broad-except
-            log.exception("saltcellar: handing over failed")
+            log.exception("saltcellar: handover failed")
         finally:
             if connection is not None:
                 connection.close()
         _handover_not_before[self.spool.path] = time.monotonic() + HANDOVER_PAUSE_S
 
     def _hand_over(self, connection, until):
-        """Window by window. True if all went well, false if the daemon could not take a record now."""
+        """Send window by window. False if the daemon could not accept a record now."""
         while time.monotonic() < until:
             records, tries = self.spool.first(WINDOW_RECORDS, WINDOW_BYTES)
             if not records:
                 return True
             if tries >= spool_.TRIES_MAX:
-                self._give_up(records[0])
+                self._dead_letter(records[0])
                 continue
             if not self._hand_over_window(connection, records):
                 return False
@@ -489,19 +487,19 @@ class Client:
                 number, value = connection.receive(deadline)
                 answers[number] = value
         except (wire.Broken, wire.Refusal):
-            # It hung up on us. If on account of the first record, that will show by its being alone next time.
-            if not self._settle(records, [answers.get(number, _NONE) for number in ids]):
-                self.spool.note_try()
+            # The daemon closed the connection. The first record is sent alone next time, which shows whether it is the cause.
+            if not self._settle(records, [answers.get(number, _MISSING) for number in ids]):
+                self.spool.count_try()
             raise
-        done = self._settle(records, [answers.get(number, _NONE) for number in ids])
+        done = self._settle(records, [answers.get(number, _MISSING) for number in ids])
         if done == len(records):
             return True
         if getattr(answers.get(ids[done]), "code", None) != "unavailable":
-            self.spool.note_try()
+            self.spool.count_try()
         return False
 
     def _settle(self, records, answers):
-        """Move past the records answered for good, from the front. How many those were."""
+        """Advance past the leading records with a final answer. Returns their number."""
         done = 0
         for record, answer in zip(records, answers):
             if isinstance(answer, wire.Refusal):
@@ -509,7 +507,7 @@ class Client:
                     break
                 if not self._split(record, answer):
                     self._refused(record, answer)
-            elif answer is _NONE:
+            elif answer is _MISSING:
                 break
             done += 1
         if done:
@@ -518,9 +516,9 @@ class Client:
 
     def _split(self, record, refusal):
         """
-        Hand a list of events over in parts: one event in it is too large, and the others are not to go with it.
+        Hand a list of events over in parts, because one event in it is too large.
 
-        True if each part is stored, in the spool, or counted; false if it is no list, or a list of one.
+        True if each part is stored, in the spool, or counted; false if it is not a list, or a list of one.
         """
         try:
             call, args = record.call()
@@ -533,7 +531,7 @@ class Client:
             packed = wire.Call(call, half).repeated()
             try:
                 self._ask(packed, writes=True)
-            except Away as exc:
+            except Unreachable as exc:
                 self._keep(call, half, packed, exc)
             except wire.Refusal as exc:
                 part = spool_.Record(None, packed.record())
@@ -544,20 +542,20 @@ class Client:
         return bool(halves)
 
     def _refused(self, record, refusal):
-        """The daemon will never take this: count it, and keep what is too large for a person to look at."""
+        """Count a permanently rejected record, and dead-letter it if it is too large, for inspection by a person."""
         self.spool.count(refusal.code, _entries_of(record))
-        complain(f"refusal {refusal.code}", "saltcellar: a spooled entry was not stored: %s", refusal)
+        log_throttled(f"refusal {refusal.code}", "saltcellar: a spooled entry was not stored: %s", refusal)
         if refusal.code == "too_large":
-            self.spool.set_aside(record)
+            self.spool.dead_letter(record)
 
-    def _give_up(self, record):
-        log.error("saltcellar: the daemon keeps failing on a spooled entry, moved to %s.aside", self.spool.path)
-        self.spool.set_aside(record)
-        self.spool.count("set_aside", _entries_of(record))
+    def _dead_letter(self, record):
+        log.error("saltcellar: the daemon keeps failing on a spooled entry, moved to %s.dead-letter", self.spool.path)
+        self.spool.dead_letter(record)
+        self.spool.count("dead_lettered", _entries_of(record))
         self.spool.advance(record.end)
 
 
-_NONE = object()
+_MISSING = object()
 
 
 def _entries_of(record):
@@ -567,29 +565,29 @@ def _entries_of(record):
         return 1
 
 
-def complain(about, message, *args):
-    """Log an error, but the same one only once in a while: a master makes hundreds of calls a second."""
+def log_throttled(about, message, *args):
+    """Log an error, equal ``about`` at most once per interval: a master makes hundreds of calls a second."""
     now = time.monotonic()
-    if now >= _complaints.get(about, 0):
-        _complaints[about] = now + COMPLAINT_INTERVAL_S
+    if now >= _logged.get(about, 0):
+        _logged[about] = now + LOG_INTERVAL_S
         log.error(message, *args)
     else:
         log.debug(message, *args)
 
 
 def _names(minions):
-    """Minion ids as a list; ``None`` stays what it is, for "not said"."""
+    """Minion ids as a list; ``None`` (unknown) stays ``None``."""
     if minions is None:
         return None
     try:
         return [str(minion) for minion in ([minions] if isinstance(minions, (str, bytes)) else minions)]
     except TypeError:
-        log.error("saltcellar: %.200r is no list of minions", minions)
+        log.error("saltcellar: %.200r is not a list of minions", minions)
         return []
 
 
 class _Batch:
-    """The events of one call, as long as they are the latest: to know them again by who they are, not by what they say."""
+    """The events of the latest call, to recognise them by identity."""
 
     def __init__(self, events):
         self._events = events
@@ -597,19 +595,19 @@ class _Batch:
         self.at = time.time_ns() // 1000
 
     def is_of(self, events):
-        """Whether these are the same maps in the same list."""
+        """Whether these are the same objects in the same list."""
         count, first, last = self._ends
         return events is self._events and len(events) == count and events[0] is first and events[-1] is last
 
 
 def _halves(args):
-    """The same for half of the events each, or nothing where there is only one, or none."""
+    """The arguments split into two halves of the events; empty if there are fewer than two."""
     events = args.get("events", ())
     half = len(events) // 2
     if not half:
         return []
     first, second = dict(args, events=events[:half]), dict(args, events=events[half:])
-    # The events of a list that is handed over count from its time on, a microsecond each.
+    # The events of a replayed list have times from its `at` on, a microsecond apart.
     if isinstance(args.get("at"), int):
         second["at"] = args["at"] + half
     return [first, second]
@@ -624,9 +622,9 @@ def _jid_of(args):
 
 
 def _connect(settings, deadline):
-    """A new connection to the daemon, wherever it is."""
+    """A new connection to the daemon of this machine, or to ``url``."""
     if settings.url:
-        # Only here: a master needs neither TLS nor HTTP for this.
+        # Imported on demand: a master needs neither TLS nor HTTP.
         from saltext.saltcellar.utils import https
 
         return https.Connection(settings, deadline)
@@ -635,16 +633,16 @@ def _connect(settings, deadline):
 
 def _take(path):
     """
-    This thread's open connection, taken out of the pool for the length of a call.
+    This thread's open connection, removed from the pool for the length of a call.
 
-    Out, so that a signal handler that calls us in the middle of a call finds none and opens another.
+    Removed, so that a signal handler that interrupts a call opens a connection of its own.
     """
     held = getattr(_pool, "held", {}).pop(path, None)
     if held is None:
         return None
     pid, connection = held
     if pid != os.getpid():
-        # The parent's. Nothing is sent over it and nothing shut down: just let go.
+        # The parent's connection: close only the descriptor.
         connection.close()
         return None
     return connection
@@ -674,5 +672,5 @@ def forget():
     fold.forget()
     _clients.clear()
     _latest[:] = None, None
-    for memory in (_breakers, _handover_not_before, _complaints):
+    for memory in (_breakers, _handover_not_before, _logged):
         memory.clear()

@@ -1,15 +1,14 @@
 """
-One message for a return, where Salt makes up to five calls.
+One message per return, for up to five calls of Salt.
 
-``_store_job`` (``salt/utils/job.py``) stores a return in one go, in one thread: ``prep_jid`` with its jid, the event,
-``save_load`` with the return in place of a load (twice where it came without a job), ``returner``, and with
-``job_cache_store_endtime`` also ``update_endtime``. ``prep_jid`` needs no message. Of the others the earlier one is held back
-until the later one says the same and more; then there is one message, and what it says is on disk when the last call is over.
+``_store_job`` (``salt/utils/job.py``) stores a return in one thread: ``prep_jid`` with its jid, the event, ``save_load`` with
+the return as load (twice if it came without a job), ``returner``, and with ``job_cache_store_endtime`` also
+``update_endtime``. ``prep_jid`` needs no message. Each of the others is held back until the next call, which carries the
+same data and more. The one message is on disk when the last call returns.
 
-Nothing is held back on a guess: only where ``_store_job`` itself is what calls us, and its options say that the later call comes.
-Salt answers the minion once ``_store_job`` is through, so whoever dies before that, by ``kill -9`` say, leaves a return that the minion
-sends again. What is held when anything else is asked, because an exception came between, is sent first; also at the end of
-the process.
+A call is held back only if ``_store_job`` is on the stack and its options imply the next call. Salt answers the minion after
+``_store_job``, so if the process dies before, the minion sends the return again. If the next call does not come (an exception),
+any other call of the thread, or the end of the process, sends the held one first.
 """
 
 import multiprocessing.util
@@ -19,7 +18,7 @@ import threading
 
 import salt.utils.job
 
-#: How far up to look for ``_store_job``. Salt's loader is some four frames of it.
+#: Frames of the stack that are searched for ``_store_job``. Salt's loader has some four.
 FRAMES_MAX = 16
 
 _STORE_JOB = getattr(getattr(salt.utils.job, "_store_job", None), "__code__", None)
@@ -28,7 +27,7 @@ _finalizer_of = [0]
 
 
 class Held:
-    """A write that waits for the next call."""
+    """A write that is held back until the next call."""
 
     def __init__(self, client, call, args, load):
         self.client = client
@@ -38,7 +37,7 @@ class Held:
 
 
 def returner_follows(opts, jid, load):
-    """Whether this ``save_load`` is that of a return whose ``returner`` comes next."""
+    """Whether this ``save_load`` carries a return whose ``returner`` call comes next."""
     return (
         isinstance(load, dict)
         and "return" in load
@@ -51,21 +50,21 @@ def returner_follows(opts, jid, load):
 
 
 def endtime_follows(opts):
-    """Whether this ``returner`` is one whose ``update_endtime`` comes next."""
+    """Whether the ``update_endtime`` of this ``returner`` call comes next."""
     return bool(opts.get("job_cache_store_endtime")) and _in_store_job()
 
 
 def hold(client, call, args, load):
-    """Let a write wait for the next call of this thread."""
+    """Hold a write back until the next call of this thread."""
     _thread.held = Held(client, call, args, load)
     if _finalizer_of[0] != os.getpid():
         _finalizer_of[0] = os.getpid()
-        # Of this process. A fork has a memory of its own, and whatever waits in the parent is the parent's.
+        # Once per process: a fork has a copy of the parent's state.
         multiprocessing.util.Finalize(None, settle, exitpriority=100)
 
 
 def take(call, load=None, jid=None):
-    """What waits, if it is this call about this very map, or this jid; :func:`settle` is for anything else."""
+    """The held write, if it is this call with this map (by identity) or this jid; otherwise ``None``."""
     held = getattr(_thread, "held", None)
     if held is None or held.call != call:
         return None
@@ -76,7 +75,7 @@ def take(call, load=None, jid=None):
 
 
 def settle():
-    """Send what waits for a call that did not come."""
+    """Send a held write whose next call did not come."""
     held = getattr(_thread, "held", None)
     if held is not None:
         _thread.held = None
@@ -84,7 +83,7 @@ def settle():
 
 
 def forget():
-    """Let go of what waits. For tests, and for a child: what its parent holds is not the child's to send."""
+    """Discard a held write. For tests, and after a fork: the parent sends it."""
     _thread.held = None
 
 

@@ -1,16 +1,16 @@
 """
-The way to a daemon on another machine: HTTPS, and each batch signed with the minion's own Salt key.
+The connection to a daemon on another machine: HTTPS, with each batch signed by the minion's Salt key.
 
-``docs/WIRE.md`` is the contract, in its second part. :class:`Connection` is used like
-:class:`wire.Connection`: the client does not know which of the two it holds. What differs:
+The second part of ``docs/WIRE.md`` is the contract. :class:`Connection` has the interface of
+:class:`wire.Connection`. Differences:
 
-* all that is sent at once travels as one request, and its answers come back with it;
-* the daemon's certificate is always verified, against ``saltcellar.ca`` or what the system trusts;
-* a door that does not let us in (a key not accepted, clocks that differ, a certificate that is not
-  trusted) is :class:`Shut`: entries wait in the spool, and the next tries are put off for a while.
+* all frames of one :meth:`Connection.send` are one HTTP request, and its response has their answers;
+* the daemon's certificate is always verified, against ``saltcellar.ca`` or the system's certificates;
+* a daemon that rejects us (key not accepted, clocks differ, certificate not trusted) raises
+  :class:`Unusable`: entries wait in the spool, and retries are delayed.
 
-Nothing but Salt's own dependencies is used: ``cryptography`` signs, or ``Cryptodome`` where an early
-3006 has only that.
+Only Salt's own dependencies are used: ``cryptography`` signs, or ``Cryptodome`` on an early
+3006.
 """
 
 import hashlib
@@ -36,14 +36,14 @@ log = logging.getLogger(__name__)
 MAGIC = b"SCSIGN" + struct.pack(">H", 1)
 HELLO_PATH = "/v1/hello"
 BATCH_PATH = "/v1/batch"
-#: What the signed text begins with: method and path.
+#: The start of the signed text: method and path.
 SIGNED_LINE = b"POST /v1/batch\n"
-#: Where a daemon listens for minions unless told otherwise.
+#: The default port.
 PORT = 4580
-#: A large batch is given a second more for each so many bytes.
+#: The timeout grows by a second per this many bytes of a batch.
 BYTES_PER_S = 256 * 1024
-#: Answers that say the door is shut, whatever we send.
-SHUT_CODES = frozenset({"not_accepted", "signature", "clock", "replayed", "unavailable", "internal"})
+#: Codes that apply to any batch of this minion, not to the one sent.
+UNUSABLE_CODES = frozenset({"not_accepted", "signature", "clock", "replayed", "unavailable", "internal"})
 
 _FIXED = struct.Struct(">q16sQ32sIH")
 _LENGTH = struct.Struct(">I")
@@ -52,12 +52,11 @@ _keys = {}
 _contexts = {}
 
 
-class Shut(wire.TimedOut):
+class Unusable(wire.TimedOut):
     """
-    The daemon cannot be used as things are; a person may have to do something about it.
+    The daemon cannot be used at present; an administrator may have to act.
 
-    A ``TimedOut``, because the client then does what is right here, too: it keeps the entry without
-    blaming it, and asks less often.
+    A ``TimedOut``, so that the client spools the entry without counting a try, and retries less often.
     """
 
 
@@ -72,7 +71,7 @@ class Connection(wire.Connection):
         self._answers = b""
         host, port = _split(settings.url)
         self._http = http.client.HTTPSConnection(host, port, timeout=_left(deadline), context=_context(settings.ca))
-        # A connection that opened itself again would have no challenge.
+        # A connection that reopens automatically would have no challenge.
         self._http.auto_open = 0
         try:
             self._open(deadline)
@@ -85,12 +84,12 @@ class Connection(wire.Connection):
             self._http.connect()
         except ssl.SSLCertVerificationError as exc:
             why = exc.verify_message or exc.reason or str(exc)
-            hint = "" if self._settings.ca else " (saltcellar.ca names the file that vouches for it)"
-            raise Shut(f"the daemon's certificate is refused: {why}{hint}") from exc
+            hint = "" if self._settings.ca else " (set saltcellar.ca to its CA file)"
+            raise Unusable(f"the daemon's certificate is not trusted: {why}{hint}") from exc
         except socket.timeout as exc:
             raise wire.TimedOut("no connection in time") from exc
         except ssl.SSLError as exc:
-            raise Shut(f"no TLS with the daemon: {exc.reason or exc}") from exc
+            raise Unusable(f"TLS handshake failed: {exc.reason or exc}") from exc
         except OSError as exc:
             raise wire.Broken(str(exc)) from exc
         shown = self._http.sock.getpeercert(binary_form=True)
@@ -102,19 +101,18 @@ class Connection(wire.Connection):
             if len(self._challenge) != 16:
                 raise ValueError(f"a challenge of {len(self._challenge)} bytes")
         except (ValueError, TypeError, KeyError) as exc:
-            raise wire.Broken(f"a greeting that is none: {exc}") from exc
+            raise wire.Broken(f"malformed greeting: {exc}") from exc
 
     def close(self):
-        """Let go of the descriptor, and only that: a forked parent may still use the same connection."""
+        """Close only the descriptor, without a TLS shutdown: a forked parent may still use the connection."""
         self.usable = False
-        # Without a word to the other side: only unwrap() would say one.
         self._http.close()
 
     def send(self, bodies, deadline):
         """
         Send requests, given as functions from an id to a frame's body, as one signed batch.
 
-        Returns the ids, in order. The answers are here when this returns.
+        Returns the ids, in order. The answers have been received when this returns.
         """
         ids, out, size = [], [], 0
         for body in bodies:
@@ -128,7 +126,7 @@ class Connection(wire.Connection):
         payload = b"".join(out)
         self._number += 1
         deadline += len(payload) / BYTES_PER_S
-        self._answers = self._request("POST", BATCH_PATH, self._sealed(payload), deadline)
+        self._answers = self._request("POST", BATCH_PATH, self._signed(payload), deadline)
         return ids
 
     def receive(self, deadline):  # pylint: disable=unused-argument
@@ -139,17 +137,17 @@ class Connection(wire.Connection):
         end = _LENGTH.size + length
         frame, self._answers = self._answers[_LENGTH.size : end], self._answers[end:]
         if len(frame) < length:
-            raise wire.Broken("an answer that is cut")
+            raise wire.Broken("truncated answer")
         number, value = _answer(frame)
         if number is None:
             self.usable = False
-            raise value if isinstance(value, wire.Refusal) else wire.Broken("the daemon gave up without a reason")
+            raise value if isinstance(value, wire.Refusal) else wire.Broken("the daemon closed the connection without a reason")
         return number, value
 
     # ---- HTTP
 
     def _request(self, method, path, body, deadline):
-        """The body of the answer. Of one that is no success, what it says is raised."""
+        """The body of the answer. Raises the refusal of an unsuccessful one."""
         if self._http.sock is None:
             raise wire.Broken("the daemon closed the connection")
         try:
@@ -157,8 +155,8 @@ class Connection(wire.Connection):
             try:
                 self._http.request(method, path, body, {"Content-Type": "application/octet-stream"})
             except (BrokenPipeError, ConnectionResetError):
-                # Refused before all of it was sent: the answer that says why may have arrived.
-                log.debug("saltcellar: the daemon did not take a whole batch")
+                # Refused before all of it was sent: the answer with the reason may have arrived.
+                log.debug("saltcellar: the daemon did not read the whole batch")
             response = self._http.getresponse()
             length = response.length
             if length is None or length > wire.ANSWER_BYTES_MAX:
@@ -179,15 +177,15 @@ class Connection(wire.Connection):
         except wire.Broken:
             refusal = None
         if not isinstance(refusal, wire.Refusal):
-            return Shut(f"HTTP status {status}: not a saltcellar daemon, or another path of it")
-        if refusal.code in SHUT_CODES:
-            return Shut(str(refusal))
+            return Unusable(f"HTTP status {status}: not a saltcellar daemon, or another path of it")
+        if refusal.code in UNUSABLE_CODES:
+            return Unusable(str(refusal))
         return refusal
 
     # ---- the signature
 
-    def _sealed(self, payload):
-        """The payload behind its envelope."""
+    def _signed(self, payload):
+        """The envelope and the payload."""
         minion = self._settings.minion_id.encode()
         at = time.time_ns() // 1000
         digest = hashlib.sha256(payload).digest()
@@ -202,7 +200,7 @@ def _answer(frame):
         number, good, value = wire.unpack(frame)
         return number, value if good else wire.Refusal(str(value["code"]), str(value.get("message", "")))
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
-        raise wire.Broken(f"an answer that is none: {exc}") from exc
+        raise wire.Broken(f"malformed answer: {exc}") from exc
 
 
 def _split(url):
@@ -210,34 +208,34 @@ def _split(url):
     try:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme != "https" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
-            raise ValueError("not of this form")
+            raise ValueError("unexpected scheme, path, query or user")
         return parts.hostname, parts.port or PORT
     except ValueError as exc:
-        raise Shut(f"saltcellar.url: {url!r} is not of the form https://host:{PORT}: {exc}") from exc
+        raise Unusable(f"saltcellar.url: {url!r} is not of the form https://host:{PORT}: {exc}") from exc
 
 
 def _context(ca):
-    """What the daemon's certificate is verified against; made again when the file has changed."""
+    """The TLS context for a CA file; created again when the file has changed."""
     try:
-        stamp = _stamp(ca) if ca else None
+        version = _file_version(ca) if ca else None
         made = _contexts.get(ca)
-        if made is None or made[0] != stamp:
-            made = _contexts[ca] = (stamp, ssl.create_default_context(cafile=ca or None))
+        if made is None or made[0] != version:
+            made = _contexts[ca] = (version, ssl.create_default_context(cafile=ca or None))
     except (OSError, ssl.SSLError) as exc:
-        raise Shut(f"saltcellar.ca: {ca} is not usable: {exc}") from exc
+        raise Unusable(f"saltcellar.ca: cannot load {ca}: {exc}") from exc
     return made[1]
 
 
 def _sign(pki_dir, text):
     path = os.path.join(pki_dir, "minion.pem")
     try:
-        stamp = _stamp(path)
-        if path not in _keys or _keys[path][0] != stamp:
+        version = _file_version(path)
+        if path not in _keys or _keys[path][0] != version:
             with open(path, "rb") as file:
-                _keys[path] = (stamp, _signer(file.read()))
+                _keys[path] = (version, _signer(file.read()))
         return _keys[path][1](text)
     except (OSError, ValueError, TypeError) as exc:
-        raise Shut(f"cannot sign with {path}: {exc}") from exc
+        raise Unusable(f"cannot sign with {path}: {exc}") from exc
 
 
 def _signer(pem):
@@ -253,7 +251,7 @@ def _signer(pem):
     return lambda text: signer.sign(SHA256.new(text))
 
 
-def _stamp(path):
+def _file_version(path):
     found = os.stat(path)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 

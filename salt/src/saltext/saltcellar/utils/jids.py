@@ -1,8 +1,8 @@
 """
-Jids made without the daemon, in Salt's form: 20 digits of time in UTC, and ``_<pid>`` with ``unique_jid``.
+Job ids generated without the daemon, in Salt's form: 20 digits of time in UTC, and ``_<pid>`` with ``unique_jid``.
 
-They are unique by construction. Each is the time of a microsecond that is odd, where the daemon gives out even ones
-only; and a file beside the spool, under a lock, says which was the last, so that no two processes make the same.
+They are unique: each is the time of an odd microsecond, while the daemon uses even ones, and a file beside the
+spool, under a lock, has the last one, so that processes cannot collide.
 """
 
 import datetime
@@ -14,7 +14,7 @@ _last = [0]
 
 
 def local_jid(opts, spool):
-    """A jid that nobody else has. Should the file not be usable, it is one that this process has not made before."""
+    """A unique job id. If the file cannot be used, it is unique within this process."""
     now = time.time_ns() // 1000
     try:
         at = spool.next_jid_time(now)
@@ -25,5 +25,5 @@ def local_jid(opts, spool):
 
 
 def in_form_of(opts, digits):
-    """The jid as these options want it."""
+    """The jid with ``_<pid>`` if ``unique_jid`` is set."""
     return f"{digits}_{os.getpid()}" if opts.get("unique_jid") else digits

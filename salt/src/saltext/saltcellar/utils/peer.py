@@ -1,14 +1,13 @@
 """
-Who serves the daemon's socket.
+Verification of the user that serves the daemon's socket.
 
-A path proves nothing: whoever may write to the socket's directory can put a socket of their own there, and would
-be handed every return, and asked for every answer. The kernel knows the user that called ``listen(2)``, and only
-these users are trusted:
+A user who may write to the socket's directory can replace the socket, receive every return and forge every answer. The
+kernel reports the user that called ``listen(2)``; only these users are trusted:
 
-* root, and the user of this process, who could read its memory anyway;
+* root, and the user of this process;
 * ``saltcellar.daemon_user``, if it is set;
-* otherwise the owner of the socket's directory, if nobody else can replace that directory. So a daemon with a user
-  and a runtime directory of its own needs no setting, be the caller a root master, one with ``user: salt``, or a
+* otherwise the owner of the socket's directory, if no other user can replace that directory. A daemon with its own
+  user and runtime directory thus needs no setting, whether the caller is a root master, one with ``user: salt``, or a
   user's ``salt`` command.
 """
 
@@ -25,9 +24,9 @@ _UCRED = struct.Struct("@iII")
 
 class Untrusted(wire.TimedOut):
     """
-    Another user serves the socket; a person has to do something about it.
+    An untrusted user serves the socket; an administrator must act.
 
-    A ``TimedOut``, because the client then keeps the entry without blaming it, and asks less often.
+    A ``TimedOut``, so that the client spools the entry without counting a try, and retries less often.
     """
 
 
@@ -60,14 +59,14 @@ def verify(uid, path, daemon_user):
 
 
 def _directory_owner(path):
-    """The owner of a socket's directory; ``None`` if somebody else could have put that directory there."""
+    """The owner of a socket's directory; ``None`` if another user could have created that directory."""
     directory = os.path.realpath(os.path.dirname(os.path.abspath(path)))
     try:
         owner = os.stat(directory).st_uid
         while directory != os.path.dirname(directory):
             directory = os.path.dirname(directory)
             above = os.stat(directory)
-            # The sticky bit does not help: it protects names that exist, and anybody may have been the first.
+            # The sticky bit does not help: it protects existing names, and any user may have created this one.
             if above.st_uid not in (0, owner, os.geteuid()) or above.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 return None
     except OSError:

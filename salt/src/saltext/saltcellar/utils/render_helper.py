@@ -1,23 +1,23 @@
 """
 Render reactor files, and call execution functions, for the saltcellar daemon.
 
-The daemon renders Jinja, YAML and JSON by itself. What only Python can do (``#!py`` and the other renderers, functions of
-``salt`` in templates, files of other backends than ``roots``) is asked of this program, which the daemon starts with the Python
-that Salt is installed for, as the user that Salt runs as. Standard output is a socket: it reads one JSON object per line from it,
-and answers each with one line. The program itself comes by standard input.
+The daemon renders Jinja, YAML and JSON natively. It starts this program with Salt's Python, as Salt's user, for tasks that need
+Python: ``#!py`` and other renderers, functions of ``salt`` in templates, files of backends other than ``roots``. Standard output is
+a socket with one JSON object per line in each direction: a request, then its answer. The program itself is read from
+standard input.
 
-The first line says whose configuration it is, a master's or a minion's, and whether a minion's ``caller`` reactions are to be run:
-a second process does that, so that a state run does not hold up templates.
+The first request has the configuration (a master's or a minion's), and whether the process runs a minion's ``caller`` reactions. A
+second process does that, so that a state run does not delay templates.
 
-Without Salt in reach it still runs ``#!py`` files, with a ``__salt__`` that has nothing in it.
+Without Salt it still runs ``#!py`` files, with an empty ``__salt__``.
 
-It is a program on its own and imports nothing of this package.
+It is a stand-alone program and imports nothing of this package.
 """
 
 import sys
 
 if __name__ == "__main__" and sys.path[:1] == [""]:
-    # Up to Python 3.10 the current directory stands first, for a program that comes by standard input.
+    # Up to Python 3.10 the current directory is first, for a program read from standard input.
     del sys.path[0]
 
 # pylint: disable=wrong-import-position
@@ -35,16 +35,16 @@ import sysconfig
 import time
 import traceback
 
-#: How much likelier than others the kernel's OOM killer chooses this process; the highest is 1000.
+#: Score of this process for the kernel's OOM killer; the highest is 1000.
 OOM_SCORE_ADJ = 500
 
 
 def enc(value):
-    """What JSON cannot say is wrapped in an object with one key that starts with ``$``."""
+    """Encode for JSON. A type that JSON lacks becomes an object with one key that starts with ``$``."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        # Some renderers give text of a kind of their own, which prints differently from what it is.
+        # Some renderers return subclasses of str whose __str__ differs from their content.
         return str.__str__(value)
     if isinstance(value, int):
         return int(value) if abs(value) < 2**53 else {"$int": str(int(value))}
@@ -91,7 +91,7 @@ def dec(value):
 
 
 class Records(logging.Handler):
-    """Log records from WARNING on, of the loggers that `hello` names."""
+    """Log records from WARNING on, of the loggers named in `hello`."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -116,12 +116,12 @@ class Records(logging.Handler):
 def raised(exc):
     message = str(exc)
     if isinstance(exc, MemoryError) and not message:
-        message = f"this needs more than {resource.getrlimit(resource.RLIMIT_DATA)[0]} bytes (reactor.helper_memory)"
+        message = f"out of memory: the limit is {resource.getrlimit(resource.RLIMIT_DATA)[0]} bytes (reactor.helper_memory)"
     return {"type": type(exc).__name__, "message": message}
 
 
 class Recorded:
-    """A function that remembers how it was called."""
+    """A function that records its calls."""
 
     def __init__(self, name, function, rows):
         self.name, self.function, self.rows = name, function, rows
@@ -139,7 +139,7 @@ class Recorded:
 
 
 class RecordedModule:
-    """``salt.module``, whose functions remember how they were called."""
+    """``salt.module``, whose functions record their calls."""
 
     def __init__(self, name, module, helper):
         self._name, self._module, self._helper = name, module, helper
@@ -150,10 +150,10 @@ class RecordedModule:
         return Recorded(full, stub or getattr(self._module, name), self._helper.calls)
 
 
-def retcode(said, value):
-    """The code that a minion would return with a function's value: what the function says, or what its value looks like."""
-    if said:
-        return int(said) if isinstance(said, int) else 1
+def retcode(explicit, value):
+    """The retcode that a minion would return: the function's own, or one derived from its value."""
+    if explicit:
+        return int(explicit) if isinstance(explicit, int) else 1
     if isinstance(value, dict) and not all(value.get(key, True) for key in ("result", "success")):
         return 1
     return 0
@@ -228,7 +228,7 @@ class Plain:
 
 
 def user_site():
-    """Where ``pip install --user`` puts modules. Python was told not to look there by itself: it would trust the environment."""
+    """The directory of ``pip install --user``. Python was started with ``-s``, because it would trust the environment."""
     if sys.prefix != sys.base_prefix:
         return None
     try:
@@ -239,7 +239,7 @@ def user_site():
 
 
 def search_user_site():
-    """Lets modules be found where ``pip install --user`` puts them, before the system's, as in a Python without ``-s``."""
+    """Add the directory of ``pip install --user`` to ``sys.path``, before the system's, as in a Python without ``-s``."""
     path = user_site()
     if path is None or not os.path.isdir(path):
         return
@@ -251,7 +251,7 @@ def search_user_site():
 
 
 def be_killed_first():
-    """The daemon is not to be the one that goes when memory runs out."""
+    """Make the OOM killer choose this process before the daemon."""
     try:
         with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
             if int(file.read()) < OOM_SCORE_ADJ:
@@ -261,20 +261,20 @@ def be_killed_first():
         logging.getLogger(__name__).debug("oom_score_adj cannot be changed: %s", exc)
 
 
-def bound_memory(size):
-    """No more than so many bytes of data, from now on; children inherit it."""
+def limit_memory(size):
+    """Limit the data segment to ``size`` bytes; children inherit the limit."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     if hard != resource.RLIM_INFINITY:
         size = min(size, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
-def use_given(options, path):
+def use_options(options, path):
     """
-    Have Salt take these for what the file at ``path``, and the files that it includes, say.
+    Make Salt use ``options`` as the contents of the file at ``path`` and its includes.
 
-    Salt's daemons read their configuration as root and switch to their user afterwards, so that user may not be able to read it.
-    Salt takes a file that it cannot read for one that is empty.
+    Salt's daemons read their configuration as root and switch to their user afterwards, so that user may be unable to read it.
+    Salt treats an unreadable file as empty.
     """
     import salt.config
 
@@ -375,7 +375,7 @@ class Salt:
             data=data,
         )
         if hasattr(value, "read"):
-            raise TypeError("the last renderer gave text, and no data: end the pipe with yaml")
+            raise TypeError("the last renderer returned text instead of data: end the pipe with yaml")
         if value and isinstance(value, dict):
             value = self.compiler.pad_funcs(None, value)
         return value, self.renders
@@ -393,7 +393,7 @@ class Caller:
         self.functions = None
 
     def function(self, name):
-        # Pillar, grains and modules are as old as Salt's own reactor would let them get.
+        # Pillar, grains and modules are refreshed as often as by Salt's own reactor.
         if time.monotonic() >= self.until:
             caller = self.client(self.config)
             self.functions = caller.sminion.functions
@@ -409,7 +409,7 @@ class Helper:
         config, stubs, role = request["config"], request["stubs"], request.get("role")
         try:
             if request.get("options") is not None:
-                use_given(dec(request["options"]), config)
+                use_options(dec(request["options"]), config)
             self.salt = Caller(config) if request.get("caller") else Salt(config, stubs, role)
         except ImportError:
             self.salt = Plain(stubs)
@@ -441,7 +441,7 @@ class Helper:
             answer["raised"] = raised(exc)
         except BaseException as exc:  # pylint: disable=broad-except
             answer["raised"] = raised(exc)
-            answer["raised"]["message"] = tidy(answer["raised"]["message"])
+            answer["raised"]["message"] = shorten(answer["raised"]["message"])
         answer.setdefault("renders", getattr(self.salt, "renders", []))
         answer["salt_calls"] = list(self.salt.calls)
         if data != before:
@@ -465,8 +465,8 @@ class Helper:
         return {"error": f"unknown request {verb}"}
 
 
-def tidy(text):
-    """The last line of a traceback says what happened."""
+def shorten(text):
+    """The last line of a traceback; other text without paths of site-packages."""
     if "Traceback (most recent call last)" in text:
         lines = [line for line in text.splitlines() if line.strip()]
         return lines[-1] if lines else text
@@ -474,13 +474,13 @@ def tidy(text):
 
 
 def main():
-    # What the daemon needed to start Python is not for the programs that modules and files start.
+    # Set by the daemon for this process only, not for programs that modules and files start.
     for name in ("PYTHONHASHSEED", "PYTHONSAFEPATH"):
         os.environ.pop(name, None)
-    # What modules and states make has the permissions that Salt's own processes give it; the daemon's umask is stricter.
+    # Files of modules and states get the permissions of Salt's own processes; the daemon's umask is stricter.
     os.umask(0o022)  # pylint: disable=blacklisted-function
     be_killed_first()
-    # Whatever is printed or read by modules and files must not get between requests and answers.
+    # Output and input of modules and files must not interfere with requests and answers.
     requests = os.fdopen(os.dup(1), encoding="utf-8", newline="\n")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", newline="\n")
     os.dup2(2, 1)
@@ -497,11 +497,11 @@ def main():
             if request["op"] == "hello":
                 records.loggers = tuple(request["loggers"])
                 if request.get("memory"):
-                    bound_memory(request["memory"])
+                    limit_memory(request["memory"])
                 search_user_site()
                 helper = Helper(request)
                 answer = {"salt": helper.salt.version}
-                # The daemon reads what stands there only if this process does not start.
+                # The daemon reads these only if this process fails to start.
                 os.dup2(null, 1)
                 os.dup2(null, 2)
             else:

@@ -1,5 +1,5 @@
 """
-What the extension needs to know from Salt's configuration, and the defaults.
+The extension's settings from Salt's configuration, and their defaults.
 
 Keys may be written flat (``saltcellar.socket: PATH``) or as a map (``saltcellar: {socket: PATH}``); the
 flat form wins. The environment variable ``SALTCELLAR_SOCKET`` wins over both.
@@ -17,7 +17,7 @@ NAME = "saltcellar"
 SYSTEM_SOCKET = "/run/saltcellar/saltcellar.sock"
 
 DEFAULT_PKI_DIR = "/etc/salt/pki/minion"
-#: Seconds that a call may take over a network, where nobody says otherwise.
+#: Default timeout of a call over a network, in seconds.
 URL_TIMEOUT = 10.0
 
 #: Key, the type it must have, the value when unset.
@@ -36,16 +36,16 @@ KEYS = {
     "daemon_user": (str, None),
 }
 
-#: Of Salt's options what :func:`said` looks at.
-_LOOKED_AT = (NAME, "__role", "cachedir", *(f"{NAME}.{key}" for key in KEYS))
+#: The options that :func:`cache_key` reads.
+_KEY_OPTIONS = (NAME, "__role", "cachedir", *(f"{NAME}.{key}" for key in KEYS))
 
 
 class Settings:
     """
     Checked settings, one attribute for each of :data:`KEYS`.
 
-    Besides ``address``, which is the ``url`` of a daemon on another machine or else the ``socket``, and
-    ``minion_id``, who signs what goes there.
+    Besides: ``address``, the ``url`` of a daemon on another machine or else the ``socket``, and ``minion_id``, the
+    signer of batches sent there.
     """
 
     def __init__(self, minion_id=None, **values):
@@ -63,11 +63,11 @@ class Settings:
 
 def default_socket():
     """
-    Where the daemon listens unless told otherwise.
+    The default socket.
 
-    Root: ``/run/saltcellar/saltcellar.sock``. Anybody else: the same if it is there, as where the
-    master runs as a user of its own; or else ``saltcellar/saltcellar.sock`` in ``$XDG_RUNTIME_DIR``
-    if that is set, or else in ``$XDG_STATE_HOME`` (``~/.local/state``).
+    Root: ``/run/saltcellar/saltcellar.sock``. Other users: the same if it exists (a master with a user of its
+    own), otherwise ``saltcellar/saltcellar.sock`` in ``$XDG_RUNTIME_DIR`` if that is set, otherwise in
+    ``$XDG_STATE_HOME`` (``~/.local/state``).
     """
     if os.geteuid() == 0 or os.path.exists(SYSTEM_SOCKET):
         return SYSTEM_SOCKET
@@ -75,7 +75,7 @@ def default_socket():
 
 
 def default_spool_dir(cachedir):
-    """Where entries wait for a daemon that is away: beside Salt's own cache, or in the user's state directory."""
+    """The default spool: beside Salt's own cache, or in the user's state directory."""
     if cachedir and isinstance(cachedir, str):
         return os.path.join(cachedir, NAME)
     return os.path.join(_state_home(), NAME, "spool")
@@ -83,11 +83,11 @@ def default_spool_dir(cachedir):
 
 def from_opts(opts, functions=None, ret=None):
     """
-    The settings that ``opts`` hold; on a minion also those in its pillar and grains.
+    The settings in ``opts``; on a minion also those in its pillar and grains.
 
-    ``functions`` is the loader's ``__salt__`` and ``ret`` the return at hand, for its ``ret_config`` and
-    ``ret_kwargs``. The latter come from whoever sent the job, who may be allowed to run ``test.ping`` and no
-    more, and must not choose what root writes where: only those count that ``return_kwargs`` names.
+    ``functions`` is the loader's ``__salt__``, ``ret`` the present return, for its ``ret_config`` and
+    ``ret_kwargs``. The sender of the job chooses the latter, and may be allowed to run ``test.ping`` only, so it must
+    not control the files that root writes: only keys in ``return_kwargs`` are accepted.
     """
     section = opts.get(NAME)
     values = dict(section) if isinstance(section, collections.abc.Mapping) else {}
@@ -102,15 +102,15 @@ def from_opts(opts, functions=None, ret=None):
     return Settings(opts.get("id"), **{key: values[key] for key in KEYS if key in values})
 
 
-def said(opts):
+def cache_key(opts):
     """
-    All that :func:`from_opts` would look at, to know the same settings again; ``None`` where that is more than ``opts``.
+    A hashable key of all values that :func:`from_opts` reads; ``None`` if the result depends on more than ``opts``.
 
-    On a minion it asks pillar and grains, and the default socket depends on what is there at the moment.
+    On a minion it reads pillar and grains, and the default socket depends on existing files.
     """
     socket = os.environ.get("SALTCELLAR_SOCKET")
-    # For each call on 3006 and 3007, so in one go.
-    values = tuple(map(opts.get, _LOOKED_AT))
+    # Runs for each call on 3006 and 3007, so one pass over the options.
+    values = tuple(map(opts.get, _KEY_OPTIONS))
     section, role, cachedir, *flat = values
     if not (socket or flat[0] or os.geteuid() == 0) or role == "minion":
         return None
@@ -141,7 +141,7 @@ def _minion_values(opts, functions, ret):
 
 
 def _kwargs(allowed, ret):
-    """Of a job's ``ret_kwargs`` those that it may choose."""
+    """The permitted part of a job's ``ret_kwargs``."""
     kwargs = ret.get("ret_kwargs") if isinstance(ret, collections.abc.Mapping) else None
     if not kwargs or not isinstance(kwargs, collections.abc.Mapping):
         return {}
@@ -149,7 +149,7 @@ def _kwargs(allowed, ret):
     known = {key: value for key, value in kwargs.items() if key in KEYS and key != "return_kwargs"}
     left = sorted(key for key in known if key not in allowed)
     if left:
-        log.warning("saltcellar: a job may not set %s, see saltcellar.return_kwargs", ", ".join(left))
+        log.warning("saltcellar: a job must not set %s, see saltcellar.return_kwargs", ", ".join(left))
     return {key: value for key, value in known.items() if key in allowed}
 
 
@@ -159,15 +159,15 @@ def _checked(key, kind, value, default):
     if kind in (bool, list):
         if isinstance(value, kind):
             return value
-        log.error("saltcellar.%s: %r is no %s, taking the default %r", key, value, kind.__name__, default)
+        log.error("saltcellar.%s: %r is not a %s, using the default %r", key, value, kind.__name__, default)
         return default
     try:
         value = kind(value)
     except (TypeError, ValueError):
-        log.error("saltcellar.%s: %r is not usable, taking the default %r", key, value, default)
+        log.error("saltcellar.%s: invalid value %r, using the default %r", key, value, default)
         return default
     if kind is not str and not 0 < value < 1e15:
-        log.error("saltcellar.%s: %r is not above zero, taking the default %r", key, value, default)
+        log.error("saltcellar.%s: %r is not above zero, using the default %r", key, value, default)
         return default
     return value
 

@@ -1,5 +1,5 @@
 """
-The spool: where entries wait while the daemon is away.
+The spool: entries that wait while the daemon is unreachable.
 
 One directory, written by every Salt process of one user (and by root on their behalf).
 
@@ -9,25 +9,25 @@ One directory, written by every Salt process of one user (and by root on their b
 ``spool.state``
     u64 offset handed over so far, u64 end of the last good record, u32 failed attempts at the
     record at ``offset``, u32 crc32 of the former three.
-``spool.aside``
-    Records that the daemon kept failing on, in the same form, for a person to look at.
+``spool.dead-letter``
+    Records that the daemon kept failing on, in the same form, for inspection by a person.
 ``spool.counters``
-    A JSON map of how many entries were not stored, by reason.
+    A JSON map of reasons to numbers of entries that were not stored.
 ``spool.handover``
-    Empty. Whoever holds its lock is handing over.
+    Empty; its lock is held during a handover.
 ``jid``
-    The last jid that was made without the daemon: u64, microseconds since 1970 UTC.
+    The last jid generated without the daemon: u64, microseconds since 1970 UTC.
 
 Invariants, all under an exclusive flock on ``spool``:
 
-* a record is on disk before :meth:`Spool.append` returns, and before the next one is begun, so
+* a record is on disk before :meth:`Spool.append` returns, and before the next one is written, so
   that after a crash at most the last record is torn; the next append cuts it off;
 * ``offset`` moves only past records that were answered. It may lag behind after a power failure
   (records are then handed over again, marked ``replay``); it never runs ahead;
-* the file is emptied, never removed or replaced, so nobody can be left writing to a dead inode.
+* the file is emptied, never removed or replaced, so no process writes to a deleted inode.
 
-The bound in bytes is on what waits, between ``offset`` and the end. The file itself may grow to twice that while it is
-handed over, and is empty afterwards. The bound in age moves ``offset`` past what has waited too long.
+The limit in bytes applies between ``offset`` and the end. The file itself may grow to twice that during a handover,
+and is empty afterwards. The limit in age moves ``offset`` past expired records.
 """
 
 import contextlib
@@ -47,15 +47,15 @@ from saltext.saltcellar.utils import wire
 
 log = logging.getLogger(__name__)
 
-#: How long to wait for other processes that are spooling, in seconds.
+#: Timeout of the lock, in seconds.
 LOCK_WAIT_S = 5.0
-#: No record is longer; a length above it is damage. Some room is left for what makes a request of it.
+#: The largest record; a greater length is damage. The rest of the request needs some room.
 RECORD_BYTES_MAX = wire.REQUEST_BYTES_MAX - 64
-#: How often a process looks whether the oldest records have waited too long, in seconds.
+#: Interval of the search for expired records, per process, in seconds.
 EXPIRY_INTERVAL_S = 60.0
-#: A record that made the daemon fail so many times, with the daemon well otherwise, is set aside.
+#: A record on which the daemon failed this many times is dead-lettered.
 TRIES_MAX = 20
-#: The last jid made here counts unless it is so far ahead of the clock, in microseconds. The daemon does the same.
+#: A last jid further ahead of the clock than this is ignored, in microseconds. The daemon does the same.
 JIDS_AHEAD_US = 3600 * 1000000
 
 _HEADER = struct.Struct(">II")
@@ -65,9 +65,9 @@ _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 #: Counts that could not be written yet, by directory.
 _uncounted = {}
-#: Directories whose counts are to be written when the process ends.
+#: Directories with a finalizer that writes counts at the end of the process.
 _at_exit = set()
-#: When to look for records that are too old again, by path.
+#: Time of the next search for expired records, by path.
 _expiry_not_before = {}
 
 
@@ -87,15 +87,15 @@ class Record:
         self.payload = payload
 
     def call(self):
-        """What was spooled: ``(call, args)``. Raises ``ValueError`` if nobody can tell."""
+        """``(call, args)``. Raises ``ValueError`` if they cannot be decoded."""
         try:
             call, args = wire.unpack(self.payload)
             return str(call), dict(args)
         except (TypeError, ValueError) as exc:
-            raise ValueError(f"no call: {exc}") from exc
+            raise ValueError(f"not a call: {exc}") from exc
 
     def request(self, number):
-        """The request's bytes. An array of two becomes one of three: what Salt gave us is not packed anew."""
+        """The request's bytes. An array of two becomes one of three, without packing the values again."""
         return b"\x93" + wire.pack(number) + self.payload[1:]
 
 
@@ -115,18 +115,18 @@ class Spool:
     # ---- writing
 
     def pending(self):
-        """Whether anything waits: one ``stat``. False also where this user may not look."""
+        """Whether the spool has entries: one ``stat``. False also if this user has no access."""
         try:
             return os.stat(self.path).st_size > 0
         except OSError:
             return False
 
     def append(self, call, args):
-        """Put a call at the end, on disk. Raises :class:`SpoolError` and nothing else."""
+        """Append a call, durably. Raises only :class:`SpoolError`."""
         self.append_packed(wire.pack([call, args]))
 
     def append_packed(self, payload):
-        """As :meth:`append`, of ``[call, args]`` that is packed already."""
+        """As :meth:`append`, with packed ``[call, args]``."""
         if len(payload) > RECORD_BYTES_MAX:
             raise SpoolError("too_large", f"an entry of {len(payload)} bytes")
         record = _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
@@ -149,17 +149,17 @@ class Spool:
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, end)
             raise
-        # Should this fail, the entry is safe all the same: whoever comes next reads the file through.
+        # If this fails, the entry is safe: the next process reads the whole file.
         with contextlib.suppress(OSError):
             self._write_state(offset, end + len(record), tries, durable=end == 0)
 
     def _good_end(self, fd):
-        """The state, with the file cut to its last good record and the state made to fit the file."""
+        """The state, after cutting the file to its last valid record and correcting a state that does not match."""
         size = os.fstat(fd).st_size
         offset, end, tries = self._read_state(size)
         if size == 0 and self._read_raw_state()[0]:
-            # Left by a crash between emptying the file and saying so. It must go before the file
-            # grows past the stale offset.
+            # Left by a crash between emptying the file and writing the state. It must be reset before the
+            # file grows past the stale offset.
             self._write_state(0, 0, 0, durable=True)
         if end != size:
             end = offset
@@ -176,7 +176,7 @@ class Spool:
     # ---- reading
 
     def records(self):
-        """What waits, oldest first, as it is at this moment. For looking only: takes no lock."""
+        """The waiting records, oldest first, at this moment. Without a lock, so for display only."""
         try:
             with open(self.path, "rb", buffering=1 << 20) as file:
                 size = os.fstat(file.fileno()).st_size
@@ -184,19 +184,19 @@ class Spool:
         except OSError:
             return
 
-    # ---- too old
+    # ---- expiry
 
     def expire(self):
-        """Let go of what has waited too long, and count it. Never raises."""
+        """Drop and count expired records. Never raises."""
         try:
             with self._locked() as fd:
                 offset, end, _ = self._good_end(fd)
                 self._expire(fd, offset, end)
         except OSError as exc:
-            log.debug("saltcellar: cannot look for old entries in %s: %s", self.path, exc)
+            log.debug("saltcellar: cannot search %s for expired entries: %s", self.path, exc)
 
     def _expire(self, fd, offset, end):
-        """True if anything went. Looks once in a while, and no further than to the first record that is young enough."""
+        """Drop expired records from the front, at most once per interval. Returns whether any were dropped."""
         now = time.monotonic()
         if offset >= end or now < _expiry_not_before.get(self.path, 0):
             return False
@@ -216,7 +216,7 @@ class Spool:
                 lost += entries(call, args)
         if offset == start:
             return False
-        log.error("saltcellar: %d entries are LOST: the daemon has been away for longer than %s s", lost, self.age_max)
+        log.error("saltcellar: %d entries are LOST: daemon unreachable for longer than %s s", lost, self.age_max)
         self.count("spool_expired", lost)
         self._move(fd, start, offset, end)
         return True
@@ -224,8 +224,8 @@ class Spool:
     # ---- handing over
 
     @contextlib.contextmanager
-    def turn(self):
-        """Gives true to one process at a time, and false at once to the others."""
+    def handover_lock(self):
+        """Yields true in one process at a time, and false at once in the others."""
         with contextlib.ExitStack() as stack:
             try:
                 fd = self._open(f"{self.path}.handover")
@@ -239,9 +239,9 @@ class Spool:
 
     def first(self, count, bytes_max):
         """
-        Up to ``count`` records, of ``bytes_max`` together or else a single one, and the tries spent on the first.
+        Up to ``count`` records, of ``bytes_max`` in total or else a single one, and the number of tries of the first.
 
-        A record that failed before comes alone: what happens then is about it and nothing else.
+        A record that failed before is returned alone, so that the next failure is certainly its own.
         """
         with self._locked() as fd:
             offset, end, tries = self._good_end(fd)
@@ -264,7 +264,7 @@ class Spool:
         """Everything before ``offset`` has been answered. Empties the file once nothing is left."""
         with self._locked() as fd:
             start, end, _ = self._good_end(fd)
-            # Somebody else may have let go of more, for its age.
+            # Another process may have dropped more, for its age.
             if offset > start:
                 self._move(fd, start, offset, end)
 
@@ -276,7 +276,7 @@ class Spool:
             self._write_state(offset, end, 0, durable=True)
 
     def _count_damage(self, fd, start, end):
-        """Damaged records between two offsets are passed for good now: say so, once."""
+        """Count and log the damaged records between two offsets, which are skipped now."""
         passed = 0
         with open(fd, "rb", buffering=1 << 16, closefd=False) as file:
             for record in _records(file, start, end):
@@ -285,16 +285,16 @@ class Spool:
             log.error("saltcellar: skipped %d damaged bytes of %s", end - start - passed, self.path)
             self.count("damaged")
 
-    def note_try(self):
-        """The daemon failed on the first record."""
+    def count_try(self):
+        """Count a failure of the daemon on the first record."""
         with self._locked() as fd:
             offset, end, tries = self._good_end(fd)
             self._write_state(offset, end, tries + 1)
 
-    def set_aside(self, record):
-        """Keep a record that cannot be handed over, out of the way of the others."""
+    def dead_letter(self, record):
+        """Append a record that cannot be handed over to ``spool.dead-letter``."""
         data = _HEADER.pack(len(record.payload), zlib.crc32(record.payload)) + record.payload
-        fd = self._open(f"{self.path}.aside")
+        fd = self._open(f"{self.path}.dead-letter")
         try:
             end = os.fstat(fd).st_size
             if end + len(data) <= self.bytes_max:
@@ -312,9 +312,9 @@ class Spool:
 
     def next_jid_time(self, now):
         """
-        The first odd microsecond from ``now`` on that no process has got from here. Raises ``OSError``.
+        The first odd microsecond from ``now`` on that was not returned before. Raises ``OSError``.
 
-        Not durable: after a power failure the clock has moved on.
+        Not durable: after a power failure the clock has advanced.
         """
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
@@ -322,7 +322,7 @@ class Spool:
             try:
                 _lock(fd)
                 last = int.from_bytes(os.pread(fd, 8, 0), "big")
-                # Of a clock that was wrong, and ran far ahead.
+                # Written while the clock was far ahead.
                 if last > now + JIDS_AHEAD_US:
                     last = 0
                 now = max(now | 1, last + 2)
@@ -336,12 +336,12 @@ class Spool:
     # ---- counting
 
     def count(self, reason, number=1):
-        """One more entry that was not stored because of ``reason``. Never raises."""
+        """Count entries that were not stored because of ``reason``. Never raises."""
         self._keep_counts({reason: number})
         self.write_counts()
 
     def write_counts(self):
-        """Write down what could not be counted when it happened. Never raises."""
+        """Write the counts, also those that could not be written before. Never raises."""
         counts = _uncounted.pop(self.directory, None)
         if not counts:
             return
@@ -359,7 +359,7 @@ class Spool:
                 _close(fd)
         except OSError as exc:
             self._keep_counts(counts)
-            # The last chance, should nobody else ask before.
+            # The last attempt, unless another call succeeds before.
             if self.directory not in _at_exit:
                 _at_exit.add(self.directory)
                 multiprocessing.util.Finalize(None, self.write_counts, exitpriority=90)
@@ -371,7 +371,7 @@ class Spool:
             kept[name] = kept.get(name, 0) + more
 
     def counters(self):
-        """The counts so far."""
+        """The counts by reason."""
         try:
             fd = os.open(f"{self.path}.counters", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -388,8 +388,8 @@ class Spool:
         """
         The records' file, open and locked.
 
-        Signals wait meanwhile: Salt's event process flushes its queue from within its handler for
-        SIGTERM, and would wait for a lock that the code it interrupted holds.
+        Signals are blocked meanwhile: Salt's event process flushes its queue within its handler for
+        SIGTERM, and would wait for a lock that the interrupted code holds.
         """
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
@@ -410,7 +410,7 @@ class Spool:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         self._make_directory()
         fd = os.open(path, flags | os.O_CREAT, 0o600)
-        _give(fd, self.directory)
+        _chown(fd, self.directory)
         _sync_directory(self.directory)
         return fd
 
@@ -429,7 +429,7 @@ class Spool:
             os.mkdir(self.directory, 0o700)
             fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                _give(fd, parent)
+                _chown(fd, parent)
             finally:
                 os.close(fd)
             _sync_directory(parent)
@@ -448,7 +448,7 @@ class Spool:
         return _STATE.unpack(body)
 
     def _read_state(self, size):
-        """``(offset, end, tries)``; from the start if there is none, or if it does not fit the file."""
+        """``(offset, end, tries)``; the start of the file if the state is missing or does not match the file."""
         offset, end, tries = self._read_raw_state()
         if size == 0 or offset > size:
             return 0, 0 if size == 0 else -1, 0
@@ -466,13 +466,13 @@ class Spool:
 
 
 def entries(call, args):
-    """How many entries a call is about: as many as there are events in it, or one."""
+    """The number of entries of a call: its events, or one."""
     events = args.get("events") if call == "event_return" else None
     return len(events) if isinstance(events, (list, tuple)) else 1
 
 
 def _records(file, offset, size):
-    """Good records from ``offset`` on. Ends at the first that is not whole; jumps over damage within."""
+    """Valid records from ``offset`` on. Ends at the first incomplete one; skips damaged ones."""
     file.seek(offset)
     while offset + _HEADER.size < size:
         header = file.read(_HEADER.size)
@@ -480,7 +480,7 @@ def _records(file, offset, size):
             return
         length, crc = _HEADER.unpack(header)
         end = offset + _HEADER.size + length
-        # No record is empty; a run of zeros, as a power failure may leave, would otherwise pass.
+        # A record is never empty; zeros left by a power failure would otherwise be valid.
         if not 0 < length <= RECORD_BYTES_MAX or end > size:
             return
         payload = file.read(length)
@@ -492,7 +492,7 @@ def _records(file, offset, size):
 
 
 def _forget_counts():
-    """In a child: what its parent has not counted yet is not the child's to count."""
+    """After a fork: the parent writes its own counts."""
     _uncounted.clear()
     _at_exit.clear()
 
@@ -514,7 +514,7 @@ def _lock(fd):
 
 
 def _close(fd):
-    # Said aloud: a child forked in between holds the descriptor too, and closing ours would not free the lock.
+    # Explicit: a child forked in between holds the descriptor too, so closing ours would not free the lock.
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
@@ -536,8 +536,8 @@ def _counters(fd):
     return {str(k): v for k, v in found.items() if isinstance(v, int)} if isinstance(found, dict) else {}
 
 
-def _give(fd, directory):
-    """What root makes belongs to whoever owns the directory: the master's user comes here too."""
+def _chown(fd, directory):
+    """Give a file that root created to the owner of the directory: the master's user needs it, too."""
     if os.geteuid() == 0 and stat.S_ISDIR(os.stat(directory).st_mode):
         owner = os.stat(directory)
         os.fchown(fd, owner.st_uid, owner.st_gid)

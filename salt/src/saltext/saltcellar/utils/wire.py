@@ -1,16 +1,14 @@
 """
-The wire: msgpack values, frames, and one connection to the daemon.
+The client side of ``docs/WIRE.md``: msgpack values, frames, and one connection to the daemon.
 
-``docs/WIRE.md`` is the contract; this file is its client half. A value goes out in the form that
-``salt.payload.dumps(use_bin_type=True)`` gives it, and comes back as ``salt.payload.loads`` would
-read it. Three things differ, all in cases where Salt's own functions raise:
+Values are encoded as by ``salt.payload.dumps(use_bin_type=True)`` and decoded as by
+``salt.payload.loads``, except where these raise:
 
-* text that is not UTF-8 (a lone surrogate, as file names have them) keeps its bytes, both ways;
-* an object no codec knows travels as its ``str``; a cycle or a value nested too deep is cut there;
-* a map key that is an array comes back as a tuple.
+* text that is not UTF-8 (a lone surrogate, as in file names) keeps its bytes, both ways;
+* an unknown object is sent as its ``str``; a cycle or a value nested too deep is cut there;
+* a map key that is an array is decoded as a tuple.
 
-Salt's functions are not called for this because of what ``dumps`` does when it fails at first: it
-rewrites the caller's own map in place.
+Salt's ``dumps`` is not called because it rewrites the caller's map in place when it fails at first.
 """
 
 import codecs
@@ -26,41 +24,41 @@ import salt.utils.msgpack
 
 try:
     from salt.defaults import _Constant
-except ImportError:  # a private name: a Salt without it has no such values either
+except ImportError:  # a private name: a Salt without it has no such values
     _Constant = None
 
 #: Sent once, when a connection opens: magic and protocol version.
 PREAMBLE = b"SCWIRE" + struct.pack(">H", 1)
-#: The largest request sent, in bytes. The daemon takes entries of up to 64 MiB; a little on top for the envelope.
+#: The largest request, in bytes: an entry of 64 MiB and its envelope.
 REQUEST_BYTES_MAX = 64 * 1024 * 1024 + 64 * 1024
-#: The largest answer read, in bytes. Past this the peer is not our daemon.
+#: The largest answer, in bytes. A peer that sends more is not our daemon.
 ANSWER_BYTES_MAX = 1 << 30
-#: While a longer one is unpacked, Python's collector of cycles rests: a third less time for 100,000 jobs.
+#: Python's cycle collector is off while a longer answer is unpacked: a third less time for 100,000 jobs.
 COLLECTED_BYTES_MAX = 1 << 20
-#: A value nested deeper than this is cut. msgpack's packer gives up at 511.
+#: A value nested deeper than this is cut. msgpack's packer fails at 511.
 DEPTH_MAX = 200
 
 EXT_DATETIME = 78
 EXT_CONSTANT = 79
 DATETIME_FORMAT = "%Y%m%dT%H:%M:%S.%f"
 
-#: Bytes asked of the socket at once: at least, and at most.
+#: Bytes read from the socket at once: minimum and maximum.
 READ_BYTES = 4096
 READ_BYTES_MAX = 1 << 20
 
 _LENGTH = struct.Struct(">I")
-#: An array of three, and its first element in the form that has room for all of them.
+#: The start of an array of three, and its first element as a u32.
 _REQUEST = struct.Struct(">BBI")
-#: What an answer of nil ends in.
+#: The end of an answer of nil.
 _GOOD_NIL = b"\xc3\xc0"
-#: How long such an answer is, by the number's first byte.
+#: Lengths of such an answer, and the first byte of its number.
 _NIL_LENGTHS = {4: None, 5: 0xCC, 6: 0xCD, 8: 0xCE, 12: 0xCF}
 _TIMEVAL = struct.Struct("@ll")
 _packb = salt.utils.msgpack.packb
 
 
 class Broken(Exception):
-    """The connection ended before the answer came. A new one may do better."""
+    """The connection ended before the answer. A new one may succeed."""
 
 
 class TimedOut(Exception):
@@ -68,7 +66,7 @@ class TimedOut(Exception):
 
 
 class Refusal(Exception):
-    """The daemon answered, and said no. ``code`` is one of those listed in the wire's contract."""
+    """The daemon refused the call. ``code`` is one of those in ``docs/WIRE.md``."""
 
     def __init__(self, code, message):
         super().__init__(f"{code}: {message}")
@@ -80,7 +78,7 @@ class Refusal(Exception):
 
 
 def _keep_surrogates(error):
-    """Codec error handler: what is not UTF-8 goes out as the bytes it stood for, and comes back the same."""
+    """Codec error handler: bytes that are not UTF-8 are encoded and decoded unchanged."""
     if not isinstance(error, UnicodeEncodeError):
         return codecs.lookup_error("surrogateescape")(error)
     out = bytearray()
@@ -96,7 +94,7 @@ codecs.register_error("saltcellar.surrogates", _keep_surrogates)
 
 
 def _encode_other(value):
-    """What msgpack has no form for. The first half says the same as Salt's codec; the last line does not raise."""
+    """Encode types unknown to msgpack: as Salt's codec does, and any other object as text. Does not raise."""
     if isinstance(value, int):
         return str(value)
     if isinstance(value, (datetime.datetime, datetime.date)):
@@ -119,7 +117,7 @@ def _text(value):
 
 
 def _plain(value, above=()):
-    """A copy of ``value`` that surely packs: cycles and depths cut, foreign objects made text."""
+    """A copy of ``value`` that can be packed: cycles and depths cut, unknown objects as text."""
     if isinstance(value, (collections.abc.Mapping, collections.abc.Set, list, tuple)) and not isinstance(
         value, salt.utils.msgpack.ExtType
     ):
@@ -143,9 +141,9 @@ def _plain(value, above=()):
 
 
 def pack(value):
-    """``value`` as msgpack bytes. Does not raise for anything a master may hold in its hands."""
+    """``value`` as msgpack bytes. Does not raise for any value of a master."""
     try:
-        # With an error handler for text msgpack copies every string first, which takes half as long again.
+        # With an error handler msgpack copies every string, which takes half as long again.
         return _packb(value, default=_encode_other, use_bin_type=True)
     except Exception:  # pylint: disable=broad-except
         pass
@@ -153,7 +151,7 @@ def pack(value):
     try:
         return _packb(value, **options)
     except Exception:  # pylint: disable=broad-except
-        # Too deep, a cycle, a number that is none, an object that fails when asked: copy, and cut what cannot go.
+        # Too deep, a cycle, an unbounded number, an object that raises: copy, and cut what cannot be packed.
         return _packb(_plain(value), **options)
 
 
@@ -167,7 +165,7 @@ def _decode_ext(code, data):
         try:
             return _Constant(*salt.utils.msgpack.unpackb(data, raw=False))
         except Exception:  # pylint: disable=broad-except
-            # Anything may stand in there. The bytes, so that the values around it can be read.
+            # Unknown content: return the bytes, so that the values around it can be read.
             return data
     return data
 
@@ -187,8 +185,8 @@ def _pairs(pairs):
 
 
 def unpack(data):
-    """The value that ``data`` holds, as Salt's codec reads it. Raises ``ValueError`` if it is no msgpack."""
-    # A list of many jobs is so many new maps that the collector goes over them again and again, and finds nothing.
+    """The value in ``data``, as Salt's codec reads it. Raises ``ValueError`` if it is not msgpack."""
+    # A list of many jobs creates so many maps that the collector runs repeatedly, and finds nothing.
     if len(data) < COLLECTED_BYTES_MAX or not gc.isenabled():
         return _unpack(data)
     gc.disable()
@@ -210,7 +208,7 @@ def _unpack(data):
         try:
             return salt.utils.msgpack.unpackb(data, **options)
         except TypeError:
-            # A key that is an array or a map: rare enough to read everything again the slow way.
+            # A key is an array or a map: rare, so everything is decoded again, slowly.
             return salt.utils.msgpack.unpackb(data, object_pairs_hook=_pairs, **options)
     except Exception as exc:
         raise ValueError(f"not a msgpack value: {exc}") from exc
@@ -218,21 +216,21 @@ def _unpack(data):
 
 class Call:
     """
-    A call, packed once: its request, the same request on another connection, and its record in the spool are
-    made of the same bytes.
+    A call, packed once: its request, the same request on another connection, and its record in the spool share
+    these bytes.
     """
 
-    #: What a repeated call says besides: it may have been stored already.
+    #: The additional pair of a repeated call, which may have been stored already.
     _REPLAY = pack("replay") + pack(True)
 
-    #: Names of calls, packed. There are few.
+    #: Packed names of calls. There are few.
     _NAMES = {}
 
     def __init__(self, name, args):
         self._name = self._NAMES.get(name) or self._NAMES.setdefault(name, pack(name))
         self._args = pack(args)
         if not 0x80 <= self._args[0] < 0x8F:
-            raise ValueError(f"the arguments of {name} are no small map")
+            raise ValueError(f"the arguments of {name} are not a small map")
         self._replay = bool(args.get("replay"))
 
     def request(self, number):
@@ -240,7 +238,7 @@ class Call:
         return b"".join((_REQUEST.pack(0x93, 0xCE, number), self._name, self._args))
 
     def record(self):
-        """The call as the spool keeps it: ``[call, args]``, marked as a replay."""
+        """The call's record in the spool: ``[call, args]``, marked as a replay."""
         return b"".join((b"\x92", self._name, self.repeated()._args))
 
     def readable(self, name, args):
@@ -260,7 +258,7 @@ class Call:
     def repeated(self):
         """The same call, marked as a replay."""
         if not self._replay:
-            # One more pair: the count of a small map is in its first byte.
+            # The count of a small map is in its first byte.
             self._args = b"".join((bytes([self._args[0] + 1]), self._args[1:], self._REPLAY))
             self._replay = True
         return self
@@ -271,10 +269,10 @@ class Call:
 
 class Connection:
     """
-    One open connection. Not to be shared between threads, nor used after a fork.
+    One open connection. Must not be shared between threads or used after a fork.
 
-    After any exception other than a :class:`Refusal` with ``usable`` still true, close it: an
-    answer may be under way that nobody waits for any more.
+    After any exception other than a :class:`Refusal` with ``usable`` true, close it: an unread
+    answer may be in flight.
     """
 
     def __init__(self, path, deadline):
@@ -286,7 +284,7 @@ class Connection:
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as exc:
-            # No descriptor is left to this process, say.
+            # For instance, the process has no descriptor left.
             raise Broken(str(exc)) from exc
         try:
             self._connect(path, deadline)
@@ -299,7 +297,7 @@ class Connection:
             self._socket.settimeout(_left(deadline))
             try:
                 self._socket.connect(path)
-                # From here on the kernel keeps the time, which saves a poll() before every call of it.
+                # Timeouts are the kernel's from here on, which saves a poll() per call.
                 return self._socket.setblocking(True)
             except socket.timeout as exc:
                 raise TimedOut("no connection in time") from exc
@@ -310,7 +308,7 @@ class Connection:
             time.sleep(min(0.02, _left(deadline)))
 
     def close(self):
-        """Let go of the descriptor, and only that: a forked parent may still use the same socket."""
+        """Close only the descriptor: a forked parent may still use the same socket."""
         self.usable = False
         self._socket.close()
 
@@ -331,11 +329,11 @@ class Connection:
         self._greeting = b""
         data = memoryview(b"".join(out))
         while data:
-            self._allow(socket.SO_SNDTIMEO, deadline)
+            self._set_timeout(socket.SO_SNDTIMEO, deadline)
             try:
                 data = data[self._socket.send(data) :]
             except BlockingIOError as exc:
-                raise TimedOut("the request was not taken in time") from exc
+                raise TimedOut("the request was not read in time") from exc
             except OSError as exc:
                 raise Broken(str(exc)) from exc
         return ids
@@ -346,7 +344,7 @@ class Connection:
         if length > ANSWER_BYTES_MAX:
             raise Broken(f"an answer of {length} bytes: not a saltcellar daemon")
         body = self._exactly(length, deadline)
-        # What most writes are answered needs no unpacking: [number, true, nil].
+        # The answer to most writes, [number, true, nil], needs no unpacking.
         if length in _NIL_LENGTHS and body[0] == 0x93 and body.endswith(_GOOD_NIL):
             if length == 4 and body[1] < 0x80:
                 return body[1], None
@@ -358,14 +356,14 @@ class Connection:
             if not good:
                 value = Refusal(str(value["code"]), str(value.get("message", "")))
         except (ValueError, TypeError, KeyError, AttributeError) as exc:
-            raise Broken(f"an answer that is none: {exc}") from exc
+            raise Broken(f"malformed answer: {exc}") from exc
         if number is None:
             self.usable = False
-            raise value if isinstance(value, Refusal) else Broken("the daemon hung up without a reason")
+            raise value if isinstance(value, Refusal) else Broken("the daemon closed the connection without a reason")
         return number, value
 
     def ask(self, call, deadline):
-        """The answer to one :class:`Call`. Raises :class:`Refusal` if the daemon said no."""
+        """The answer to one :class:`Call`. Raises :class:`Refusal`."""
         (number,) = self.send([call.request], deadline)
         while True:
             answered, value = self.receive(deadline)
@@ -375,7 +373,7 @@ class Connection:
                 return value
 
     def _exactly(self, size, deadline):
-        """So many bytes; what came with them waits for the next call. Answers are small, so one read brings a whole one."""
+        """``size`` bytes; further received bytes are kept. Answers are small, so one read usually returns a whole one."""
         have = len(self._received)
         if have < size:
             parts = [self._received]
@@ -387,7 +385,7 @@ class Connection:
         return data
 
     def _some(self, size, deadline):
-        self._allow(socket.SO_RCVTIMEO, deadline)
+        self._set_timeout(socket.SO_RCVTIMEO, deadline)
         try:
             data = self._socket.recv(min(size, READ_BYTES_MAX))
         except BlockingIOError as exc:
@@ -398,12 +396,12 @@ class Connection:
             raise Broken("the daemon closed the connection")
         return data
 
-    def _allow(self, option, deadline):
-        """Tell the kernel how long to wait; not anew where what it was told last is a little too long."""
+    def _set_timeout(self, option, deadline):
+        """Set the kernel's timeout, unless the present one is at most a tenth too long."""
         left = _left(deadline)
         if not left <= self._timeouts.get(option, 0) <= left * 1.1:
             left *= 1.05
-            # Not 0 and 0, which is for ever.
+            # Never 0 and 0, which means no timeout.
             self._socket.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(left), max(1, int(left % 1 * 1e6))))
             self._timeouts[option] = left
 

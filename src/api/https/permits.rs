@@ -1,0 +1,355 @@
+//! Connection permits: the limit of concurrent connections, and which one is closed at the limit.
+//!
+//! At the limit the oldest unauthenticated connection (without a valid signature so far) is closed; without
+//! any, the one idle for longest. A signer has at most [`HTTPS_PEERS_OF_ONE`] connections; one more closes
+//! its own one idle for longest. A connection is idle between batches with a valid signature, regardless of other requests.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::limits::{HTTPS_AUTH_TIMEOUT, HTTPS_IDLE, HTTPS_PEERS_OF_ONE};
+
+/// Time for an evicted connection to close.
+const EVICTION_TIME: Duration = Duration::from_millis(500);
+
+/// All permits.
+pub(super) struct ConnectionPermits {
+    free: Arc<Semaphore>,
+    all: usize,
+    queues: Mutex<Queues>,
+    taken: AtomicUsize,
+    times: Times,
+}
+
+/// Timeouts for the first valid signature, and between batches.
+#[derive(Clone, Copy)]
+struct Times {
+    unauthenticated: Duration,
+    idle: Duration,
+}
+
+/// Connections that can be evicted, in order of eviction.
+#[derive(Default)]
+struct Queues {
+    next: u64,
+    unauthenticated: BTreeMap<u64, Arc<Notify>>,
+    idle: BTreeMap<u64, (String, Arc<Notify>)>,
+    /// Connections of each signer, busy or not.
+    of_signer: HashMap<String, usize>,
+}
+
+impl Queues {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Evicts the longest idle connection of a signer; false if all of them are busy.
+    fn evict(&mut self, signer: &str) -> bool {
+        let longest = self.idle.iter().find(|(_, (whose, _))| whose == signer).map(|(number, _)| *number);
+        let Some((_, leave)) = longest.and_then(|number| self.idle.remove(&number)) else { return false };
+        leave.notify_one();
+        true
+    }
+}
+
+/// The state of a connection.
+#[derive(Clone, Copy)]
+enum State {
+    /// No valid signature so far.
+    Unauthenticated { number: u64, since: Instant },
+    /// No batch in flight.
+    Idle { number: u64, since: Instant },
+    /// A batch is in flight, with its own timeouts.
+    Busy,
+}
+
+/// The permit of one connection, released on drop.
+pub(super) struct ConnectionPermit {
+    permits: Arc<ConnectionPermits>,
+    leave: Arc<Notify>,
+    state: Mutex<State>,
+    signer: OnceLock<String>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// A verified batch in flight; the connection becomes idle when this is dropped.
+pub(super) struct InFlight<'a>(&'a ConnectionPermit);
+
+impl ConnectionPermits {
+    /// Permits for `all` connections.
+    pub(super) fn new(all: usize) -> Arc<Self> {
+        Self::timed(all, Times { unauthenticated: HTTPS_AUTH_TIMEOUT, idle: HTTPS_IDLE })
+    }
+
+    fn timed(all: usize, times: Times) -> Arc<Self> {
+        let (free, queues) = (Arc::new(Semaphore::new(all)), Mutex::default());
+        Arc::new(Self { free, all, queues, taken: AtomicUsize::new(0), times })
+    }
+
+    /// A permit for a new connection; `evicted` is called if another connection is closed for it. `None` if all are busy.
+    pub(super) async fn take(self: &Arc<Self>, evicted: impl FnOnce()) -> Option<ConnectionPermit> {
+        let permit = if let Ok(permit) = self.free.clone().try_acquire_owned() {
+            permit
+        } else {
+            let leave = {
+                let mut queues = self.queues();
+                let oldest = queues.unauthenticated.pop_first().map(|(_, leave)| leave);
+                oldest.or_else(|| queues.idle.pop_first().map(|(_, (_, leave))| leave))?
+            };
+            leave.notify_one();
+            evicted();
+            timeout(EVICTION_TIME, self.free.clone().acquire_owned()).await.ok()?.ok()?
+        };
+        let leave = Arc::new(Notify::new());
+        let mut queues = self.queues();
+        let number = queues.number();
+        queues.unauthenticated.insert(number, leave.clone());
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        let state = Mutex::new(State::Unauthenticated { number, since: Instant::now() });
+        Some(ConnectionPermit {
+            permits: self.clone(),
+            leave,
+            state,
+            signer: OnceLock::new(),
+            _permit: permit,
+        })
+    }
+
+    /// Permits in use.
+    pub(super) fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Waits until all permits are free, up to `wait`.
+    pub(super) async fn all_free(&self, wait: Duration) {
+        let all = u32::try_from(self.all).unwrap_or(u32::MAX);
+        let _ = timeout(wait, self.free.acquire_many(all)).await;
+    }
+
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ConnectionPermit {
+    /// Starts a batch with a valid signature. `None` if `signer` has too many connections, all of them busy.
+    pub(super) fn begin(&self, signer: &str) -> Option<InFlight<'_>> {
+        let mut queues = self.permits.queues();
+        match self.state() {
+            State::Unauthenticated { number, .. } => {
+                let count = queues.of_signer.get(signer).copied().unwrap_or(0);
+                if count >= HTTPS_PEERS_OF_ONE && !queues.evict(signer) {
+                    return None;
+                }
+                queues.unauthenticated.remove(&number);
+                *queues.of_signer.entry(signer.to_owned()).or_default() += 1;
+                // An unauthenticated connection has no signer yet.
+                let _ = self.signer.set(signer.to_owned());
+            }
+            State::Idle { number, .. } => drop(queues.idle.remove(&number)),
+            State::Busy => {}
+        }
+        self.set(State::Busy);
+        Some(InFlight(self))
+    }
+
+    /// Waits until the connection must be closed: evicted, or timed out.
+    pub(super) async fn must_go(&self) {
+        let times = self.permits.times;
+        loop {
+            let until = match self.state() {
+                State::Unauthenticated { since, .. } => since + times.unauthenticated,
+                State::Idle { since, .. } => since + times.idle,
+                // Checked again then.
+                State::Busy => Instant::now() + times.idle,
+            };
+            if until <= Instant::now() {
+                return;
+            }
+            tokio::select! {
+                () = self.leave.notified() => return,
+                () = sleep_until(until) => {}
+            }
+        }
+    }
+
+    fn state(&self) -> State {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, state: State) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let mut queues = self.0.permits.queues();
+        let number = queues.number();
+        let signer = self.0.signer.get().cloned().unwrap_or_default();
+        queues.idle.insert(number, (signer, self.0.leave.clone()));
+        self.0.set(State::Idle { number, since: Instant::now() });
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        let mut queues = self.permits.queues();
+        match self.state() {
+            State::Unauthenticated { number, .. } => drop(queues.unauthenticated.remove(&number)),
+            State::Idle { number, .. } => drop(queues.idle.remove(&number)),
+            State::Busy => {}
+        }
+        if let Some(signer) = self.signer.get()
+            && let Some(count) = queues.of_signer.get_mut(signer)
+        {
+            *count -= 1;
+            if *count == 0 {
+                queues.of_signer.remove(signer);
+            }
+        }
+        self.permits.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(work)
+    }
+
+    fn no_eviction() {
+        panic!("a connection was evicted although permits are free");
+    }
+
+    /// Waits until a connection is evicted, and closes it. The timeouts of this file are longer than the deadline.
+    async fn closes(connection: ConnectionPermit) {
+        timeout(Duration::from_secs(10), connection.must_go()).await.expect("the connection was not evicted");
+    }
+    /// Whether the connection must be closed.
+    async fn is_evicted(connection: &ConnectionPermit) -> bool {
+        tokio::select! {
+            biased;
+            () = connection.must_go() => true,
+            () = tokio::task::yield_now() => false,
+        }
+    }
+
+    #[test]
+    fn the_oldest_unauthenticated_connection_is_evicted_then_the_longest_idle() {
+        run(async {
+            let permits = ConnectionPermits::new(3);
+            let [a, b, first] = [
+                permits.take(no_eviction).await,
+                permits.take(no_eviction).await,
+                permits.take(no_eviction).await,
+            ]
+            .map(Option::unwrap);
+            drop(a.begin("a").unwrap());
+            drop(b.begin("b").unwrap());
+            // Its last batch is later than that of `b`.
+            drop(a.begin("a").unwrap());
+            let mut evicted = 0;
+            let closing = tokio::spawn(closes(first));
+            let second = permits.take(|| evicted += 1).await.unwrap();
+            closing.await.unwrap();
+            let closing = tokio::spawn(closes(second));
+            let third = permits.take(|| evicted += 1).await.unwrap();
+            closing.await.unwrap();
+            let busy = (third.begin("c").unwrap(), a.begin("a").unwrap());
+            let closing = tokio::spawn(closes(b));
+            let fourth = permits.take(|| evicted += 1).await.unwrap();
+            closing.await.unwrap();
+            let also_busy = fourth.begin("d").unwrap();
+            assert_eq!((evicted, permits.taken()), (3, 3));
+            assert!(permits.take(no_eviction).await.is_none(), "all are busy");
+            drop((busy, also_busy));
+        });
+    }
+
+    #[test]
+    fn one_signer_cannot_hold_all_connections() {
+        run(async {
+            let permits = ConnectionPermits::new(HTTPS_PEERS_OF_ONE + 10);
+            let mut held = Vec::new();
+            for _ in 0..HTTPS_PEERS_OF_ONE {
+                let connection = permits.take(no_eviction).await.unwrap();
+                drop(connection.begin("greedy").unwrap());
+                held.push(connection);
+            }
+            let other = permits.take(no_eviction).await.unwrap();
+            drop(other.begin("other").unwrap());
+            let [first, second] = [0, 1].map(|n| &held[n]);
+            // Busy ones are not evicted, however old they are.
+            let busy = first.begin("greedy").unwrap();
+            assert!(!is_evicted(second).await, "connections up to the limit are kept");
+            let more = permits.take(no_eviction).await.unwrap();
+            drop(more.begin("greedy").unwrap());
+            assert!(is_evicted(second).await && !is_evicted(first).await && !is_evicted(&other).await);
+            drop(busy);
+            held.push(more);
+            held.remove(1);
+            let all: Vec<_> = held.iter().map(|connection| connection.begin("greedy").unwrap()).collect();
+            let one_more = permits.take(no_eviction).await.unwrap();
+            assert!(one_more.begin("greedy").is_none(), "all of its connections are busy");
+            assert!(one_more.begin("another").is_some());
+            drop(all);
+        });
+    }
+
+    #[test]
+    fn the_idle_timeout_starts_at_the_last_batch() {
+        const LONG: Duration = Duration::from_secs(3600);
+        const SHORT: Duration = Duration::from_millis(30);
+        run(async {
+            for (unauthenticated, idle) in [(SHORT, LONG), (LONG, SHORT)] {
+                let permits = ConnectionPermits::timed(3, Times { unauthenticated, idle });
+                let [unknown, known, busy] = [
+                    permits.take(no_eviction).await,
+                    permits.take(no_eviction).await,
+                    permits.take(no_eviction).await,
+                ]
+                .map(Option::unwrap);
+                drop(known.begin("a").unwrap());
+                let batch = busy.begin("b").unwrap();
+                let (short, long) =
+                    if unauthenticated == SHORT { (&unknown, &known) } else { (&known, &unknown) };
+                // Other requests do not reach the permit, so they extend nothing.
+                tokio::select! {
+                    () = short.must_go() => {}
+                    () = long.must_go() => panic!("its timeout is an hour"),
+                    () = busy.must_go() => panic!("a batch is in flight"),
+                    () = tokio::time::sleep(Duration::from_secs(10)) => panic!("not closed"),
+                }
+                drop(batch);
+            }
+        });
+    }
+
+    #[test]
+    fn a_permit_is_forgotten_with_its_connection() {
+        run(async {
+            let permits = ConnectionPermits::new(2);
+            for _ in 0..2 * HTTPS_PEERS_OF_ONE {
+                let connection = permits.take(no_eviction).await.unwrap();
+                let batch = connection.begin("a").unwrap();
+                drop(batch);
+                drop(connection);
+                drop(permits.take(no_eviction).await);
+            }
+            let queues = permits.queues();
+            assert!(
+                queues.unauthenticated.is_empty() && queues.idle.is_empty() && queues.of_signer.is_empty()
+            );
+            assert_eq!(permits.taken(), 0);
+        });
+    }
+}

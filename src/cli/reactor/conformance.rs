@@ -1,0 +1,58 @@
+//! `saltcellar reactor conformance`: runs cases recorded with Salt and compares the results.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use super::super::output::{Format, Output, plain};
+use super::super::{Global, finding};
+use super::PythonArgs;
+use crate::reactor::conformance::{ConformanceOptions, run as run_cases};
+
+pub(super) const EXAMPLES: &str = "\
+Each DIR holds cases, one JSON file each: a master's configuration, files, events, and Salt's results. The program \
+tests/lab/reactor_oracle.py of the source tree records these results with a real Salt, also for your own files. No \
+master is required. Cases with `#!py` files or functions of Salt require --salt-python.
+
+Examples:
+  saltcellar reactor conformance ./cases
+  saltcellar reactor conformance ./cases --salt-python /opt/saltstack/salt/bin/python3
+  saltcellar reactor conformance ./cases ./more --output json | jq .ids
+
+Exit codes: 0 all cases pass, 1 a case fails.";
+
+/// Flags of `reactor conformance`.
+#[derive(clap::Args)]
+pub(in crate::cli) struct Args {
+    /// Directories of cases
+    #[arg(value_name = "DIR", required = true)]
+    dirs: Vec<PathBuf>,
+    #[command(flatten)]
+    python: PythonArgs,
+}
+
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let mut out = Output::new(global.output);
+    let options = ConformanceOptions { salt_python: args.python.python() };
+    let mut lines = Vec::new();
+    let report = run_cases(&args.dirs, &options, |result| {
+        if !result.passed() {
+            lines.push(result.to_string());
+        }
+    })
+    .context("read the cases")?;
+    match out.format {
+        Format::Table => {
+            for line in lines {
+                out.line(&plain(&line))?;
+            }
+            out.line(&report.summary())?;
+        }
+        Format::Json | Format::Jsonl => out.json(&report.to_json())?,
+    }
+    out.flush()?;
+    match report.failing().count() {
+        0 => Ok(()),
+        failed => Err(finding(format!("{failed} cases differ from Salt"))),
+    }
+}

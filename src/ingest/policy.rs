@@ -1,0 +1,559 @@
+//! The ingest policy: every source applies it before an entry enters `intake`.
+//!
+//! Filters decide whether an entry is stored; redaction replaces parts of it. Both run in the thread of the source,
+//! so dropped or redacted data never reaches a queue, a spill or the log. A source has three entry points:
+//!
+//! ```text
+//! message   tag, two newlines, data: a frame's body, a ZeroMQ message      -> event
+//! event     tag and data                                                    -> pass
+//! pass      an entry built by the source, such as that of a returner call
+//! ```
+//!
+//! # Invariant
+//!
+//! Decisions depend on the entry's bytes and names only, never on the source. An event that arrives at three sources
+//! is dropped, kept, or redacted to the same bytes by each, so duplicates are still recognised.
+//!
+//! Loads, minions of syndics, end times and Thorium's register are never dropped, only redacted, because Salt requires them
+//! (an unknown jid ends `salt '*' test.ping` at once). Gap records bypass the policy.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::master_keys::MasterKeys;
+use super::redact::{Redacted, Redactor};
+use crate::clock::{Clock, Micros};
+use crate::limits::{ENTRY_BYTES_MAX, SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
+use crate::metrics::Metrics;
+use crate::model::{Action, Entry, FilterRule, Fingerprints, Kind, RedactRule, Source, chained};
+use crate::wire::msgpack;
+use crate::wire::salt_codec::Unreadable;
+use crate::wire::salt_event::{Event, Form, fingerprints_of, read_event, split};
+
+/// What the policy did with an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicyOutcome {
+    /// Accepted, possibly redacted.
+    Accepted,
+    /// Dropped by a rule and counted; senders treat it as stored.
+    Dropped,
+}
+
+/// Why an event is rejected. It has been counted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RejectReason {
+    /// No tag followed by two newlines.
+    #[error("no tag: an event is its tag, two newlines, and msgpack")]
+    NoTag,
+    /// A tag of this many bytes.
+    #[error("a tag of {0} bytes exceeds the limit of {TAG_BYTES_MAX}")]
+    TagTooLong(usize),
+    /// Tag and data together exceed `store.entry_bytes_max`.
+    #[error("an event of {len} bytes exceeds the limit of {max} (store.entry_bytes_max)")]
+    TooLarge {
+        /// Size of the event in bytes.
+        len: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
+    /// Salt's codec cannot read the data; one such entry would break a whole list for its reader.
+    #[error("Salt's codec cannot read the data: {0}")]
+    Unreadable(#[from] Unreadable),
+}
+
+/// The counters of a rule for `saltcellar status`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleCount {
+    /// The rule's name.
+    pub name: String,
+    /// `filter` or `redact`.
+    pub list: &'static str,
+    /// Entries that it matched; for `redact`, those that it changed.
+    pub entries: u64,
+    /// Of those, dropped entries.
+    pub dropped: u64,
+}
+
+struct Filter {
+    rule: FilterRule,
+    entries: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// The rules and their counters.
+pub struct Policy {
+    filters: Vec<Filter>,
+    redactor: Option<Redactor>,
+    master_keys: Arc<MasterKeys>,
+    entry_bytes_max: usize,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    logged: Mutex<HashMap<&'static str, Micros>>,
+}
+
+impl Policy {
+    /// A policy with these rules.
+    pub fn new(
+        filters: &[FilterRule],
+        redact: &[RedactRule],
+        master_keys: Arc<MasterKeys>,
+        entry_bytes_max: usize,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let count = |rule: &FilterRule| Filter {
+            rule: rule.clone(),
+            entries: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        };
+        Self {
+            filters: filters.iter().map(count).collect(),
+            redactor: (!redact.is_empty()).then(|| Redactor::new(redact)),
+            master_keys,
+            entry_bytes_max,
+            clock,
+            metrics,
+            logged: Mutex::default(),
+        }
+    }
+
+    /// A policy without rules and keys.
+    pub fn open(clock: Clock, metrics: Arc<Metrics>) -> Self {
+        Self::new(&[], &[], Arc::new(MasterKeys::none()), ENTRY_BYTES_MAX, clock, metrics)
+    }
+
+    /// The keys redacted without a rule.
+    pub fn master_keys(&self) -> &Arc<MasterKeys> {
+        &self.master_keys
+    }
+
+    /// Applies the policy to an event in the form `tag`, two newlines, msgpack, and passes the result to `accept`.
+    pub fn message(
+        &self,
+        message: &[u8],
+        source: Source,
+        at: Micros,
+        accept: impl FnOnce(&Entry<'_>, Fingerprints),
+    ) -> Result<PolicyOutcome, RejectReason> {
+        if let Some((tag, data)) = split(message) {
+            return self.event(tag, data, source, at, accept);
+        }
+        self.metrics.events_without_tag.add(1);
+        self.log("no tag", || {
+            tracing::warn!(
+                source = source.name(),
+                bytes = message.len(),
+                "event rejected: {}",
+                RejectReason::NoTag
+            );
+        });
+        Err(RejectReason::NoTag)
+    }
+
+    /// Applies the policy to an event, and passes the result to `accept`.
+    pub fn event(
+        &self,
+        tag: &[u8],
+        data: &[u8],
+        source: Source,
+        at: Micros,
+        accept: impl FnOnce(&Entry<'_>, Fingerprints),
+    ) -> Result<PolicyOutcome, RejectReason> {
+        self.check_tag(tag, source)?;
+        let (len, max) = (tag.len() + data.len(), self.entry_bytes_max);
+        if len > max {
+            self.metrics.entries_too_large.add(1);
+            let reason = RejectReason::TooLarge { len, max };
+            self.log("too large", || {
+                tracing::warn!(source = source.name(), tag = %shown(tag), "event rejected: {reason}");
+            });
+            return Err(reason);
+        }
+        self.read(&read_event(tag, data, source, at), accept)
+    }
+
+    /// Rejects a tag that is too long to be stored.
+    pub fn check_tag(&self, tag: &[u8], source: Source) -> Result<(), RejectReason> {
+        if tag.len() <= TAG_BYTES_MAX {
+            return Ok(());
+        }
+        self.metrics.events_tag_too_long.add(1);
+        let reason = RejectReason::TagTooLong(tag.len());
+        self.log("tag too long", || {
+            tracing::warn!(source = source.name(), tag = %shown(tag), "event rejected: {reason}");
+        });
+        Err(reason)
+    }
+
+    /// Applies the policy to a parsed event.
+    pub fn read(
+        &self,
+        event: &Event<'_>,
+        accept: impl FnOnce(&Entry<'_>, Fingerprints),
+    ) -> Result<PolicyOutcome, RejectReason> {
+        if let Form::Unreadable(why) = event.form {
+            return Err(self.reject(&event.entry, why));
+        }
+        self.inspect(event);
+        Ok(self.pass(&event.entry, Some(event.fingerprints), |entry, fingerprints| {
+            accept(entry, fingerprints.unwrap_or_else(|| fingerprints_of(entry)));
+        }))
+    }
+
+    /// Counts and logs an entry that Salt's codec cannot read.
+    pub fn reject(&self, entry: &Entry<'_>, why: Unreadable) -> RejectReason {
+        self.metrics.entries_unreadable.add(1);
+        self.log("unreadable", || {
+            tracing::warn!(
+                source = entry.source.name(), tag = %shown(entry.tag), jid = entry.jid, minion = entry.minion, %why,
+                "entry rejected: Salt's codec cannot read its data"
+            );
+        });
+        why.into()
+    }
+
+    /// Passes an entry to `accept`, unchanged or redacted, or drops it. Salt's codec must be able to read its
+    /// body, see [`Policy::reject`]. `fingerprints` are those of the original entry, if known; a redacted one gets others.
+    pub fn pass(
+        &self,
+        entry: &Entry<'_>,
+        fingerprints: Option<Fingerprints>,
+        accept: impl FnOnce(&Entry<'_>, Option<Fingerprints>),
+    ) -> PolicyOutcome {
+        if !self.filters.is_empty() && self.is_dropped(entry) {
+            return PolicyOutcome::Dropped;
+        }
+        let cleaned = self.master_keys.clean(entry);
+        let entry = match &cleaned {
+            None => *entry,
+            Some(cleaned) => {
+                self.metrics.master_keys_redacted.add(1);
+                if cleaned.unparsed {
+                    self.report_unparsed(entry);
+                }
+                Entry { body: &cleaned.body, flags: cleaned.flags, ..*entry }
+            }
+        };
+        let redacted = match &self.redactor {
+            Some(redactor) => redactor.redact(&entry),
+            None => Redacted::Untouched,
+        };
+        let body = match redacted {
+            Redacted::Untouched if cleaned.is_none() => {
+                accept(&entry, fingerprints);
+                return PolicyOutcome::Accepted;
+            }
+            Redacted::Untouched => None,
+            Redacted::Changed(body) => Some(body),
+            Redacted::Unparsed(body) => {
+                self.report_unparsed(&entry);
+                Some(body)
+            }
+        };
+        self.metrics.entries_redacted.add(u64::from(body.is_some()));
+        let entry = Entry { body: body.as_deref().unwrap_or(entry.body), ..entry };
+        accept(&entry, fingerprints.is_some().then(|| fingerprints_of(&entry)));
+        PolicyOutcome::Accepted
+    }
+    fn report_unparsed(&self, entry: &Entry<'_>) {
+        self.metrics.redactions_blind.add(1);
+        self.log("unparsed", || {
+            tracing::warn!(
+                source = entry.source.name(), tag = %shown(entry.tag),
+                "data is not msgpack and cannot be searched for values to redact; replaced as a whole"
+            );
+        });
+    }
+
+    /// The counters of each rule.
+    pub fn counts(&self) -> Vec<RuleCount> {
+        let filters = self.filters.iter().map(|filter| RuleCount {
+            name: filter.rule.name.clone(),
+            list: "filter",
+            entries: filter.entries.load(Ordering::Relaxed),
+            dropped: filter.dropped.load(Ordering::Relaxed),
+        });
+        let redacted = self.redactor.iter().flat_map(Redactor::counts).map(|(name, entries)| RuleCount {
+            name,
+            list: "redact",
+            entries,
+            dropped: 0,
+        });
+        filters.chain(redacted).collect()
+    }
+
+    fn is_dropped(&self, entry: &Entry<'_>) -> bool {
+        if !matches!(entry.kind, Kind::Event | Kind::JobNew | Kind::Return) {
+            return false;
+        }
+        let Some(filter) = self.filters.iter().find(|f| f.rule.scope.matches(entry, || funs_of(entry.body)))
+        else {
+            return false;
+        };
+        filter.entries.fetch_add(1, Ordering::Relaxed);
+        let (dropped, counter) = match filter.rule.action {
+            Action::Store => return false,
+            Action::Drop => (true, &self.metrics.entries_filtered),
+            Action::Sample(n) => (!is_sampled(entry, n), &self.metrics.entries_sampled_out),
+        };
+        if dropped {
+            filter.dropped.fetch_add(1, Ordering::Relaxed);
+            counter.add(1);
+        }
+        dropped
+    }
+
+    /// Counts and logs oddities of an event that is accepted.
+    fn inspect(&self, event: &Event<'_>) {
+        let Event { entry, stamp, form, .. } = event;
+        let report = |about: &'static str, message: &str| {
+            self.log(about, || {
+                let stamp = stamp.map(|s| String::from_utf8_lossy(s).into_owned());
+                tracing::warn!(
+                    source = entry.source.name(), tag = %shown(entry.tag), minion = entry.minion, stamp, "{message}"
+                );
+            });
+        };
+        match form {
+            // Unreadable data was rejected before.
+            Form::Map | Form::Unreadable(_) => {}
+            Form::NoMap => {
+                self.metrics.events_no_map.add(1);
+                report("no map", "event data is not a map; stored unchanged");
+            }
+        }
+        if stamp.is_some_and(|stamp| !is_near(stamp, entry.at)) {
+            self.metrics.event_clocks_off.add(1);
+            report(
+                "clock off",
+                "event stamp differs by more than a day from the local time: one of the clocks is wrong",
+            );
+        }
+    }
+
+    /// Logs, unless the same kind was logged recently.
+    fn log(&self, about: &'static str, write: impl FnOnce()) {
+        let now = self.clock.now();
+        let pause = i64::try_from(SOURCE_LOG_INTERVAL.as_micros()).unwrap_or(i64::MAX);
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let due =
+            logged.get(about).is_none_or(|last| (now.0 - last.0).unsigned_abs() >= pause.unsigned_abs());
+        if due {
+            logged.insert(about, now);
+            drop(logged);
+            write();
+        }
+    }
+}
+
+/// The functions of a job with several functions.
+pub(super) fn funs_of(body: &[u8]) -> Vec<&str> {
+    let funs = msgpack::get(body, "fun").unwrap_or_default();
+    msgpack::elements(funs).filter_map(msgpack::as_text).collect()
+}
+
+/// Whether a sample of one in `n` contains the entry. A job is sampled as a whole.
+fn is_sampled(entry: &Entry<'_>, n: u32) -> bool {
+    let hash = match entry.jid {
+        "" => chained(0, [entry.tag, entry.body]),
+        jid => chained(0, [jid.as_bytes()]),
+    };
+    hash % u64::from(n.max(1)) == 0
+}
+
+/// Whether a stamp (`2026-11-21T05:47:28.123456`) is within about a day of `at`. True for any other text.
+fn is_near(stamp: &[u8], at: Micros) -> bool {
+    const DAY: i64 = 86_400_000_000;
+    let number = |from: usize, to: usize| {
+        let digits = stamp.get(from..to)?;
+        digits.iter().try_fold(0_i64, |n, b| b.is_ascii_digit().then(|| n * 10 + i64::from(b - b'0')))
+    };
+    let (Some(year), Some(month), Some(day)) = (number(0, 4), number(5, 7), number(8, 10)) else {
+        return true;
+    };
+    let small = |n: i64| u32::try_from(n).unwrap_or(0);
+    let date = crate::clock::Civil {
+        year,
+        month: small(month),
+        day: small(day),
+        hour: 12,
+        minute: 0,
+        second: 0,
+        micros: 0,
+    };
+    date.micros_since_epoch().is_none_or(|noon| (noon.0 - at.0).abs() <= 2 * DAY - DAY / 2)
+}
+
+/// A tag for a log line, shortened.
+fn shown(tag: &[u8]) -> String {
+    let start = tag.get(..200).unwrap_or(tag);
+    String::from_utf8_lossy(start).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Builtin, Flags, Glob, Scope};
+    use crate::wire::msgpack::Writer;
+
+    const NOW: Micros = Micros(1_795_230_637_000_000);
+
+    fn policy(filters: &[FilterRule], redact: &[RedactRule]) -> (Policy, Arc<Metrics>) {
+        let metrics = Arc::new(Metrics::default());
+        (
+            Policy::new(
+                filters,
+                redact,
+                Arc::new(MasterKeys::none()),
+                1 << 20,
+                Clock::manual(NOW),
+                metrics.clone(),
+            ),
+            metrics,
+        )
+    }
+
+    fn rule(action: Action, tag: &str) -> FilterRule {
+        let scope = Scope { tag: vec![Glob::new(tag)], ..Scope::default() };
+        FilterRule { name: tag.to_owned(), scope, action }
+    }
+
+    fn data(id: &str) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.map(2).str("id").str(id).str("_stamp").str("2026-11-21T03:10:37.359479");
+        w.into_bytes()
+    }
+
+    /// Whether the event is accepted.
+    fn is_accepted(policy: &Policy, tag: &str, data: &[u8], source: Source) -> bool {
+        let mut accepted = false;
+        policy
+            .event(tag.as_bytes(), data, source, NOW, |entry, fingerprints| {
+                accepted = true;
+                assert_eq!(
+                    fingerprints,
+                    fingerprints_of(entry),
+                    "the fingerprints are those of the stored entry"
+                );
+            })
+            .unwrap();
+        accepted
+    }
+
+    #[test]
+    fn the_first_matching_rule_decides() {
+        let everything = FilterRule { name: "rest".into(), scope: Scope::default(), action: Action::Drop };
+        let rules = [rule(Action::Store, "salt/job/*"), rule(Action::Drop, "salt/*"), everything];
+        let (policy, metrics) = policy(&rules, &[]);
+        for (tag, stored) in [("salt/job/1/new", true), ("salt/auth", false), ("other", false)] {
+            assert_eq!(is_accepted(&policy, tag, &data("web1"), Source::Bus), stored, "{tag}");
+        }
+        assert_eq!(metrics.entries_filtered.get(), 2);
+        let counts: Vec<_> = policy.counts().into_iter().map(|c| (c.entries, c.dropped)).collect();
+        assert_eq!(counts, [(1, 0), (1, 1), (1, 1)]);
+    }
+
+    #[test]
+    fn all_sources_sample_alike_and_jobs_are_sampled_as_a_whole() {
+        let (policy, metrics) = policy(&[rule(Action::Sample(4), "*")], &[]);
+        let mut kept = 0;
+        for n in 0..400 {
+            let event = data(&format!("web{n}"));
+            let sources = [Source::Bus, Source::EventReturn, Source::SpooledEventReturn];
+            let [first, others @ ..] =
+                sources.map(|source| is_accepted(&policy, "salt/auth", &event, source));
+            assert_eq!(others, [first; 2]);
+            kept += u32::from(first);
+            let job = ["new", "ret/web1", "prog/web1/1"].map(|about| format!("salt/job/{n}/{about}"));
+            let [new, rest @ ..] = job.map(|tag| is_accepted(&policy, &tag, &event, Source::Bus));
+            assert_eq!(rest, [new; 2]);
+        }
+        assert!((60..140).contains(&kept), "{kept} of 400");
+        assert!(metrics.entries_sampled_out.get() > 1000);
+    }
+
+    #[test]
+    fn entries_that_salt_requires_are_never_dropped() {
+        let (policy, _) =
+            policy(&[FilterRule { name: "all".into(), scope: Scope::default(), action: Action::Drop }], &[]);
+        let entry = read_event(b"t", b"\x80", Source::Returner, NOW).entry;
+        for (kind, passed) in [
+            (Kind::Load, PolicyOutcome::Accepted),
+            (Kind::Minions, PolicyOutcome::Accepted),
+            (Kind::Endtime, PolicyOutcome::Accepted),
+            (Kind::Register, PolicyOutcome::Accepted),
+            (Kind::Return, PolicyOutcome::Dropped),
+            (Kind::Event, PolicyOutcome::Dropped),
+        ] {
+            assert_eq!(policy.pass(&Entry { kind, ..entry }, None, |_, _| ()), passed, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn malformed_events_are_rejected_or_reported_and_counted() {
+        let (policy, metrics) = policy(&[], &[]);
+        let take = |message: &[u8]| policy.message(message, Source::Bus, NOW, |_, _| ());
+        assert_eq!(take(b"no tag at all"), Err(RejectReason::NoTag));
+        assert_eq!(take(b"\n\n\x80"), Err(RejectReason::NoTag));
+        let long = [&vec![b't'; 10 << 20][..], b"\n\n\x80"].concat();
+        assert_eq!(take(&long), Err(RejectReason::TagTooLong(10 << 20)));
+        let large = [b"t\n\n", &vec![0xc0; 2 << 20][..]].concat();
+        assert_eq!(take(&large), Err(RejectReason::TooLarge { len: (2 << 20) + 1, max: 1 << 20 }));
+        assert_eq!(take(b"t\n\n\x93\x01\x02\x03"), Ok(PolicyOutcome::Accepted));
+        for broken in [&b"t\n\n\xc1"[..], b"t\n\n", b"t\n\n\x80\x80", b"t\n\n\x82\xa1a"] {
+            assert!(matches!(take(broken), Err(RejectReason::Unreadable(_))), "{broken:?}");
+        }
+        let old = data("web1").iter().map(|&b| if b == b'6' { b'1' } else { b }).collect::<Vec<_>>();
+        assert_eq!(take(&[b"t\n\n", &old[..]].concat()), Ok(PolicyOutcome::Accepted));
+        assert_eq!(take(&[b"t\n\n", &data("web1")[..]].concat()), Ok(PolicyOutcome::Accepted));
+        let counted = [
+            &metrics.events_without_tag,
+            &metrics.events_tag_too_long,
+            &metrics.entries_too_large,
+            &metrics.events_no_map,
+            &metrics.entries_unreadable,
+            &metrics.event_clocks_off,
+        ];
+        assert_eq!(counted.map(crate::metrics::Counter::get), [2, 1, 1, 1, 4, 1]);
+    }
+
+    #[test]
+    fn a_secret_is_redacted_to_the_same_bytes_at_every_source() {
+        let redact =
+            RedactRule { name: "p".into(), builtin: Some(Builtin::Passwords), ..RedactRule::default() };
+        let (policy, metrics) = policy(&[], &[redact]);
+        let mut w = Writer::new();
+        w.map(6).str("fun").str("x.y").str("id").str("web1").str("jid").str("1").str("retcode").int(3);
+        w.str("success").bool(true).str("return").map(1).str("db_Password").str("hunter2");
+        let body = w.into_bytes();
+        let tag = b"salt/job/1/ret/web1";
+        let mut seen = Vec::new();
+        policy
+            .event(tag, &body, Source::Bus, NOW, |entry, fingerprints| {
+                seen.push((entry.body.to_vec(), fingerprints))
+            })
+            .unwrap();
+        let entry = read_event(tag, &body, Source::Returner, NOW).entry;
+        policy.pass(&entry, Some(fingerprints_of(&entry)), |entry, fingerprints| {
+            assert_eq!((entry.kind, entry.jid, entry.minion, entry.fun), (Kind::Return, "1", "web1", "x.y"));
+            assert!(entry.flags.has(Flags::SUCCESS.with(Flags::RETCODE_KNOWN)) && entry.retcode == 3);
+            seen.push((entry.body.to_vec(), fingerprints.unwrap()));
+        });
+        assert_eq!(seen[0], seen[1]);
+        let text = String::from_utf8_lossy(&seen[0].0).into_owned();
+        assert!(!text.contains("hunter2") && text.contains("[redacted]"), "{text}");
+        assert_eq!((metrics.entries_redacted.get(), policy.counts()[0].entries), (2, 2));
+    }
+
+    #[test]
+    fn data_that_cannot_be_parsed_is_replaced_as_a_whole() {
+        let redact =
+            RedactRule { name: "p".into(), builtin: Some(Builtin::PrivateKeys), ..RedactRule::default() };
+        let (policy, metrics) = policy(&[], &[redact]);
+        let broken = b"\x82\xa1a-----BEGIN RSA PRIVATE KEY-----";
+        let entry = Entry { body: broken, ..read_event(b"t", b"\x80", Source::Bus, NOW).entry };
+        policy.pass(&entry, None, |entry, _| assert_eq!(entry.body, b"\xaa[redacted]"));
+        assert_eq!(metrics.redactions_blind.get(), 1);
+    }
+}

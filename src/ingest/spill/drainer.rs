@@ -1,0 +1,534 @@
+//! The spill drainer: the thread that delivers waiting events, spills memory to disk, and records the safe position of the bus.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::file::{DiskQueue, Hole};
+use super::{BusDependencies, InFlight, PendingBatch, Shared, SpillWriter, State, count_gap, dir_of, offer};
+use crate::clock::Micros;
+use crate::ingest::gap::{Cause, Gap};
+use crate::ingest::master_keys::MasterKeys;
+use crate::limits::{
+    REFUSED_PAUSE_MAX, REFUSED_PAUSE_MIN, REFUSED_TIMES_MAX, SEEN_INTERVAL, SOURCE_LOG_INTERVAL,
+    SPILL_ABOVE_BYTES, SPILL_AFTER, SPILL_RETRY, SPILL_RETRY_MAX, SPILL_STOP_TIMEOUT, STOP_CHECK,
+};
+use crate::store::Intake;
+use crate::store::vfs::{Fs, FsFile};
+
+/// The draining half of a spill.
+pub struct SpillDrainer {
+    shared: Arc<Shared>,
+    intake: Intake,
+    disk: DiskQueue,
+    fs: Arc<dyn Fs>,
+    /// For events spilled by an earlier release, without redaction.
+    master_keys: Arc<MasterKeys>,
+    bytes_max: u64,
+    /// A batch read from disk that did not fit into the intake.
+    piece: Option<PendingBatch>,
+    disk_rests_until: Option<Instant>,
+    /// After a failed read: the time of the next attempt, and the pause before it.
+    reads_rest_until: Option<(Instant, Duration)>,
+    pub(super) retry_at: Option<(Instant, Duration)>,
+    /// The store's count of stored entries at the first rejection of the current batch.
+    stored_before: u64,
+    seen: (Option<Micros>, u64),
+    seen_at: Option<Instant>,
+    seen_file: Option<Box<dyn FsFile>>,
+    logged_at: Option<Instant>,
+    logged_rejection: bool,
+    /// Batches that the store accepted, and the time of the last progress.
+    taken: u64,
+    taken_at: Instant,
+}
+
+/// The position recorded by an earlier daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Seen {
+    /// An earlier daemon read this bus.
+    pub known: bool,
+    /// Everything up to here is safe.
+    pub until: Option<Micros>,
+}
+
+impl SpillDrainer {
+    /// Opens the directory of a bus, and returns the recorded position.
+    pub fn open(
+        spill_writer: &SpillWriter,
+        dir: &Path,
+        fs: Arc<dyn Fs>,
+        master_keys: Arc<MasterKeys>,
+        bytes_max: u64,
+    ) -> std::io::Result<(Self, Seen)> {
+        let shared = spill_writer.shared();
+        let known = dir.exists();
+        let (disk, found) = DiskQueue::open(fs.clone(), dir)?;
+        if !known {
+            let text = format!("{}\n", shared.bus.display());
+            fs.create(&dir.join(BUS))?.write_all_at(text.as_bytes(), 0)?;
+        }
+        let (until, number) = read_seen(dir).unwrap_or_default();
+        shared.metrics.spill_bytes_cut.add(found.cut);
+        shared.metrics.spill_files_quarantined.add(found.quarantined);
+        shared.metrics.spill_events_found.add(found.events);
+        shared.metrics.spill_reads_failed.add(found.failed);
+        let last = found.last.map_or(0, |(number, _)| number);
+        {
+            let mut state = shared.lock();
+            state.next_number = last.max(number) + 1;
+            state.on_disk = !disk.is_empty();
+            state.disk = (disk.waiting(), disk.bytes());
+            // A gap for events older than those on disk: in memory or with the store when the daemon was killed.
+            if let Some((first, at)) = found.first.filter(|(first, _)| known && *first > number + 1) {
+                let gap = Gap { begin: until, end: at, cause: Cause::StartUp, lost: None };
+                let batch = Arc::new(gap.batch(&shared.bus));
+                state.back.push_back(PendingBatch {
+                    batch,
+                    first: first - 1,
+                    at,
+                    since: Instant::now(),
+                    file: None,
+                    refused: 0,
+                });
+                spill_writer.count_gap(&mut state, &gap);
+            }
+        }
+        if found.events > 0 {
+            tracing::info!(dir = %dir.display(), events = found.events, "delivering events found in the spill");
+        }
+        // After a truncation the number of lost events is unknown: the gap of this start begins before it.
+        let until = if last > number || found.cut > 0 { found.last.map(|(_, at)| at) } else { until };
+        shared.lock().read_until = until;
+        Ok((Self::new(spill_writer, disk, fs, master_keys, bytes_max), Seen { known, until }))
+    }
+
+    /// A drainer without a disk, for a directory that cannot be opened.
+    pub fn without_disk(spill_writer: &SpillWriter, dir: &Path, fs: Arc<dyn Fs>) -> Self {
+        Self::new(spill_writer, DiskQueue::empty(fs.clone(), dir), fs, Arc::new(MasterKeys::none()), 0)
+    }
+
+    fn new(
+        spill_writer: &SpillWriter,
+        disk: DiskQueue,
+        fs: Arc<dyn Fs>,
+        master_keys: Arc<MasterKeys>,
+        bytes_max: u64,
+    ) -> Self {
+        Self {
+            shared: spill_writer.shared(),
+            intake: spill_writer.intake.clone(),
+            disk,
+            fs,
+            master_keys,
+            bytes_max,
+            piece: None,
+            disk_rests_until: None,
+            reads_rest_until: None,
+            retry_at: None,
+            stored_before: 0,
+            seen: (None, 0),
+            seen_at: None,
+            seen_file: None,
+            logged_at: None,
+            logged_rejection: false,
+            taken: 0,
+            taken_at: Instant::now(),
+        }
+    }
+
+    /// Delivers events until the writer is closed and everything is stored or on disk.
+    pub fn run(mut self) {
+        loop {
+            let moved = self.deliver();
+            let spilled = self.spill();
+            self.save_seen(false);
+            let state = self.shared.lock();
+            if state.taken != self.taken || !state.closing {
+                (self.taken, self.taken_at) = (state.taken, Instant::now());
+            }
+            let empty =
+                state.waiting.is_empty() && state.back.is_empty() && !state.on_disk && self.piece.is_none();
+            if state.closing && empty && state.flights.is_empty() && state.stored.is_empty() {
+                break;
+            }
+            if state.closing && self.taken_at.elapsed() > SPILL_STOP_TIMEOUT {
+                drop(state);
+                self.spill_all();
+                break;
+            }
+            let pause = match () {
+                () if moved || spilled => continue,
+                () if state.held => REFUSED_PAUSE_MIN / 4,
+                () if !empty => Duration::from_millis(1),
+                () => STOP_CHECK,
+            };
+            drop(self.shared.wait(state, pause));
+        }
+        self.save_seen(true);
+    }
+    /// Delivers as much as the intake has room for; returns whether there was progress.
+    pub(super) fn deliver(&mut self) -> bool {
+        let stored = std::mem::take(&mut self.shared.lock().stored);
+        let mut moved = !stored.is_empty();
+        for file in stored {
+            self.disk.stored(file);
+        }
+        self.requeue_rejected();
+        loop {
+            let shared = self.shared.clone();
+            let mut state = shared.lock();
+            state.disk = (self.disk.waiting(), self.disk.bytes());
+            if state.held && !self.may_retry(&state) {
+                return moved;
+            }
+            if let Some(pending_batch) = state.back.front().cloned() {
+                if !offer(&shared, &mut state, &self.intake, &pending_batch) {
+                    return moved;
+                }
+                state.back.pop_front();
+                self.retry_at = None;
+            } else if let Some(pending_batch) = &self.piece {
+                if !offer(&shared, &mut state, &self.intake, pending_batch) {
+                    return moved;
+                }
+                self.piece = None;
+            } else if state.on_disk {
+                drop(state);
+                if !self.read_disk() {
+                    return moved;
+                }
+            } else if let Some(pending_batch) = state.waiting.front().cloned() {
+                if !offer(&shared, &mut state, &self.intake, &pending_batch) {
+                    return moved;
+                }
+                state.waiting_bytes = state.waiting_bytes.saturating_sub(pending_batch.batch.footprint());
+                state.waiting.pop_front();
+            } else {
+                return moved;
+            }
+            moved = true;
+        }
+    }
+
+    /// While the store rejects batches, one is retried at a time, with pauses, to keep the order.
+    fn may_retry(&mut self, state: &State) -> bool {
+        if !state.flights.is_empty() {
+            return false;
+        }
+        if state.back.is_empty() {
+            return true;
+        }
+        let now = Instant::now();
+        self.retry_at.is_none_or(|(at, _)| now >= at)
+    }
+    /// Requeues rejected batches once the store has answered all batches in flight.
+    fn requeue_rejected(&mut self) {
+        let shared = self.shared.clone();
+        let mut state = shared.lock();
+        if state.flights.iter().any(|flight| flight.stored.is_none()) {
+            return;
+        }
+        if state.flights.is_empty() {
+            if !state.held && self.logged_rejection {
+                self.logged_rejection = false;
+                tracing::info!(bus = %shared.bus.display(), "the store accepts bus events again");
+            }
+            return;
+        }
+        let flights = std::mem::take(&mut state.flights);
+        state.first_flight += flights.len() as u64;
+        let alone = flights.len() == 1;
+        for InFlight { mut pending_batch, stored } in flights.into_iter().rev() {
+            if stored == Some(true) {
+                state.stored.extend(pending_batch.file);
+                continue;
+            }
+            shared.metrics.bus_events_offered_again.add(pending_batch.batch.len() as u64);
+            if pending_batch.refused == 0 {
+                self.stored_before = shared.metrics.entries_stored.get();
+            }
+            pending_batch.refused += u32::from(alone);
+            let takes_others = shared.metrics.entries_stored.get() > self.stored_before;
+            if pending_batch.refused >= REFUSED_TIMES_MAX && takes_others {
+                self.drop_rejected(&mut state, &pending_batch);
+                continue;
+            }
+            state.back.push_front(pending_batch);
+        }
+        let pause = self.retry_at.map_or(REFUSED_PAUSE_MIN, |(_, pause)| pause * 2).min(REFUSED_PAUSE_MAX);
+        self.retry_at = Some((Instant::now() + pause, pause));
+        if self.logged_at.is_none_or(|at| at.elapsed() >= SOURCE_LOG_INTERVAL) {
+            (self.logged_at, self.logged_rejection) = (Some(Instant::now()), true);
+            tracing::warn!(
+                bus = %shared.bus.display(), why = state.reason,
+                "the store rejects bus events; they wait in the spill"
+            );
+        }
+    }
+
+    /// Drops a batch that the store rejects permanently while it accepts others, and records a gap in its place.
+    fn drop_rejected(&self, state: &mut State, pending_batch: &PendingBatch) {
+        let lost = pending_batch.batch.len() as u64;
+        self.shared.metrics.bus_events_lost.add(lost);
+        state.lost += lost;
+        tracing::error!(bus = %self.shared.bus.display(), lost, why = state.reason, "events rejected permanently, dropped");
+        state.stored.extend(pending_batch.file);
+        let gap = Gap {
+            begin: Some(pending_batch.at),
+            end: pending_batch.at,
+            cause: Cause::Refused,
+            lost: Some(lost),
+        };
+        state.gaps += 1;
+        count_gap(&self.shared, &gap);
+        let batch = Arc::new(gap.batch(&self.shared.bus));
+        state.back.push_front(PendingBatch { batch, file: None, refused: 0, ..*pending_batch });
+    }
+
+    /// Reads the next chunk from disk; false if that has to wait.
+    fn read_disk(&mut self) -> bool {
+        if self.reads_rest_until.is_some_and(|(until, _)| Instant::now() < until) {
+            return false;
+        }
+        let piece = self.disk.next_piece();
+        self.shared.metrics.spill_ranges_damaged.add(self.disk.take_damage());
+        let unreadable = self.disk.take_unreadable();
+        if unreadable > 0 {
+            self.shared.metrics.entries_unreadable.add(unreadable);
+            tracing::warn!(bus = %self.shared.bus.display(), unreadable, "spilled events rejected: Salt's codec cannot read their data");
+        }
+        match piece {
+            Ok(Some(piece)) => {
+                self.reads_rest_until = None;
+                let at = piece.batch.entry(0).map_or_else(|| self.shared.clock.now(), |entry| entry.at);
+                let pending_batch = PendingBatch {
+                    batch: Arc::new(self.master_keys.clean_batch(piece.batch)),
+                    first: piece.first,
+                    at,
+                    since: Instant::now(),
+                    file: Some(piece.file),
+                    refused: 0,
+                };
+                if let Some(Hole { lost, after }) = piece.hole {
+                    let gap = Gap { begin: after, end: at, cause: Cause::Spill, lost };
+                    let missing = lost.unwrap_or_default();
+                    let mut state = self.shared.lock();
+                    (state.lost, state.gaps) = (state.lost + missing, state.gaps + 1);
+                    self.shared.metrics.bus_events_lost.add(missing);
+                    count_gap(&self.shared, &gap);
+                    let batch = Arc::new(gap.batch(&self.shared.bus));
+                    state.back.push_back(PendingBatch {
+                        batch,
+                        first: piece.first,
+                        at,
+                        since: Instant::now(),
+                        file: None,
+                        refused: 0,
+                    });
+                }
+                // Without events only the gap is delivered.
+                self.piece = Some(pending_batch).filter(|pending_batch| !pending_batch.batch.is_empty());
+                true
+            }
+            Ok(None) => {
+                let mut state = self.shared.lock();
+                state.on_disk = false;
+                state.disk = (self.disk.waiting(), self.disk.bytes());
+                true
+            }
+            Err(error) => {
+                self.shared.metrics.spill_reads_failed.add(1);
+                let pause =
+                    self.reads_rest_until.map_or(SPILL_RETRY, |(_, pause)| (pause * 2).min(SPILL_RETRY_MAX));
+                self.reads_rest_until = Some((Instant::now() + pause, pause));
+                self.log_failure("read", &error);
+                false
+            }
+        }
+    }
+
+    /// Spills memory to disk above the limit; returns whether anything was written.
+    fn spill(&mut self) -> bool {
+        let (mut wrote, mut emptying) = (false, false);
+        loop {
+            let pending_batch = {
+                let mut state = self.shared.lock();
+                let waits_long = || state.waiting.front().is_some_and(|p| p.since.elapsed() > SPILL_AFTER);
+                emptying |= state.waiting_bytes > SPILL_ABOVE_BYTES && (state.held || waits_long());
+                if !emptying || state.waiting.is_empty() {
+                    return wrote;
+                }
+                if self.disk.bytes() >= self.bytes_max || self.disk_rests() {
+                    return wrote;
+                }
+                state.on_disk = true;
+                state.waiting.front().cloned()
+            };
+            let Some(pending_batch) = pending_batch else { return wrote };
+            if !self.write(&pending_batch) {
+                return wrote;
+            }
+            wrote = true;
+            let mut state = self.shared.lock();
+            state.waiting.pop_front();
+            state.waiting_bytes = state.waiting_bytes.saturating_sub(pending_batch.batch.footprint());
+            state.disk = (self.disk.waiting(), self.disk.bytes());
+        }
+    }
+
+    fn write(&mut self, pending_batch: &PendingBatch) -> bool {
+        if self.bytes_max == 0 {
+            return false;
+        }
+        let before = self.disk.bytes();
+        match self.disk.append(&pending_batch.batch, pending_batch.first) {
+            Ok(()) => {
+                self.shared.metrics.bus_events_spilled.add(pending_batch.batch.len() as u64);
+                self.shared.metrics.bus_bytes_spilled.add(self.disk.bytes().saturating_sub(before));
+                true
+            }
+            Err(error) => {
+                self.shared.metrics.spill_writes_failed.add(1);
+                self.disk_failed("write to", &error);
+                false
+            }
+        }
+    }
+
+    fn disk_rests(&self) -> bool {
+        self.disk_rests_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn disk_failed(&mut self, act: &str, error: &std::io::Error) {
+        self.disk_rests_until = Some(Instant::now() + SPILL_RETRY);
+        self.log_failure(act, error);
+    }
+    fn log_failure(&mut self, act: &str, error: &std::io::Error) {
+        if self.logged_at.is_none_or(|at| at.elapsed() >= SOURCE_LOG_INTERVAL) {
+            self.logged_at = Some(Instant::now());
+            let dir = self.disk.dir().display();
+            tracing::error!(%dir, %error, "cannot {act} the spill; its events stay in memory");
+        }
+    }
+
+    /// Writes all events that the store did not accept before shutdown to disk.
+    fn spill_all(&mut self) {
+        let (old, new) = {
+            let mut state = self.shared.lock();
+            let flights = std::mem::take(&mut state.flights);
+            let unanswered = flights.into_iter().filter(|flight| flight.stored != Some(true));
+            let old: Vec<PendingBatch> = unanswered
+                .map(|flight| flight.pending_batch)
+                .chain(std::mem::take(&mut state.back))
+                .collect();
+            (old, std::mem::take(&mut state.waiting))
+        };
+        // Events from disk are still there.
+        let old = old.iter().filter(|pending_batch| pending_batch.file.is_none());
+        let old: Vec<_> =
+            old.map(|pending_batch| (pending_batch.batch.clone(), pending_batch.first)).collect();
+        let mut kept = old.iter().map(|(batch, _)| batch.len() as u64).sum::<u64>();
+        let mut lost = 0;
+        let prepended = if self.bytes_max == 0 {
+            Err(std::io::ErrorKind::NotFound.into())
+        } else {
+            self.disk.prepend(&old)
+        };
+        if let Err(error) = prepended.or_else(|error| if old.is_empty() { Ok(()) } else { Err(error) }) {
+            self.shared.metrics.spill_writes_failed.add(1);
+            self.disk_failed("write to", &error);
+            (lost, kept) = (kept, 0);
+        }
+        for pending_batch in &new {
+            let events = pending_batch.batch.len() as u64;
+            *(if self.write(pending_batch) { &mut kept } else { &mut lost }) += events;
+        }
+        self.shared.metrics.bus_events_lost.add(lost);
+        let mut state = self.shared.lock();
+        if let Some(first) = old
+            .first()
+            .map(|(_, first)| *first)
+            .or(new.front().map(|pending_batch| pending_batch.first))
+            .filter(|_| lost > 0)
+        {
+            // The gap of the next start begins here.
+            state.read_until = new.front().map(|pending_batch| pending_batch.at).or(state.read_until);
+            state.next_number = first;
+        }
+        drop(state);
+        tracing::warn!(bus = %self.shared.bus.display(), kept, lost, "the store did not accept all events before shutdown; the next start delivers them");
+    }
+
+    /// Records the safe position of the bus: periodically, and more often while a kill would lose events.
+    fn save_seen(&mut self, now: bool) {
+        let (seen, spilling) = {
+            let state = self.shared.lock();
+            (state.safe(), state.on_disk)
+        };
+        let every = if spilling { STOP_CHECK } else { SEEN_INTERVAL };
+        let due = now || self.seen_at.is_none_or(|at| at.elapsed() >= every);
+        if !due || seen == self.seen || seen.0.is_none() {
+            return;
+        }
+        let (Some(until), number) = seen else { return };
+        self.seen_at = Some(Instant::now());
+        let path = self.disk.dir().join(SEEN);
+        if self.seen_file.is_none() {
+            self.seen_file = self.fs.open_to_write(&path).or_else(|_| self.fs.create(&path)).ok();
+        }
+        // Overwritten in place at constant length: a rename would force other files' blocks to disk first.
+        let line = format!("{:>20} {number:>20}\n", until.0);
+        let written = match &self.seen_file {
+            Some(file) => file.write_all_at(line.as_bytes(), 0),
+            None => Err(std::io::ErrorKind::NotFound.into()),
+        };
+        match written {
+            Ok(()) => self.seen = seen,
+            // The gap of the next start then begins at the previous position: too early, never too late.
+            Err(error) => {
+                tracing::debug!(path = %path.display(), %error, "cannot record the position of the bus");
+            }
+        }
+    }
+}
+
+const SEEN: &str = "SEEN";
+const BUS: &str = "BUS";
+
+/// Delivers events in spills of buses that are no longer configured, which would otherwise wait forever.
+/// Returns when everything is stored, or when the store accepts nothing.
+pub fn drain_orphaned_spills(spills: &Path, configured: &[PathBuf], deps: &BusDependencies) {
+    let own: Vec<PathBuf> = configured.iter().map(|bus| dir_of(spills, bus)).collect();
+    for item in std::fs::read_dir(spills).into_iter().flatten().flatten() {
+        let dir = item.path();
+        if own.contains(&dir) || !dir.is_dir() {
+            continue;
+        }
+        let bus = std::fs::read_to_string(dir.join(BUS)).unwrap_or_default();
+        let spill_writer = SpillWriter::new(
+            Path::new(bus.trim_end()),
+            deps.intake.clone(),
+            deps.clock.clone(),
+            deps.metrics.clone(),
+        );
+        let master_keys = deps.policy.master_keys().clone();
+        match SpillDrainer::open(&spill_writer, &dir, deps.fs.clone(), master_keys, deps.spill_bytes_max) {
+            Ok((spill_drainer, _)) => {
+                spill_writer.close();
+                spill_drainer.run();
+            }
+            Err(error) => {
+                deps.metrics.spill_reads_failed.add(1);
+                tracing::error!(dir = %dir.display(), %error, "cannot open the spill of a bus that is no longer configured");
+            }
+        }
+    }
+}
+
+fn read_seen(dir: &Path) -> Option<(Option<Micros>, u64)> {
+    let text = std::fs::read_to_string(dir.join(SEEN)).ok()?;
+    let mut words = text.split_whitespace();
+    let (until, number) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    Some((Some(Micros(until)), number))
+}

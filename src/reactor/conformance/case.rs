@@ -1,0 +1,243 @@
+//! A case as its file says, and the directory in which it is played.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::Value as Json;
+
+/// Why a case cannot be judged.
+#[derive(Debug, thiserror::Error)]
+pub enum CaseError {
+    /// It cannot be read or written.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It is no case.
+    #[error("{path}: {what}")]
+    NoCase {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// A case.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Its name.
+    pub id: String,
+    /// What the case says about following Salt.
+    pub advice: String,
+    pub(super) master_config: String,
+    pub(super) files: Vec<(String, FileText)>,
+    pub(super) events: Vec<Json>,
+    pub(super) is_leader: bool,
+    pub(super) pool_full: bool,
+    pub(super) salt_stubs: Json,
+    pub(super) unordered_renders: bool,
+    pub(super) expect: Json,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum FileText {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+/// The case files of a directory, sorted.
+pub fn read_cases(dir: &Path) -> Result<Vec<PathBuf>, CaseError> {
+    let io = |error| CaseError::Io { path: dir.to_owned(), error };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+impl Case {
+    /// Reads a case.
+    pub fn read(path: &Path) -> Result<Self, CaseError> {
+        let no_case = |what: String| CaseError::NoCase { path: path.to_owned(), what };
+        let text =
+            fs::read_to_string(path).map_err(|error| CaseError::Io { path: path.to_owned(), error })?;
+        let json: Json = serde_json::from_str(&text).map_err(|error| no_case(error.to_string()))?;
+        Self::of(&json).map_err(|what| no_case(what.to_owned()))
+    }
+
+    fn of(json: &Json) -> Result<Self, &'static str> {
+        let input = json.get("input").ok_or("no `input`")?;
+        let text = |of: &Json, name: &str| of.get(name).and_then(Json::as_str).unwrap_or_default().to_owned();
+        let flag = |name: &str, otherwise| input.get(name).and_then(Json::as_bool).unwrap_or(otherwise);
+        let mut files = Vec::new();
+        if let Some(given) = input.get("files") {
+            for (name, content) in given.as_object().ok_or("`files` is no object")? {
+                files.push((name.clone(), file_text(content).ok_or("a file is neither text nor `$bytes`")?));
+            }
+        }
+        Ok(Self {
+            id: json.get("id").and_then(Json::as_str).ok_or("no `id`")?.to_owned(),
+            advice: text(json, "advice"),
+            master_config: text(input, "master_config"),
+            files,
+            events: input.get("events").and_then(Json::as_array).ok_or("no `events`")?.clone(),
+            is_leader: flag("is_leader", true),
+            pool_full: flag("pool_full", false),
+            salt_stubs: input
+                .get("salt_stubs")
+                .cloned()
+                .unwrap_or_else(|| Json::Object(serde_json::Map::new())),
+            unordered_renders: flag("unordered_renders", false),
+            expect: json
+                .get("expect")
+                .ok_or("no `expect`: let tests/lab/reactor_oracle.py write it")?
+                .clone(),
+        })
+    }
+}
+
+fn file_text(content: &Json) -> Option<FileText> {
+    match content {
+        Json::String(text) => Some(FileText::Text(text.clone())),
+        Json::Object(object) => {
+            let bytes = object.get("$bytes")?.as_str()?;
+            Some(FileText::Bytes(BASE64.decode(bytes).ok()?))
+        }
+        _ => None,
+    }
+}
+
+/// The master that every case has, before its own configuration.
+const BASE: &str = "\
+root_dir: ${ROOT}
+user: root
+id: saltmaster_master
+file_roots:
+  base:
+    - ${ROOT}/srv/salt
+  dev:
+    - ${ROOT}/srv/salt-dev
+pillar_roots:
+  base:
+    - ${ROOT}/srv/pillar
+";
+
+/// The key of every case's master.
+const MASTER_KEY: &str = "test-master-key";
+
+/// Where the master caches, below the root.
+const CACHE: &str = "/var/cache/salt/master";
+
+/// The directory of a case; it goes when this is dropped.
+#[derive(Debug)]
+pub(super) struct Stage {
+    root: String,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // What cannot be removed is left for the system to clear.
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+impl Stage {
+    /// Lays the case's files out.
+    pub(super) fn set(case: &Case) -> Result<Self, CaseError> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir =
+            std::env::temp_dir().join(format!("saltcellar-conformance-{}-{number}", std::process::id()));
+        let io = |path: &Path, error| CaseError::Io { path: path.to_owned(), error };
+        fs::create_dir(&dir).map_err(|error| io(&dir, error))?;
+        let dir = dir.canonicalize().map_err(|error| io(&dir, error))?;
+        let stage = Self { root: dir.to_string_lossy().into_owned() };
+        for dir in ["srv/salt", "srv/salt-dev", "srv/pillar", "srv/reactor", "etc/salt/master.d"] {
+            let path = PathBuf::from(&stage.root).join(dir);
+            fs::create_dir_all(&path).map_err(|error| io(&path, error))?;
+        }
+        let config = FileText::Text(format!("{BASE}{}", case.master_config));
+        stage.write("etc/salt/master", &config)?;
+        stage.write(&format!("{CACHE}/.root_key"), &FileText::Text(MASTER_KEY.to_owned()))?;
+        for (name, text) in &case.files {
+            stage.write(name, text)?;
+        }
+        Ok(stage)
+    }
+
+    fn write(&self, name: &str, text: &FileText) -> Result<(), CaseError> {
+        let name = name.trim_start_matches('/');
+        let path = PathBuf::from(&self.root).join(name);
+        let io = |error| CaseError::Io { path: path.clone(), error };
+        if name.split('/').any(|part| part == "..") {
+            return Err(CaseError::NoCase {
+                path,
+                what: "a file lies outside of the case's directory".to_owned(),
+            });
+        }
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir).map_err(io)?;
+        }
+        match text {
+            FileText::Text(text) => fs::write(&path, text.replace("${ROOT}", &self.root)).map_err(io),
+            FileText::Bytes(bytes) => fs::write(&path, bytes).map_err(io),
+        }
+    }
+
+    /// The master's configuration file.
+    pub(super) fn config(&self) -> PathBuf {
+        PathBuf::from(&self.root).join("etc/salt/master")
+    }
+
+    /// An event with the names of this directory in it.
+    pub(super) fn placed(&self, json: &Json) -> Json {
+        mapped(json, &|text| text.replace("${ROOT}", &self.root))
+    }
+
+    /// What came out, with the names of the case files.
+    pub(super) fn general(&self, json: &Json) -> Json {
+        let cache = format!("{}{CACHE}", self.root);
+        mapped(json, &|text| {
+            let text = text.replace(&cache, "${CACHE}").replace(&self.root, "${ROOT}");
+            if text.contains(" at 0x") { without_addresses(&text) } else { text }
+        })
+    }
+}
+
+/// Python prints where an object lies; that says nothing.
+fn without_addresses(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("0x") {
+        let (before, after) = rest.split_at(at + 2);
+        out.push_str(before);
+        let digits = after.bytes().take_while(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(b)).count();
+        let (hex, behind) = after.split_at(digits);
+        out.push_str(if (8..=16).contains(&digits) { "ADDRESS" } else { hex });
+        rest = behind;
+    }
+    out + rest
+}
+
+pub(super) fn mapped(json: &Json, change: &impl Fn(&str) -> String) -> Json {
+    match json {
+        Json::String(text) => Json::String(change(text)),
+        Json::Array(items) => items.iter().map(|item| mapped(item, change)).collect(),
+        Json::Object(object) => {
+            Json::Object(object.iter().map(|(key, value)| (change(key), mapped(value, change))).collect())
+        }
+        other => other.clone(),
+    }
+}

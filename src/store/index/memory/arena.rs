@@ -1,0 +1,91 @@
+//! A vector of fixed-size chunks: growing copies nothing and reserves little.
+
+/// Items per chunk.
+const PIECE: usize = 1 << 14;
+
+/// A list of small items, addressed by index.
+#[derive(Debug)]
+pub struct Arena<T> {
+    pieces: Vec<Vec<T>>,
+    len: usize,
+}
+
+impl<T> Default for Arena<T> {
+    fn default() -> Self {
+        Self { pieces: Vec::new(), len: 0 }
+    }
+}
+
+impl<T> Arena<T> {
+    /// Number of items.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no items.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends an item.
+    pub fn push(&mut self, item: T) {
+        if self.len.is_multiple_of(PIECE) {
+            // The first chunk grows on demand: most indexes of a quiet master stay small.
+            let room = if self.pieces.is_empty() { 0 } else { PIECE };
+            self.pieces.push(Vec::with_capacity(room));
+        }
+        let piece = self.pieces.last_mut().expect("a chunk was pushed");
+        piece.push(item);
+        debug_assert!(piece.len() <= PIECE, "a chunk has at most PIECE items");
+        self.len += 1;
+    }
+
+    /// The item at an index.
+    pub fn get(&self, at: usize) -> Option<&T> {
+        self.pieces.get(at / PIECE)?.get(at % PIECE)
+    }
+
+    /// The item at an index, mutable.
+    pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+        self.pieces.get_mut(at / PIECE)?.get_mut(at % PIECE)
+    }
+
+    /// All items in order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.pieces.iter().flatten()
+    }
+
+    /// The items of a range of indexes.
+    pub fn range(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = &T> {
+        range.filter_map(|at| self.get(at))
+    }
+
+    /// Memory use in bytes.
+    pub fn memory(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.capacity() * size_of::<T>()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_keep_their_indexes_across_chunks() {
+        let mut arena = Arena::default();
+        for n in 0..PIECE * 2 + 5 {
+            arena.push(n);
+        }
+        *arena.get_mut(PIECE).unwrap() = 7;
+        assert_eq!(
+            (arena.get(PIECE - 1), arena.get(PIECE), arena.get(PIECE + 1)),
+            (Some(&(PIECE - 1)), Some(&7), Some(&(PIECE + 1)))
+        );
+        assert_eq!(
+            (arena.len(), arena.get(PIECE * 2 + 5), arena.iter().count()),
+            (PIECE * 2 + 5, None, PIECE * 2 + 5)
+        );
+        assert_eq!(arena.range(PIECE - 1..PIECE + 1).copied().collect::<Vec<_>>(), [PIECE - 1, 7]);
+        assert!(arena.memory() < (PIECE * 3 + 1) * size_of::<usize>());
+    }
+}

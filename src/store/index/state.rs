@@ -1,0 +1,299 @@
+//! The state database: data across segments.
+//!
+//! Its content is derived from sealed segments and can be rebuilt from them. A segment is applied when it is sealed;
+//! applying is idempotent and independent of order. There are no rows per job or entry: segment metadata states which
+//! segments may contain a job.
+//!
+//! # On disk
+//!
+//! ```text
+//! state/               sled database; its trees are checked (see `checked`). The mark of `latest` grows with each change,
+//!                      and `segments` records it: so an old version of `latest` is detected
+//!   tree "segments"    key    name of the class | 0 | first sequence number u64 BE
+//!                      value  metadata of the segment (see `index::segment_metadata`)
+//!   tree "latest"      the latest job per function and minion, in pages (see `index::latest`)
+//! ```
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+
+use crate::limits::STATE_CACHE_BYTES;
+use crate::model::{JidKey, SeqNo};
+use crate::store::error::{StoreError, io_at};
+use crate::store::index::latest::{self, LatestJob};
+use crate::store::index::page::{PageWriter, Pages};
+use crate::store::index::tree::CheckedTree;
+use crate::store::index::tree::sled_guard::{flush_and_sync, guarded, open_or_copy};
+use crate::store::index::{Latest, LatestRow, SegmentMetadata, newness};
+
+/// The state database.
+#[derive(Debug)]
+pub struct State {
+    dir: PathBuf,
+    /// `None` after a failed attempt to reopen it.
+    open: RwLock<Option<Database>>,
+    /// Serializes changes of `latest`.
+    changing: Mutex<()>,
+}
+
+/// The open database.
+#[derive(Debug)]
+struct Database {
+    db: sled::Db,
+    segments: CheckedTree,
+    latest: Pages,
+    /// Whether it is a copy in memory, because the disk is full. Read-only.
+    is_copy: bool,
+    /// Whether an I/O error occurred; sled needs a reopen then.
+    failed: AtomicBool,
+}
+
+/// Function and minion.
+type Pair<'a> = (&'a [u8], &'a [u8]);
+
+/// A catalogue row: class name, first sequence number, metadata.
+pub type Known = (String, SeqNo, SegmentMetadata);
+
+impl Database {
+    fn open(dir: &Path) -> Result<Self, StoreError> {
+        open_or_copy(dir, STATE_CACHE_BYTES, |db, is_copy| Self::read(db, is_copy, dir))
+    }
+
+    fn read(db: sled::Db, is_copy: bool, dir: &Path) -> Result<Self, StoreError> {
+        let tree = |name: &str| CheckedTree::open(&db, dir, name);
+        let (segments, latest) = (tree("segments")?, Pages(tree("latest")?));
+        if !segments.is_new() && latest.0.is_new() {
+            return Err(latest.0.damaged("it has lost everything"));
+        }
+        if latest.0.mark() < segments.mark() {
+            return Err(latest.0.damaged("it is older than tree `segments`"));
+        }
+        if is_copy {
+            tracing::warn!(dir = %dir.display(), "no space to open the state database, reading a copy in memory");
+        }
+        Ok(Self { db, segments, latest, is_copy, failed: AtomicBool::new(false) })
+    }
+
+    fn is_usable(&self, writes: bool) -> bool {
+        let read_only = self.is_copy;
+        (!writes || !read_only) && !self.failed.load(Ordering::Acquire)
+    }
+}
+
+impl State {
+    /// Opens or creates the database, and verifies its trees.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let open = RwLock::new(Some(Database::open(dir)?));
+        Ok(Self { dir: dir.to_owned(), open, changing: Mutex::default() })
+    }
+
+    /// Runs `work` on the open database; reopens it first after a failure.
+    fn with<T>(
+        &self,
+        writes: bool,
+        work: impl FnOnce(&Database) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let run = |open: &Database| {
+            work(open).inspect_err(|error| {
+                if matches!(error, StoreError::Io { .. }) {
+                    open.failed.store(true, Ordering::Release);
+                }
+            })
+        };
+        if let Some(open) = &*self.open.read().unwrap_or_else(PoisonError::into_inner)
+            && open.is_usable(writes)
+        {
+            return run(open);
+        }
+        let mut slot = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if !slot.as_ref().is_some_and(|open| open.is_usable(writes)) {
+            let failed = slot.take();
+            guarded(&self.dir, || {
+                drop(failed);
+                Ok(())
+            })?;
+            *slot = Some(Database::open(&self.dir)?);
+        }
+        match &*slot {
+            Some(open) if open.is_usable(writes) => run(open),
+            _ => {
+                let why = rustix::io::Errno::NOSPC.into();
+                Err(StoreError::Io { action: "write to", path: self.dir.clone(), why })
+            }
+        }
+    }
+
+    /// Applies a finished segment. Durable on return. Rows of latest jobs in a dropped segment remain until
+    /// [`State::forget_latest`], whose caller finds their replacements.
+    pub fn apply(
+        &self,
+        class_name: &str,
+        segment: SeqNo,
+        metadata: &SegmentMetadata,
+        fresh: &[LatestRow<'_>],
+    ) -> Result<(), StoreError> {
+        self.with(true, |open| {
+            let mark = self.take_latest(open, fresh, |_| true)?;
+            // The rows become durable before the segment counts as applied.
+            flush_and_sync(&open.db, &self.dir)?;
+            open.segments.put([(segment_key(class_name, segment), metadata.to_bytes())], mark)?;
+            flush_and_sync(&open.db, &self.dir)
+        })
+    }
+
+    /// Merges rows into `latest`; returns its new mark.
+    fn take_latest(
+        &self,
+        open: &Database,
+        fresh: &[LatestRow<'_>],
+        stays: impl Fn(SeqNo) -> bool,
+    ) -> Result<u64, StoreError> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = latest::all(&open.latest)?;
+        let mut rows: BTreeMap<Pair<'_>, (SeqNo, &str)> = BTreeMap::new();
+        for LatestJob { fun, minion, seq, jid } in known.iter().filter(|row| stays(row.seq)) {
+            rows.insert((fun, minion), (*seq, jid));
+        }
+        for LatestRow { fun, minion, seq, jid } in fresh {
+            let row = rows.entry((fun, minion)).or_insert((*seq, jid));
+            if row.0 != *seq && newness(JidKey::of(row.1), row.0) < newness(JidKey::of(jid), *seq) {
+                *row = (*seq, jid);
+            }
+        }
+        let rows: Vec<LatestRow<'_>> = rows
+            .into_iter()
+            .map(|((fun, minion), (seq, jid))| LatestRow { fun, minion, seq, jid: jid.to_owned() })
+            .collect();
+        let mut writer = PageWriter::new().map_err(io_at("pack rows for", &self.dir))?;
+        latest::write(&mut writer, &rows).map_err(io_at("pack rows for", &self.dir))?;
+        let mark = open.latest.0.mark() + 1;
+        open.latest.0.replace(writer.rows(), mark)?;
+        Ok(mark)
+    }
+
+    /// Deletes dropped segments from the catalogue. Durable on return.
+    pub fn forget<'a>(&self, segments: impl IntoIterator<Item = (&'a str, SeqNo)>) -> Result<(), StoreError> {
+        self.with(true, |open| {
+            for (class_name, segment) in segments {
+                open.segments.remove(&segment_key(class_name, segment))?;
+            }
+            flush_and_sync(&open.db, &self.dir)
+        })
+    }
+
+    /// Removes the latest jobs in `gone` and inserts their replacements from `stay`. Durable on return.
+    pub fn forget_latest(&self, gone: &[LatestJob], stay: &[LatestJob]) -> Result<(), StoreError> {
+        let gone: HashSet<SeqNo> = gone.iter().map(|row| row.seq).collect();
+        let stay: Vec<LatestRow<'_>> = stay.iter().map(LatestJob::row).collect();
+        self.with(true, |open| {
+            let mark = self.take_latest(open, &stay, |seq| !gone.contains(&seq))?;
+            flush_and_sync(&open.db, &self.dir)?;
+            open.segments.put([], mark)?;
+            flush_and_sync(&open.db, &self.dir)
+        })
+    }
+
+    /// The catalogue: all applied segments.
+    pub fn segments(&self) -> Result<Vec<Known>, StoreError> {
+        self.with(false, |open| Self::known(&open.segments))
+    }
+
+    fn known(segments: &CheckedTree) -> Result<Vec<Known>, StoreError> {
+        let rows = segments.with_prefix(b"")?;
+        let known = |(key, value): &crate::store::index::tree::Row| {
+            let (name, seq) = key.split_last_chunk::<8>()?;
+            let name = std::str::from_utf8(name.strip_suffix(&[0])?).ok()?;
+            Some((name.to_owned(), SeqNo(u64::from_be_bytes(*seq)), SegmentMetadata::from_bytes(value)?))
+        };
+        let known: Option<Vec<Known>> = rows.iter().map(known).collect();
+        known.ok_or_else(|| segments.damaged("malformed row"))
+    }
+
+    /// Per minion, the latest job of a function.
+    pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
+        self.with(false, |open| Ok(latest::of_function(&open.latest, fun)?.into_iter().collect()))
+    }
+
+    /// The latest jobs of all functions and minions.
+    pub fn latest(&self) -> Result<Vec<LatestJob>, StoreError> {
+        self.with(false, |open| latest::all(&open.latest))
+    }
+}
+
+fn segment_key(class_name: &str, segment: SeqNo) -> Vec<u8> {
+    [class_name.as_bytes(), &[0], &segment.0.to_be_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A damaged sled file may yield an old version of a tree with a valid sum.
+    #[test]
+    fn latest_jobs_older_than_the_catalogue_are_detected() {
+        let dir = tempfile::tempdir().unwrap();
+        let row =
+            |seq| LatestRow { fun: b"test.ping", minion: b"web1", seq: SeqNo(seq), jid: seq.to_string() };
+        let state = State::open(dir.path()).unwrap();
+        state.apply("jobs", SeqNo(1), &SegmentMetadata::default(), &[row(1)]).unwrap();
+        let tree =
+            |state: &State| state.open.read().unwrap().as_ref().unwrap().db.open_tree("latest").unwrap();
+        let old: Vec<_> = tree(&state).iter().map(Result::unwrap).collect();
+        state.apply("jobs", SeqNo(9), &SegmentMetadata::default(), &[row(9)]).unwrap();
+        drop(state);
+
+        let state = State::open(dir.path()).unwrap();
+        assert_eq!(state.latest_of("test.ping").unwrap()["web1"].seq, SeqNo(9));
+        let raw = tree(&state);
+        raw.clear().unwrap();
+        for (key, value) in old {
+            raw.insert(key, value).unwrap();
+        }
+        raw.flush().unwrap();
+        drop((raw, state));
+        let error = State::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("older"), "{error}");
+    }
+
+    /// sled answers nothing more after an error that it considers fatal.
+    #[test]
+    fn a_database_that_ran_out_of_space_is_reopened() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::open(dir.path()).unwrap();
+        let refused =
+            || StoreError::Io { action: "write", path: PathBuf::new(), why: rustix::io::Errno::NOSPC.into() };
+        state.apply("jobs", SeqNo(1), &SegmentMetadata::default(), &[]).unwrap();
+        assert!(state.with(true, |_| Err::<(), _>(refused())).unwrap_err().is_no_space());
+        let failed = |state: &State| !state.open.read().unwrap().as_ref().unwrap().is_usable(true);
+        assert!(failed(&state));
+        assert_eq!(state.segments().unwrap().len(), 1);
+        assert!(!failed(&state));
+        state.open.write().unwrap().as_mut().unwrap().is_copy = true;
+        assert_eq!(state.segments().unwrap().len(), 1, "a copy is read");
+        state.forget([("jobs", SeqNo(1))]).unwrap();
+        assert!(!failed(&state), "the copy is replaced by the database on disk before a write");
+        assert!(state.segments().unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_older_job_replaces_a_dropped_latest_job() {
+        let dir = tempfile::tempdir().unwrap();
+        let row = |minion: &str, seq| LatestJob {
+            fun: b"test.ping".to_vec(),
+            minion: minion.as_bytes().to_vec(),
+            seq: SeqNo(seq),
+            jid: seq.to_string(),
+        };
+        let state = State::open(dir.path()).unwrap();
+        let known = [row("web1", 5), row("web2", 6), row("web3", 17)];
+        let known: Vec<_> = known.iter().map(LatestJob::row).collect();
+        state.apply("jobs", SeqNo(1), &SegmentMetadata::default(), &known).unwrap();
+        let gone = [row("web1", 5), row("web2", 6), row("web3", 7)];
+        state.forget_latest(&gone, &[row("web1", 2), row("web3", 3)]).unwrap();
+        let latest = state.latest_of("test.ping").unwrap();
+        let found: Vec<_> = latest.iter().map(|(minion, latest)| (minion.as_str(), latest.seq.0)).collect();
+        assert_eq!(found, [("web1", 2), ("web3", 17)]);
+    }
+}

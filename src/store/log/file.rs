@@ -1,0 +1,490 @@
+//! A segment's log file: a header, then frames ([`super::frame`]), each with one block.
+//!
+//! # On disk
+//!
+//! ```text
+//! file header, 80 bytes
+//!   0  "SALTCLOG"
+//!   8  format version          u32 LE
+//!  12  zero                    u32
+//!  16  first sequence number   u64 LE
+//!  24  created, us since 1970  i64 LE
+//!  32  name of the class       28 bytes, padded with zero bytes
+//!  60  zero                    u32
+//!  64  store id                u64 LE
+//!  72  zero                    u32
+//!  76  crc32 of bytes 0..76    u32 LE
+//! ```
+//!
+//! Zero bytes may follow the last frame: an active log is preallocated, so that a sync need not change its size. They
+//! are truncated when the segment is finished and at shutdown.
+//!
+//! # Invariant
+//!
+//! A frame is data only if its checksums hold. The store id comes from `FORMAT`, never from a frame.
+//! [`super::walk`] defines the meaning of the bytes between frames.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rkyv::util::AlignedVec;
+
+use super::block::BlockView;
+use super::frame::{
+    ALIGN, FRAME_HEADER_LEN, FRAME_VERSION, FrameHeader, LogId, PAYLOAD_BYTES_MAX, put, u32_at, u64_at,
+};
+use crate::clock::Micros;
+use crate::limits::{CLASS_NAME_BYTES_MAX, REWRITE_PIECE_BYTES};
+use crate::model::SeqNo;
+use crate::store::error::{StoreError, io_at};
+use crate::store::format::FORMAT_VERSION;
+use crate::store::vfs::{Fs, FsFile};
+
+/// Bytes of the file header.
+pub const FILE_HEADER_LEN: usize = 80;
+
+const FILE_MAGIC: &[u8; 8] = b"SALTCLOG";
+/// Offset of the class's name in the header.
+const NAME_AT: usize = 32;
+/// Offset of the store id in the header.
+const STORE_ID_AT: usize = 64;
+/// Offset of the header's checksum.
+const CRC_AT: usize = FILE_HEADER_LEN - 4;
+const _: () = assert!(NAME_AT + CLASS_NAME_BYTES_MAX <= STORE_ID_AT && FILE_HEADER_LEN.is_multiple_of(ALIGN));
+/// Bytes of the first read of a search; the size doubles with each further read, up to [`SEARCH_BYTES_MAX`].
+const SEARCH_BYTES: usize = 4096;
+const SEARCH_BYTES_MAX: usize = 1 << 20;
+
+/// The position of a block and its bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockMeta {
+    /// Offset of the frame in the file.
+    pub offset: u64,
+    /// Bytes of the frame, header and padding included.
+    pub len: u32,
+    /// Bytes of the block's head.
+    pub head_len: u32,
+    /// Entries.
+    pub count: u32,
+    /// First sequence number.
+    pub first_seq: SeqNo,
+    /// Last sequence number.
+    pub last_seq: SeqNo,
+    /// Earliest time of arrival.
+    pub at_min: Micros,
+    /// Latest time of arrival.
+    pub at_max: Micros,
+}
+
+impl BlockMeta {
+    /// Describes the block of a frame.
+    pub(in crate::store) fn of(view: &BlockView, header: &FrameHeader) -> Self {
+        let (at_min, at_max) = view.rows().times();
+        Self {
+            offset: header.offset,
+            len: u32::try_from(header.end() - header.offset).expect("the parts of a frame are bounded"),
+            head_len: header.head_len,
+            count: u32::from(header.count),
+            first_seq: header.first_seq,
+            last_seq: header.last_seq,
+            at_min,
+            at_max,
+        }
+    }
+
+    /// Offset after the frame and its padding.
+    pub fn end(&self) -> u64 {
+        self.offset + u64::from(self.len)
+    }
+}
+
+/// Builds the header of a new file.
+pub fn file_header(class_name: &str, id: LogId, created: Micros) -> [u8; FILE_HEADER_LEN] {
+    let mut header = [0_u8; FILE_HEADER_LEN];
+    put(&mut header, 0, FILE_MAGIC);
+    put(&mut header, 8, &FORMAT_VERSION.to_le_bytes());
+    put(&mut header, 16, &id.first_seq.0.to_le_bytes());
+    put(&mut header, 24, &created.0.to_le_bytes());
+    put(&mut header, NAME_AT, class_name.as_bytes());
+    put(&mut header, STORE_ID_AT, &id.store_id.to_le_bytes());
+    let crc = crc32fast::hash(header.get(..CRC_AT).expect("a whole header"));
+    put(&mut header, CRC_AT, &crc.to_le_bytes());
+    header
+}
+
+/// A log file open for reading; threads may read concurrently.
+#[derive(Debug)]
+pub struct LogFile {
+    path: PathBuf,
+    file: Box<dyn FsFile>,
+    created: Micros,
+    id: LogId,
+    /// Offset in the log of the file's first byte.
+    base: u64,
+}
+
+/// The payload of a frame.
+pub(in crate::store) enum Payload {
+    /// A block, with its bodies if requested.
+    Block(BlockView),
+    /// Head or bodies fail their checksum, or the file ends before them.
+    Damaged(&'static str),
+    /// The checksums hold, but this release cannot read the block.
+    Unreadable(String),
+}
+
+/// A file header with a valid checksum.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store) struct Header {
+    bytes: [u8; FILE_HEADER_LEN],
+}
+
+impl Header {
+    /// Identity of the log.
+    pub(in crate::store) fn id(&self) -> LogId {
+        LogId { store_id: u64_at(&self.bytes, STORE_ID_AT), first_seq: SeqNo(u64_at(&self.bytes, 16)) }
+    }
+
+    fn created(&self) -> Micros {
+        Micros(u64_at(&self.bytes, 24).cast_signed())
+    }
+
+    /// Name of the class.
+    pub(in crate::store) fn class_name(&self) -> Option<&str> {
+        let name = self.bytes.get(NAME_AT..NAME_AT + CLASS_NAME_BYTES_MAX)?.split(|b| *b == 0).next()?;
+        std::str::from_utf8(name).ok()
+    }
+
+    /// Describes a mismatch between the header and the expected class or identity.
+    pub(in crate::store) fn mismatch(&self, class_name: &str, id: LogId) -> Option<String> {
+        let own = self.id();
+        if own.store_id != id.store_id {
+            let (own, other) = (own.store_id, id.store_id);
+            return Some(format!("the header has store id {own:016x}, FORMAT has {other:016x}"));
+        }
+        (self.class_name() != Some(class_name) || own.first_seq != id.first_seq).then(|| {
+            format!("the header belongs to segment {}/{}", self.class_name().unwrap_or("?"), own.first_seq.0)
+        })
+    }
+}
+
+impl LogFile {
+    /// Opens a file and checks its header. A damaged header is only logged: frames have their own checksums, and
+    /// class and first sequence number follow from the path.
+    pub fn open(fs: &dyn Fs, path: &Path, class_name: &str, id: LogId) -> Result<Self, StoreError> {
+        let log = Self::bare(fs, path, id)?;
+        let header = match log.header() {
+            Err(error @ StoreError::Io { .. }) => {
+                tracing::error!(%error, offset = 0, "cannot read the header of a log");
+                None
+            }
+            header => header?,
+        };
+        let Some(header) = header else {
+            tracing::error!(path = %path.display(), offset = 0, "log header damaged, reading its frames without it");
+            return Ok(log);
+        };
+        if let Some(what) = header.mismatch(class_name, id) {
+            let what = format!("{what}: was a directory renamed or copied?");
+            return Err(StoreError::Corrupt { path: path.to_owned(), offset: 0, what });
+        }
+        Ok(Self { created: header.created(), ..log })
+    }
+
+    /// Opens a file without checking its header.
+    pub fn bare(fs: &dyn Fs, path: &Path, id: LogId) -> Result<Self, StoreError> {
+        Ok(Self::of(path, fs.open(path).map_err(io_at("open", path))?, id))
+    }
+
+    /// Wraps an open file.
+    pub fn of(path: &Path, file: Box<dyn FsFile>, id: LogId) -> Self {
+        Self { path: path.to_owned(), file, created: Micros::default(), id, base: 0 }
+    }
+
+    /// The same file, as the part of the log that starts at byte `base`.
+    pub(in crate::store) fn with_base(self, base: u64) -> Self {
+        Self { base, ..self }
+    }
+
+    /// Reads the file's header; `None` if it is damaged or the file is not a log. Another version is an error.
+    pub(in crate::store) fn header(&self) -> Result<Option<Header>, StoreError> {
+        let mut bytes = [0_u8; FILE_HEADER_LEN];
+        if !self.read(&mut bytes, 0)? || !bytes.starts_with(FILE_MAGIC) {
+            return Ok(None);
+        }
+        let holds = |crc_at: usize| {
+            crc32fast::hash(bytes.get(..crc_at).unwrap_or_default()) == u32_at(&bytes, crc_at)
+        };
+        let version = u32_at(&bytes, 8);
+        // Headers of formats 1 and 2 had 64 bytes.
+        if version != FORMAT_VERSION && (holds(CRC_AT) || holds(60)) {
+            let (path, found) = (self.path.clone(), version.to_string());
+            return Err(StoreError::Version { path, found, expected: FORMAT_VERSION });
+        }
+        Ok(holds(CRC_AT).then_some(Header { bytes }))
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Identity of the log.
+    pub fn id(&self) -> LogId {
+        self.id
+    }
+
+    /// Time of creation; 1970 if the header is damaged.
+    pub fn created(&self) -> Micros {
+        self.created
+    }
+
+    /// File size in bytes.
+    pub fn size(&self) -> Result<u64, StoreError> {
+        self.file.size().map_err(io_at("read the size of", &self.path))
+    }
+
+    /// Reads and checks the block of a frame.
+    pub fn block(&self, meta: &BlockMeta) -> Result<BlockView, StoreError> {
+        self.view(meta, true)
+    }
+
+    /// Reads and checks only the head of a frame's block; its bodies read as errors.
+    pub fn head(&self, meta: &BlockMeta) -> Result<BlockView, StoreError> {
+        self.view(meta, false)
+    }
+
+    /// Reads a frame with a valid header and an unchecked payload; `None` if there is no such frame.
+    pub fn frame(&self, meta: &BlockMeta) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some(header) = self.header_at(meta.offset)?.filter(|header| header.end() == meta.end()) else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; meta.len as usize];
+        // The padding of the last frame may be missing from the file.
+        let len = usize::try_from(header.bodies_at() - header.offset).unwrap_or(usize::MAX);
+        let len = len.saturating_add(header.bodies_len as usize);
+        let Some(part) = bytes.get_mut(..len) else { return Ok(None) };
+        Ok(self.read(part, meta.offset)?.then_some(bytes))
+    }
+
+    fn view(&self, meta: &BlockMeta, with_bodies: bool) -> Result<BlockView, StoreError> {
+        let what = match self.header_at(meta.offset)? {
+            Some(header) if header.version == FRAME_VERSION => {
+                match self.content(&header, meta.end(), with_bodies)? {
+                    Payload::Block(view) => return Ok(view),
+                    Payload::Damaged(what) => what.to_owned(),
+                    Payload::Unreadable(what) => what,
+                }
+            }
+            _ => "frame header damaged".to_owned(),
+        };
+        Err(self.corrupt(meta.offset, what))
+    }
+
+    pub(in crate::store) fn corrupt(&self, offset: u64, what: String) -> StoreError {
+        StoreError::Corrupt { path: self.path.clone(), offset, what }
+    }
+
+    /// The header of the frame at `offset`; `None` if there is no valid one.
+    fn header_at(&self, offset: u64) -> Result<Option<FrameHeader>, StoreError> {
+        let mut bytes = [0_u8; FRAME_HEADER_LEN];
+        Ok(if self.read(&mut bytes, offset)? {
+            FrameHeader::read(&bytes, self.id, self.base, offset)
+        } else {
+            None
+        })
+    }
+
+    /// The first frame at or after `from` and below `size`. A candidate costs the check of its header.
+    pub(in crate::store) fn next_header(
+        &self,
+        from: u64,
+        size: u64,
+    ) -> Result<Option<FrameHeader>, StoreError> {
+        if let Some(header) = self.header_at(from)? {
+            return Ok(Some(header));
+        }
+        let mut at = from + ALIGN as u64;
+        let magic = self.id.magic();
+        let mut chunk = vec![0_u8; SEARCH_BYTES];
+        while at + FRAME_HEADER_LEN as u64 <= size {
+            let want = usize::try_from(size - at).unwrap_or(usize::MAX).min(chunk.len());
+            let Some(part) = chunk.get_mut(..want) else { break };
+            if !self.read(part, at)? {
+                break;
+            }
+            let last = part.len() - FRAME_HEADER_LEN;
+            for place in (0..=last).step_by(ALIGN) {
+                let bytes = part.get(place..).unwrap_or_default();
+                if bytes.starts_with(&magic)
+                    && let Some(header) = FrameHeader::read(bytes, self.id, self.base, at + place as u64)
+                {
+                    return Ok(Some(header));
+                }
+            }
+            at += (last / ALIGN * ALIGN + ALIGN) as u64;
+            chunk.resize((chunk.len() * 2).min(SEARCH_BYTES_MAX), 0);
+        }
+        Ok(None)
+    }
+
+    /// Reads and checks the payload behind a header, in a file of `size` bytes.
+    pub(in crate::store) fn content(
+        &self,
+        header: &FrameHeader,
+        size: u64,
+        with_bodies: bool,
+    ) -> Result<Payload, StoreError> {
+        let (head_len, bodies_len) = (header.head_len as usize, header.bodies_len as usize);
+        if head_len.max(bodies_len) > PAYLOAD_BYTES_MAX {
+            return Ok(Payload::Unreadable("a part exceeds the limit of this release".to_owned()));
+        }
+        // Without padding, which may be missing at the end of the file.
+        if size < header.bodies_at() + u64::from(header.bodies_len) {
+            return Ok(Payload::Damaged("the file ends before the frame does"));
+        }
+        let mut head = AlignedVec::with_capacity(head_len);
+        head.resize(head_len, 0);
+        if !self.read(&mut head, header.head_at())? || crc32fast::hash(&head) != header.head_crc {
+            return Ok(Payload::Damaged("the head does not match its checksum"));
+        }
+        let mut bodies = None;
+        if with_bodies {
+            let mut bytes = vec![0; bodies_len];
+            if !self.read(&mut bytes, header.bodies_at())? || crc32fast::hash(&bytes) != header.bodies_crc {
+                return Ok(Payload::Damaged("the bodies do not match their checksum"));
+            }
+            bodies = Some(bytes);
+        }
+        let view = match BlockView::new(head, bodies) {
+            Ok(view) => view,
+            Err(what) => {
+                return Ok(Payload::Unreadable(format!(
+                    "checksums hold, but the block is malformed: {what}"
+                )));
+            }
+        };
+        let rows = view.rows();
+        let last_seq = rows.seq(view.len() - 1);
+        if (rows.seq(0), last_seq, view.len())
+            != (header.first_seq, header.last_seq, usize::from(header.count))
+        {
+            let what = "checksums hold, but header and block disagree";
+            return Ok(Payload::Unreadable(what.to_owned()));
+        }
+        Ok(Payload::Block(view))
+    }
+
+    /// Fills `buffer` from `offset`; false at the end of the file.
+    pub(in crate::store) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<bool, StoreError> {
+        match self.file.read_exact_at(buffer, offset) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(why) => Err(StoreError::Io { action: "read", path: self.path.clone(), why }),
+        }
+    }
+
+    /// Offset after the last nonzero byte of a range; `from` if all bytes are zero.
+    pub(in crate::store) fn used_end(&self, from: u64, to: u64) -> Result<u64, StoreError> {
+        let mut chunk = vec![0_u8; 64 * 1024];
+        let (mut at, mut used) = (from, from);
+        while at < to {
+            let want = usize::try_from(to - at).unwrap_or(usize::MAX).min(chunk.len());
+            let Some(part) = chunk.get_mut(..want) else { break };
+            if !self.read(part, at)? {
+                return Ok(to);
+            }
+            if let Some(last) = part.iter().rposition(|byte| *byte != 0) {
+                used = at + last as u64 + 1;
+            }
+            at += want as u64;
+        }
+        Ok(used)
+    }
+
+    /// Rewrites a range through `file`, a handle open for writing. After a failed sync the kernel may consider dirty pages
+    /// clean; rewriting makes them dirty again, so that the next sync stores them.
+    pub(in crate::store) fn rewrite_range(
+        &self,
+        file: &dyn FsFile,
+        from: u64,
+        to: u64,
+    ) -> Result<(), StoreError> {
+        let mut at = from;
+        while at < to {
+            let want = usize::try_from(to - at).unwrap_or(usize::MAX).min(REWRITE_PIECE_BYTES);
+            let mut piece = vec![0_u8; want];
+            if !self.read(&mut piece, at)? {
+                return Err(self.corrupt(at, "the log was truncated during a read".to_owned()));
+            }
+            file.write_all_at(&piece, at).map_err(io_at("write", &self.path))?;
+            at += want as u64;
+        }
+        Ok(())
+    }
+
+    /// Copies a range into a file beside the log, for diagnosis. Not synced.
+    pub(in crate::store) fn copy_range(
+        &self,
+        fs: &dyn Fs,
+        from: u64,
+        to: u64,
+    ) -> Result<PathBuf, StoreError> {
+        let path = self.path.with_file_name(format!("{CUT_PREFIX}{from}"));
+        let len = to.checked_sub(from).and_then(|len| usize::try_from(len).ok());
+        let mut bytes = vec![0; len.ok_or(StoreError::Broken("a log ends before its last frame"))?];
+        self.read(&mut bytes, from)?;
+        // Not synced: the range was never acknowledged.
+        let written = fs.create(&path).and_then(|file| file.write_all_at(&bytes, 0));
+        if let Err(error) = written {
+            // A partial copy may occupy the space that is missing.
+            let _ = fs.remove_file(&path);
+            return Err(io_at("write", &path)(error));
+        }
+        Ok(path)
+    }
+}
+
+/// Name prefix of a file with bytes that recovery removed from a log; their offset in the log follows.
+const CUT_PREFIX: &str = "log.cut-";
+
+/// Parses the offset from the name of such a file.
+pub fn cut_offset(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_prefix(CUT_PREFIX)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_opens_only_as_the_store_and_class_in_its_header() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let id = LogId { store_id: 1, first_seq: SeqNo(7) };
+        let opens = |class: &str, id| LogFile::open(&crate::store::vfs::Disk, &path, class, id).is_ok();
+        let longest = "x".repeat(CLASS_NAME_BYTES_MAX);
+        for class in ["jobs", "events", "chatter", &longest] {
+            std::fs::write(&path, file_header(class, id, Micros(1))).unwrap();
+            for other in ["jobs", "events", "chatter", &longest] {
+                assert_eq!(opens(other, id), class == other, "{class} as {other}");
+            }
+            assert!(!opens(class, LogId { store_id: 2, ..id }));
+            assert!(!opens(class, LogId { first_seq: SeqNo(8), ..id }));
+        }
+    }
+
+    #[test]
+    fn a_log_of_an_older_format_is_rejected_with_its_version() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let id = LogId { store_id: 1, first_seq: SeqNo(7) };
+        let mut old = [file_header("jobs", id, Micros(1)), [0; FILE_HEADER_LEN]].concat();
+        put(&mut old, 8, &2_u32.to_le_bytes());
+        let crc = crc32fast::hash(&old[..60]);
+        put(&mut old, 60, &crc.to_le_bytes());
+        std::fs::write(&path, old).unwrap();
+        let error = LogFile::open(&crate::store::vfs::Disk, &path, "jobs", id).unwrap_err().to_string();
+        assert!(error.contains("format 2") && error.contains("saltcellar import"), "{error}");
+    }
+}

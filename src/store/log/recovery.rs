@@ -1,0 +1,64 @@
+//! Recovery of a log at start: damage is reported, valid frames are made durable, and a torn tail is removed.
+
+use super::frame::filler;
+use super::walk::{DamagedRange, Walked};
+use crate::metrics::Metrics;
+use crate::store::error::{StoreError, io_at};
+use crate::store::segment::Segment;
+
+/// Reports and counts damage. In a `active` log an unfinished tail is expected and not damage.
+pub(in crate::store) fn report_damage(segment: &Segment, walked: &Walked, active: bool, metrics: &Metrics) {
+    // A finished segment has no unfinished write after its last valid frame either.
+    let tail = walked.tail.iter().filter(|_| !active);
+    for DamagedRange { offset, bytes, what, .. } in walked.damaged.iter().chain(tail) {
+        metrics.frames_damaged.add(1);
+        tracing::error!(path = %segment.log().path().display(), offset, bytes, what, "damaged range of a log skipped");
+    }
+}
+
+/// Makes the frames found in the log of a segment without an index durable.
+///
+/// Bytes not known to be synced are written again first. A sync alone is not enough: if a sync failed before the daemon was
+/// killed, the kernel may have marked the dirty pages clean. In an active log (`active`), unfinished writes are copied to a
+/// side file, then overwritten with a filler frame, or truncated at the end. They were never acknowledged.
+pub(in crate::store) fn make_durable(
+    segment: &Segment,
+    walked: &Walked,
+    active: bool,
+    metrics: &Metrics,
+) -> Result<(), StoreError> {
+    let (log, path) = (segment.log(), segment.log().path());
+    let file = segment.fs().open_to_write(path).map_err(io_at("open for writing", path))?;
+    let size = log.size()?;
+    log.rewrite_range(&*file, walked.synced, walked.end.min(size))?;
+    if active {
+        for unfinished in walked.unfinished.iter().chain(&walked.tail) {
+            keep_and_count(segment, unfinished.offset, unfinished.end(), metrics);
+        }
+        for DamagedRange { offset, bytes, .. } in &walked.unfinished {
+            // A range too short for a filler frame stays, and is counted again at the next start.
+            if let Some(header) = filler(log.id(), *offset, *bytes) {
+                file.write_all_at(&header, *offset).map_err(io_at("write", path))?;
+            }
+        }
+        if size > walked.end {
+            file.set_len(walked.end).map_err(io_at("cut", path))?;
+        }
+    }
+    file.sync_all().map_err(io_at("sync", path))
+}
+
+/// Copies an unfinished write to a side file for later inspection, and counts it.
+fn keep_and_count(segment: &Segment, from: u64, to: u64, metrics: &Metrics) {
+    let (path, bytes) = (segment.log().path(), to - from);
+    match segment.log().copy_range(segment.fs(), from, to) {
+        Ok(copy) => tracing::warn!(
+                        path = %path.display(), offset = from, bytes, copy = %copy.display(), "unfinished write removed"
+        ),
+        // The copy is only for diagnosis; a full disk must not prevent the start.
+        Err(error) => tracing::warn!(
+                        path = %path.display(), offset = from, bytes, %error, "unfinished write removed without a copy"
+        ),
+    }
+    metrics.tail_bytes_cut.add(bytes);
+}

@@ -1,0 +1,292 @@
+//! A sequential scan of a log, tolerant of damage.
+//!
+//! Where no valid frame begins, the scan searches for the next one at multiples of 16 bytes. A candidate costs the check
+//! of its 48-byte header ([`super::frame`]), so the run time is linear in the size of the log. The store id is an input
+//! and never taken from a frame.
+//!
+//! Bytes between two valid frames are damage, with one exception. If the following frame marks them as possibly unsynced and
+//! the log is active, they belong to an unfinished write ([`Walked::finished`]).
+//!
+//! # Invariant
+//!
+//! Sequence numbers ascend, starting at the segment's first one. A valid frame that this release cannot read is not passed
+//! on, counts as damage, and is never truncated.
+
+use super::block::BlockView;
+use super::frame::{ALIGN, FRAME_VERSION, FrameHeader};
+use crate::model::SeqNo;
+use crate::store::error::StoreError;
+use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN, LogFile, Payload};
+
+/// Offset of the first frame of a log.
+pub const FRAMES_FROM: u64 = FILE_HEADER_LEN as u64;
+
+/// A range of a log without readable entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedRange {
+    /// Offset of the first byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Description of the damage.
+    pub what: String,
+    /// First and last sequence number and number of the lost entries, if a header could be read.
+    pub entries: Option<(SeqNo, SeqNo, u64)>,
+    /// The last sequence number before the range.
+    pub after: SeqNo,
+    /// The first sequence number behind the range; `None` if no good frame follows.
+    pub before: Option<SeqNo>,
+    /// Whether it is a valid frame that was rejected, and therefore not an unfinished write.
+    rejected: bool,
+}
+
+impl DamagedRange {
+    /// Offset of the first byte after the range.
+    pub fn end(&self) -> u64 {
+        self.offset + self.bytes
+    }
+}
+
+/// The result of a scan.
+#[derive(Debug, Default)]
+pub struct Walked {
+    /// Good frames.
+    pub frames: u64,
+    /// Entries in them.
+    pub entries: u64,
+    /// Offset after the last valid frame and its padding; the file may be shorter than the padding.
+    pub end: u64,
+    /// The last sequence number.
+    pub last_seq: SeqNo,
+    /// Ranges before `end` without a good frame.
+    pub damaged: Vec<DamagedRange>,
+    /// Ranges of unfinished writes, if the log is active; see [`Walked::finished`].
+    pub unfinished: Vec<DamagedRange>,
+    /// The nonzero bytes behind `end`.
+    pub tail: Option<DamagedRange>,
+    /// All bytes below this offset were on stable storage when the last frame was written.
+    pub synced: u64,
+    /// Offset and version of the first frame written by another release.
+    pub unknown_version: Option<(u64, u16)>,
+}
+
+impl Walked {
+    /// For a log that is not active: its unfinished writes are damage.
+    #[must_use]
+    pub fn finished(mut self) -> Self {
+        self.damaged.append(&mut self.unfinished);
+        self.damaged.sort_by_key(|range| range.offset);
+        self
+    }
+}
+
+/// The part of a file to scan.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Start offset: [`FRAMES_FROM`], or 0 for a file that may have no header.
+    pub from: u64,
+    /// End offset.
+    pub size: u64,
+}
+
+impl Bounds {
+    /// The frames of a whole log of `size` bytes.
+    pub fn of_log(size: u64) -> Self {
+        Self { from: FRAMES_FROM, size }
+    }
+}
+
+/// Size of a log including the padding of its last frame, which may be missing from the file.
+fn padded(size: u64) -> u64 {
+    size.next_multiple_of(ALIGN as u64)
+}
+
+/// The end of the frames in a log that may be appended to concurrently. The file may be preallocated past it.
+pub fn end(log: &LogFile) -> Result<u64, StoreError> {
+    let size = log.size()?;
+    let walked = walk(log, Bounds::of_log(size), false, |_, _| None)?;
+    Ok(walked.tail.map_or(walked.end, |tail| tail.end()).min(size))
+}
+
+/// Scans a log and calls `each` for each good frame; `each` may return a fault of the block. With `bodies`, their
+/// checksums are verified, too.
+pub fn walk(
+    log: &LogFile,
+    bounds: Bounds,
+    bodies: bool,
+    mut each: impl FnMut(&BlockMeta, &BlockView) -> Option<String>,
+) -> Result<Walked, StoreError> {
+    let mut state = WalkState::new(log.id().first_seq, bounds);
+    let mut at = bounds.from;
+    while let Some(header) = log.next_header(at, bounds.size)? {
+        at = header.end();
+        if header.is_filler() {
+            state.pass_gap(header.offset, None);
+            state.walked.end = header.end().min(padded(bounds.size));
+            continue;
+        }
+        if header.first_seq <= state.walked.last_seq {
+            // A frame left behind by a failed write, past the shorter commit that overwrote its start.
+            at = header.offset + ALIGN as u64;
+            continue;
+        }
+        if header.version != FRAME_VERSION {
+            state.walked.unknown_version.get_or_insert((header.offset, header.version));
+            state.reject(
+                &header,
+                &format!("a frame of version {}, this release reads {FRAME_VERSION}", header.version),
+            );
+            continue;
+        }
+        if header.last_seq == SeqNo(u64::MAX) {
+            state.reject(&header, "no sequence number can follow its last entry");
+            continue;
+        }
+        match log.content(&header, bounds.size, bodies)? {
+            Payload::Block(view) => {
+                let meta = BlockMeta::of(&view, &header);
+                let fault = each(&meta, &view);
+                state.accept(&header, fault);
+            }
+            Payload::Unreadable(what) => state.reject(&header, &what),
+            Payload::Damaged(what) => {
+                // Continue inside the frame: it may contain frames of a failed write.
+                at = header.offset + ALIGN as u64;
+                state.broken.push((header, what));
+            }
+        }
+    }
+    state.finish(log)
+}
+
+/// The state of a scan.
+struct WalkState {
+    walked: Walked,
+    size: u64,
+    /// Frames behind `walked.end` with a valid header and a damaged payload.
+    broken: Vec<(FrameHeader, &'static str)>,
+    /// The last good frame.
+    last: Option<FrameHeader>,
+}
+
+impl WalkState {
+    fn new(first_seq: SeqNo, bounds: Bounds) -> Self {
+        let last_seq = SeqNo(first_seq.0.saturating_sub(1));
+        let walked = Walked { end: bounds.from, synced: bounds.from, last_seq, ..Walked::default() };
+        Self { walked, size: bounds.size, broken: Vec::new(), last: None }
+    }
+
+    fn range(&self, offset: u64, end: u64, what: &str) -> DamagedRange {
+        let (what, after) = (what.to_owned(), self.walked.last_seq);
+        DamagedRange {
+            offset,
+            bytes: end - offset,
+            what,
+            entries: None,
+            after,
+            before: None,
+            rejected: false,
+        }
+    }
+
+    /// Records the range from the last valid frame to `upto`; a frame with first sequence number `before` follows there.
+    fn pass_gap(&mut self, upto: u64, before: Option<SeqNo>) {
+        for (header, what) in std::mem::take(&mut self.broken) {
+            if header.offset < self.walked.end {
+                continue;
+            }
+            if header.offset > self.walked.end {
+                let gap = self.range(self.walked.end, header.offset, "no frame can be read here");
+                self.walked.damaged.push(gap);
+            }
+            self.set_before(header.first_seq);
+            let end = header.end().min(upto);
+            let entries = Some((header.first_seq, header.last_seq, u64::from(header.count)));
+            let range = DamagedRange { entries, ..self.range(header.offset, end, what) };
+            self.walked.damaged.push(range);
+            self.walked.last_seq = self.walked.last_seq.max(header.last_seq);
+            self.walked.end = end;
+        }
+        if upto > self.walked.end {
+            let gap = self.range(self.walked.end, upto, "no frame can be read here");
+            self.walked.damaged.push(gap);
+            self.walked.end = upto;
+        }
+        if let Some(before) = before {
+            self.set_before(before);
+        }
+    }
+
+    /// Completes the ranges that had no good frame behind them yet.
+    fn set_before(&mut self, seq: SeqNo) {
+        self.walked.damaged.iter_mut().filter(|s| s.before.is_none()).for_each(|s| s.before = Some(seq));
+    }
+
+    /// Records a valid frame that is not passed on. It is kept in the log.
+    fn reject(&mut self, header: &FrameHeader, what: &str) {
+        self.pass_gap(header.offset, None);
+        let end = header.end().min(padded(self.size));
+        let entries = Some((header.first_seq, header.last_seq, u64::from(header.count)));
+        let range = DamagedRange { entries, rejected: true, ..self.range(header.offset, end, what) };
+        self.walked.damaged.push(range);
+        self.walked.end = end;
+    }
+
+    /// Records a good frame, unless `each` returned a fault.
+    fn accept(&mut self, header: &FrameHeader, fault: Option<String>) {
+        self.pass_gap(header.offset, Some(header.first_seq));
+        if let Some(what) = fault {
+            self.reject(header, &what);
+        } else {
+            self.walked.frames += 1;
+            self.walked.entries += u64::from(header.count);
+        }
+        self.walked.last_seq = header.last_seq;
+        self.walked.end = header.end().min(padded(self.size));
+        self.last = Some(*header);
+    }
+
+    fn finish(mut self, log: &LogFile) -> Result<Walked, StoreError> {
+        let end = self.walked.end;
+        let broken: Vec<_> =
+            self.broken.iter().map(|(header, _)| *header).filter(|h| h.offset >= end).collect();
+        let used = log
+            .used_end(end, self.size)?
+            .max(broken.last().map_or(end, |header| header.end().min(self.size)));
+        if used > end {
+            let mut tail = self.range(end, used, "no complete frame can be read here");
+            if let (Some(first), Some(last)) =
+                (broken.first().filter(|first| first.offset == end), broken.last())
+            {
+                let count = broken.iter().map(|header| u64::from(header.count)).sum();
+                tail.entries = Some((first.first_seq, last.last_seq, count));
+            }
+            self.walked.tail = Some(tail);
+        }
+        // The newest header records which bytes were unsynced when its commit was written.
+        if let Some(newest) = broken.last().or(self.last.as_ref()) {
+            self.walked.synced = newest.synced.clamp(FRAMES_FROM.min(end), end);
+            // Data behind a complete commit proves that this commit was synced.
+            let is_over = broken.is_empty() && newest.ends_commit && self.walked.tail.is_some();
+            if !is_over {
+                self.split_unfinished(newest.synced);
+            }
+        }
+        Ok(self.walked)
+    }
+
+    fn split_unfinished(&mut self, synced: u64) {
+        for range in std::mem::take(&mut self.walked.damaged) {
+            if range.rejected || range.end() <= synced {
+                self.walked.damaged.push(range);
+            } else if range.offset >= synced {
+                self.walked.unfinished.push(range);
+            } else {
+                let bytes = synced - range.offset;
+                self.walked.damaged.push(DamagedRange { bytes, ..range.clone() });
+                let rest = DamagedRange { offset: synced, bytes: range.bytes - bytes, ..range };
+                self.walked.unfinished.push(rest);
+            }
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! Reads: entries of a job, events backwards from any position, job summaries.
+//!
+//! Readers share with the appender only the index of the active segment, under a short lock. They query indexes in memory
+//! first and the state database second. A segment sealed in between is seen twice, which merging tolerates, but never
+//! missed. Every read that misses the cache verifies checksums.
+
+pub mod cache;
+pub(in crate::store) mod follow;
+pub mod job_summary;
+pub mod pattern;
+mod scan;
+pub mod stats;
+
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Store;
+use super::error::StoreError;
+use super::index::latest::BUS_ONLY;
+use super::index::{EntryPosition, Latest, LatestJob, Totals};
+use super::segment::{Segment, with_memory};
+use crate::clock::Micros;
+use crate::model::{EventFilter, Flags, JidKey, Kind, SeqNo, Source};
+use crate::store::log::block;
+use crate::store::read::job_summary::JobSummary;
+use crate::store::read::scan::{Backwards, Search};
+
+/// An entry read from the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredEntry {
+    /// Sequence number.
+    pub seq: SeqNo,
+    /// Kind of the entry.
+    pub kind: Kind,
+    /// Source of the entry.
+    pub source: Source,
+    /// Flags.
+    pub flags: Flags,
+    /// Time of arrival.
+    pub at: Micros,
+    /// Tag; empty if the entry is not an event.
+    pub tag: Vec<u8>,
+    /// Job id; empty for none.
+    pub jid: String,
+    /// Minion id; empty for none.
+    pub minion: String,
+    /// Function; empty for none.
+    pub fun: String,
+    /// A return's exit code.
+    pub retcode: i64,
+    /// Body, byte for byte as received.
+    pub body: Vec<u8>,
+}
+
+/// A segment, and the positions of a job's entries in it.
+type EntriesIn = (Arc<Segment>, Vec<EntryPosition>);
+
+/// Totals over a class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClassTotals {
+    /// The class's name.
+    pub name: Arc<str>,
+    /// Number of segments on disk.
+    pub segments: usize,
+    /// Entries, raw bytes, and bytes of the logs.
+    pub totals: Totals,
+}
+
+impl Store {
+    /// The durable watermark: all entries below it are on disk and readable.
+    pub fn durable(&self) -> SeqNo {
+        SeqNo(self.0.durable.load(Ordering::Acquire))
+    }
+
+    /// All entries of a job, by ascending sequence number.
+    pub fn job_entries(&self, jid: &str) -> Result<Vec<StoredEntry>, StoreError> {
+        self.entries_of(jid, SeqNo::FIRST, |_| true, |_| true)
+    }
+
+    /// All entries of a job, by ascending sequence number. Only entries selected by `wanted` have their body, and only
+    /// entries of kind [`Kind::Event`] have their tag.
+    pub fn job_entries_with(
+        &self,
+        jid: &str,
+        wanted: impl Fn(&StoredEntry) -> bool,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        self.job_entries_since(jid, SeqNo::FIRST, wanted)
+    }
+
+    /// As [`Store::job_entries_with`], from sequence number `from` on. Earlier blocks are not read.
+    pub fn job_entries_since(
+        &self,
+        jid: &str,
+        from: SeqNo,
+        wanted: impl Fn(&StoredEntry) -> bool,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        self.entries_of(jid, from, wanted, |kind| kind == Kind::Event)
+    }
+
+    /// Entries of a job with selected bodies and tags: expanding a tag costs more than reading the other fields.
+    fn entries_of(
+        &self,
+        jid: &str,
+        from: SeqNo,
+        wanted: impl Fn(&StoredEntry) -> bool,
+        tags: impl Fn(Kind) -> bool,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        let key = JidKey::of(jid);
+        // A jid derived from a time equals its key; keys of other jids may collide.
+        let key_tells = key.text().as_deref() == Some(jid);
+        let mut found = Vec::new();
+        for (segment, positions) in self.job_places(jid)? {
+            for of_block in positions.chunk_by(|a, b| a.block == b.block) {
+                let Some(position) = of_block.first() else { continue };
+                if from > SeqNo::FIRST && self.0.ends_before(&segment, position.block, from)? {
+                    continue;
+                }
+                let Some(view) = self.0.block(&segment, position.block)? else { continue };
+                // Once per block: this validates the archive.
+                let rows = view.rows();
+                for at in of_block.iter().map(|position| usize::from(position.at)) {
+                    let is_of_job = at < rows.len()
+                        && rows.seq(at) >= from
+                        && if key_tells { rows.jid_key(at) == Some(key) } else { rows.jid(at) == jid };
+                    if is_of_job {
+                        let mut entry = without_body(rows, at, jid.to_owned(), tags(rows.kind(at)));
+                        if wanted(&entry) {
+                            entry.body = body_of(&segment, rows, at)?.to_vec();
+                        }
+                        found.push(entry);
+                    }
+                }
+            }
+        }
+        found.sort_by_key(|entry| entry.seq);
+        Ok(found)
+    }
+
+    /// As [`Store::job_entries`], for sequence numbers in `from..upto`, until the bodies reach `bytes_max` bytes. Also
+    /// returns where to continue, if there are more entries.
+    pub fn job_entries_from(
+        &self,
+        jid: &str,
+        (from, upto): (SeqNo, SeqNo),
+        bytes_max: usize,
+    ) -> Result<(Vec<StoredEntry>, Option<SeqNo>), StoreError> {
+        let mut positions = Vec::new();
+        for (segment, of_segment) in self.job_places(jid)? {
+            for position in of_segment {
+                let Some(view) = self.0.head(&segment, position.block)? else { continue };
+                let (rows, at) = (view.rows(), usize::from(position.at));
+                if at < rows.len() && rows.jid(at) == jid && rows.seq(at) >= from && rows.seq(at) < upto {
+                    positions.push((rows.seq(at), segment.clone(), position.block, at));
+                }
+            }
+        }
+        positions.sort_by_key(|(seq, ..)| *seq);
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        for (seq, segment, block, at) in positions {
+            if bytes >= bytes_max {
+                return Ok((found, Some(seq)));
+            }
+            let Some(view) = self.0.block(&segment, block)? else { continue };
+            let entry = stored(&segment, view.rows(), at, true)?;
+            bytes += entry.tag.len() + entry.body.len();
+            found.push(entry);
+        }
+        Ok((found, None))
+    }
+
+    /// The positions of a job's entries, by class and segment, ascending. Queries only segments that may contain the
+    /// job: a jid contains its time.
+    fn job_places(&self, jid: &str) -> Result<Vec<EntriesIn>, StoreError> {
+        let key = JidKey::of(jid);
+        let mut found = Vec::new();
+        for segment in self.0.all_segments() {
+            if segment.metadata().is_some_and(|metadata| !metadata.may_hold(key)) {
+                continue;
+            }
+            let positions =
+                self.0.query_index(&segment, |index| index.positions(key), |index| index.positions(key))?;
+            if !positions.is_empty() {
+                found.push((segment, positions));
+            }
+        }
+        Ok(found)
+    }
+
+    fn job_events_before(
+        &self,
+        jid: &str,
+        filter: &EventFilter,
+        before: SeqNo,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        let mut found = Vec::new();
+        let positions = self.job_places(jid)?;
+        for of_class in positions.chunk_by(|(a, _), (b, _)| a.class == b.class) {
+            found.extend(self.class_events_before(of_class, jid, filter, before, limit, bytes_max)?);
+        }
+        // Each class returned its latest entries, so their union contains the latest overall.
+        found.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.seq));
+        let mut bytes = 0;
+        let within = |entry: &StoredEntry| {
+            let room = bytes <= bytes_max;
+            bytes += entry.body.len();
+            room
+        };
+        Ok(found.into_iter().take(limit).take_while(within).collect())
+    }
+
+    fn class_events_before(
+        &self,
+        positions: &[EntriesIn],
+        jid: &str,
+        filter: &EventFilter,
+        before: SeqNo,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        for (segment, positions) in positions.iter().rev() {
+            for position in positions.iter().rev() {
+                if found.len() >= limit || bytes > bytes_max {
+                    return Ok(found);
+                }
+                let Some(view) = self.0.block(segment, position.block)? else { continue };
+                let (rows, at) = (view.rows(), usize::from(position.at));
+                let passes = at < rows.len()
+                    && rows.seq(at) < before
+                    && filter.allows(rows.flags(at), rows.at(at), rows.minion(at))
+                    && filter.tag.as_ref().is_none_or(|glob| glob.matches_bytes(&rows.tag(at)))
+                    && rows.jid(at) == jid;
+                if passes {
+                    let entry = stored(segment, rows, at, true)?;
+                    bytes += entry.body.len();
+                    found.push(entry);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The summary of a job, merged over all segments.
+    pub fn job_row(&self, jid: &str) -> Result<Option<JobSummary>, StoreError> {
+        let key = JidKey::of(jid);
+        let mut joined: Option<JobSummary> = None;
+        for segment in self.0.all_segments() {
+            if segment.metadata().is_some_and(|metadata| !metadata.may_hold(key)) {
+                continue;
+            }
+            if let Some(row) = self.0.query_index(&segment, |index| index.row(key), |index| index.row(key))? {
+                joined = Some(joined.take().map_or_else(|| row.clone(), |known| known.joined(row.clone())));
+            }
+        }
+        Ok(joined.filter(|row| row.jid == jid))
+    }
+
+    /// Up to `limit` job summaries with keys below `before`, latest first. Fewer means that there are no more.
+    pub fn jobs_before(
+        &self,
+        before: Option<JidKey>,
+        limit: usize,
+    ) -> Result<Vec<(JidKey, JobSummary)>, StoreError> {
+        let at_once = limit.clamp(1, ROWS_AT_ONCE);
+        let mut streams: Vec<Stream> = self.0.all_segments().into_iter().map(Stream::new).collect();
+        // Ordered by an upper bound of each stream's next key.
+        let mut heap: BinaryHeap<(JidKey, usize)> = BinaryHeap::new();
+        for (n, stream) in streams.iter().enumerate() {
+            heap.extend(stream.bound(before).map(|key| (key, n)));
+        }
+        let mut found: Vec<(JidKey, JobSummary)> = Vec::new();
+        while let Some((key, n)) = heap.pop() {
+            let same = found.last().is_some_and(|(last, _)| *last == key);
+            if found.len() >= limit && !same {
+                break;
+            }
+            let Some(stream) = streams.get_mut(n) else { continue };
+            if let Some((key, row)) = stream.rows.pop() {
+                heap.extend(stream.bound(Some(key)).map(|key| (key, n)));
+                stream.below = Some(key);
+                match found.last_mut() {
+                    Some((_, known)) if same => *known = std::mem::take(known).joined(row),
+                    _ => found.push((key, row)),
+                }
+            } else {
+                let below = stream.below.or(before);
+                stream.rows = self.0.query_index(
+                    &stream.segment,
+                    |index| index.rows_below(below, at_once),
+                    |index| index.rows_below(below, at_once),
+                )?;
+                stream.rows.reverse();
+                heap.extend(stream.rows.last().map(|(key, _)| (*key, n)));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Upper bound of the number of jobs: a job with entries in several segments counts in each.
+    pub fn jobs_at_most(&self) -> u64 {
+        let of = |segment: &Arc<Segment>| {
+            with_memory(segment, |index| index.jobs_len() as u64)
+                .unwrap_or_else(|| segment.metadata().map_or(0, |metadata| metadata.jobs))
+        };
+        self.0.all_segments().iter().map(of).sum()
+    }
+
+    /// Per minion, the latest job of a function whose return is known only from a bus: see [`Flags::UNCONFIRMED`].
+    pub fn latest_on_bus_only(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
+        self.latest_of(&format!("{BUS_ONLY}{fun}"))
+    }
+
+    /// Per minion, the latest job of a function, by jid. Returns known only from a bus do not count.
+    pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
+        // Memory first: a segment sealed in between is then seen twice rather than missed.
+        let mut fresh = Vec::new();
+        for segment in self.0.all_segments() {
+            with_memory(&segment, |index| {
+                fresh.extend(index.latest_of(fun).iter().map(LatestJob::from));
+            });
+        }
+        let is_stored = self.0.stored_seqs();
+        let mut latest = self.0.with_state(|state| state.latest_of(fun))?;
+        latest.retain(|_, known| is_stored(known.seq));
+        for LatestJob { minion, seq, jid, .. } in fresh {
+            let Ok(minion) = String::from_utf8(minion) else { continue };
+            let job = Latest { seq, jid };
+            if latest.get(&minion).is_none_or(|known| known.newness() < job.newness()) {
+                latest.insert(minion, job);
+            }
+        }
+        Ok(latest)
+    }
+
+    /// All minions with a return, sorted; with `confirmed_only`, without those known only from a bus.
+    pub fn minions(&self, confirmed_only: bool) -> Result<Vec<String>, StoreError> {
+        let counts = |fun: &[u8]| !(confirmed_only && fun.first() == Some(&(BUS_ONLY as u8)));
+        let mut minions = Vec::new();
+        for segment in self.0.all_segments() {
+            with_memory(&segment, |index| {
+                let rows = index.latest().into_iter().filter(|row| counts(row.fun));
+                minions.extend(rows.map(|row| row.minion.to_vec()));
+            });
+        }
+        let is_stored = self.0.stored_seqs();
+        let known = self.0.with_state(crate::store::index::state::State::latest)?;
+        let rows = known.into_iter().filter(|row| is_stored(row.seq) && counts(&row.fun));
+        minions.extend(rows.map(|row| row.minion));
+        minions.sort_unstable();
+        minions.dedup();
+        Ok(minions.into_iter().filter_map(|minion| String::from_utf8(minion).ok()).collect())
+    }
+
+    /// The last saved register of Thorium.
+    pub fn register(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        let segments = self.0.all_segments();
+        let newest = segments
+            .iter()
+            .filter_map(|segment| Some((segment.register()?, segment)))
+            .max_by_key(|(seq, _)| *seq);
+        let Some((seq, segment)) = newest else { return Ok(None) };
+        let block = self.0.ready(segment)?.blocks().and_then(|blocks| blocks.block_of(seq));
+        let Some(block) = block else { return Ok(None) };
+        let Some(view) = self.0.block(segment, block)? else { return Ok(None) };
+        let rows = view.rows();
+        let Some(at) = (0..rows.len()).find(|&at| rows.seq(at) == seq) else { return Ok(None) };
+        stored(segment, rows, at, true).map(|entry| Some(entry.body))
+    }
+
+    /// Events before `before` that pass the filter, latest first, up to `limit` events or `bytes_max` bytes of tags and
+    /// bodies; the event that exceeds the bytes is the last one.
+    pub fn events_before(
+        &self,
+        filter: &EventFilter,
+        before: SeqNo,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        if let Some(jid) = &filter.jid {
+            return self.job_events_before(jid, filter, before, limit, bytes_max);
+        }
+        let mut search = Search::new(filter, before);
+        let mut walks: Vec<Backwards<'_>> =
+            self.0.classes.all().map(|class| Backwards::new(&self.0, class)).collect();
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        while found.len() < limit && bytes <= bytes_max {
+            // Merge: continue with the class whose next event is the latest.
+            let mut best: Option<(SeqNo, usize)> = None;
+            for (n, walk) in walks.iter_mut().enumerate() {
+                if let Some(seq) = walk.peek(&mut search)?
+                    && best.is_none_or(|(known, _)| known < seq)
+                {
+                    best = Some((seq, n));
+                }
+            }
+            let Some(walk) = best.and_then(|(_, n)| walks.get_mut(n)) else { break };
+            if let Some(entry) = walk.take()? {
+                bytes += entry.body.len() + entry.tag.len();
+                found.push(entry);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Totals per class.
+    pub fn classes(&self) -> Result<Vec<ClassTotals>, StoreError> {
+        let of_class = |class| {
+            let segments = self.0.segments(class);
+            let parts: Vec<Totals> =
+                segments.iter().map(|segment| segment.totals()).filter(|totals| totals.entries > 0).collect();
+            let totals = parts.iter().copied().reduce(Totals::joined).unwrap_or_default();
+            ClassTotals { name: self.0.classes.name(class), segments: segments.len(), totals }
+        };
+        Ok(self.0.classes.all().map(of_class).collect())
+    }
+}
+
+/// Rows read from a segment at a time.
+const ROWS_AT_ONCE: usize = 128;
+
+/// The job summaries of one segment, by descending key.
+struct Stream {
+    segment: Arc<Segment>,
+    /// Rows read ahead, in ascending order.
+    rows: Vec<(JidKey, JobSummary)>,
+    /// All rows from this key on have been returned.
+    below: Option<JidKey>,
+}
+
+impl Stream {
+    fn new(segment: Arc<Segment>) -> Self {
+        Self { segment, rows: Vec::new(), below: None }
+    }
+
+    /// Upper bound of the keys below `below`.
+    fn bound(&self, below: Option<JidKey>) -> Option<JidKey> {
+        match (self.rows.last(), self.segment.metadata()) {
+            (Some((key, _)), _) => Some(*key),
+            (None, Some(metadata)) => metadata.newest_below(below),
+            (None, None) => Some(below.unwrap_or(JidKey(u128::MAX))),
+        }
+    }
+}
+
+/// Copies an entry out of its block.
+pub(super) fn stored(
+    segment: &Segment,
+    rows: block::Rows<'_>,
+    at: usize,
+    with_body: bool,
+) -> Result<StoredEntry, StoreError> {
+    let mut entry = without_body(rows, at, rows.jid(at), true);
+    if with_body {
+        entry.body = body_of(segment, rows, at)?.to_vec();
+    }
+    Ok(entry)
+}
+
+/// Copies an entry with a known jid, without its body.
+fn without_body(rows: block::Rows<'_>, at: usize, jid: String, with_tag: bool) -> StoredEntry {
+    StoredEntry {
+        seq: rows.seq(at),
+        kind: rows.kind(at),
+        source: rows.source(at),
+        flags: rows.flags(at),
+        at: rows.at(at),
+        tag: if with_tag { rows.tag(at) } else { Vec::new() },
+        jid,
+        minion: rows.minion(at).to_owned(),
+        fun: rows.fun(at).to_owned(),
+        retcode: rows.retcode(at),
+        body: Vec::new(),
+    }
+}
+
+fn body_of<'a>(segment: &Segment, rows: block::Rows<'a>, at: usize) -> Result<&'a [u8], StoreError> {
+    rows.body(at).map_err(|what| StoreError::Corrupt {
+        path: segment.log().path().to_owned(),
+        offset: 0,
+        what: format!("entry {}: {what}", rows.seq(at)),
+    })
+}

@@ -1,0 +1,286 @@
+//! Backward scan over events that skips blocks without matches.
+//!
+//! The index of a segment selects candidate blocks by time of arrival, tag templates and minions. The scan reads the heads
+//! of these, evaluates the pattern once per distinct template ([`super::pattern`]), and expands the tags of possible
+//! matches only. Bodies are read for matches.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::pattern::{Need, TagCondition, condition};
+use crate::clock::Micros;
+use crate::model::{EventFilter, JidSpeller, SeqNo};
+use crate::store::Shared;
+use crate::store::error::StoreError;
+use crate::store::index::summary::UNLISTED;
+use crate::store::index::{Blocks, TagTemplates};
+use crate::store::log::block::{BlockView, FREE_JID, Rows};
+use crate::store::log::builder::distinct;
+use crate::store::read::{StoredEntry, stored};
+use crate::store::segment::Segment;
+use crate::store::write::class::Class;
+
+/// A search and its cache of evaluated templates.
+pub(in crate::store) struct Search<'a> {
+    filter: &'a EventFilter,
+    before: SeqNo,
+    templates: HashMap<Vec<u8>, Rc<TagCondition>>,
+}
+
+/// The result of a pattern for all tags of one template in a block.
+enum TagMatch {
+    /// No tag matches.
+    Never,
+    /// Every tag matches.
+    Always,
+    /// A tag may match if its entry satisfies all of these.
+    If(Vec<Passing>),
+}
+
+/// The minions and jids of a block that can supply a literal of the pattern; indexed like the block's texts and jids.
+struct Passing {
+    minions: Vec<bool>,
+    jids: Vec<bool>,
+}
+
+impl Passing {
+    /// Whether the minion or the jid of an entry, as in its columns, can supply the literal.
+    fn allows(&self, minion: i64, jid: i64) -> bool {
+        let marked = |marks: &[bool], at: i64| {
+            usize::try_from(at - 1).is_ok_and(|at| marks.get(at).copied().unwrap_or(false))
+        };
+        marked(&self.minions, minion) || marked(&self.jids, jid)
+    }
+}
+
+impl<'a> Search<'a> {
+    pub(in crate::store) fn new(filter: &'a EventFilter, before: SeqNo) -> Self {
+        Self { filter, before, templates: HashMap::new() }
+    }
+
+    /// Evaluates the pattern for a template.
+    fn condition(&mut self, template: &[u8]) -> Rc<TagCondition> {
+        if let Some(known) = self.templates.get(template) {
+            return known.clone();
+        }
+        let condition =
+            Rc::new(self.filter.tag.as_ref().map_or(TagCondition::Always, |glob| condition(glob, template)));
+        // Bounds the memory in a store where every tag is a template of its own.
+        if self.templates.len() < crate::limits::TAG_TEMPLATES_MAX as usize {
+            self.templates.insert(template.to_vec(), condition.clone());
+        }
+        condition
+    }
+
+    /// Candidate blocks of a segment, ascending.
+    fn candidates(
+        &mut self,
+        blocks: &Blocks,
+        templates: &TagTemplates,
+        blocks_with: impl Fn(&dyn Fn(&[u8]) -> bool) -> Result<Vec<bool>, StoreError>,
+    ) -> Result<Vec<u32>, StoreError> {
+        // Bits of templates that may match for any minion, and of those that match for some minions only.
+        let (mut open, mut bound) = (if self.filter.tag.is_some() { UNLISTED } else { u64::MAX }, 0);
+        // The bit of blocks with a jid that is arbitrary text.
+        let mut free = 0;
+        let mut wanted: Vec<Rc<TagCondition>> = Vec::new();
+        if self.filter.tag.is_some() {
+            for (template, bit) in templates.each() {
+                let condition = self.condition(template);
+                if template == FREE_JID {
+                    free = bit;
+                }
+                match &*condition {
+                    TagCondition::Never => {}
+                    TagCondition::AllOf(needs) if needs.iter().any(Need::is_of_minion) => {
+                        bound |= bit;
+                        wanted.push(condition);
+                    }
+                    _ => open |= bit,
+                }
+            }
+        }
+        let holds = |minion: &[u8]| {
+            wanted.iter().any(|condition| {
+                let TagCondition::AllOf(needs) = &**condition else { return true };
+                needs.iter().filter(|need| need.is_of_minion()).all(|need| need.minion_holds(minion))
+            })
+        };
+        let matching = if bound & !open == 0 { None } else { Some(blocks_with(&holds)?) };
+        let minion = self.filter.minion.as_deref().map(str::as_bytes);
+        let of_minion = minion.map(|minion| blocks_with(&|name| name == minion)).transpose()?;
+        let is = |list: &Option<Vec<bool>>, at: usize| {
+            list.as_ref().is_none_or(|list| list.get(at).copied().unwrap_or(true))
+        };
+        let is_candidate = |at: &usize| {
+            let bits = blocks.templates(*at);
+            let bound = bits & bound != 0 && (bits & free != 0 || is(&matching, *at));
+            (bits & open != 0 || bound) && is(&of_minion, *at)
+        };
+        let early = blocks.metas().partition_point(|meta| meta.first_seq < self.before);
+        let found = blocks.metas().iter().take(early).enumerate();
+        let in_time = found.filter(|(_, meta)| self.filter.allows_span(meta.at_min, meta.at_max));
+        Ok(in_time.map(|(at, _)| at).filter(is_candidate).filter_map(|at| u32::try_from(at).ok()).collect())
+    }
+
+    /// The matching entries of a block, oldest first: sequence numbers and row numbers.
+    fn passing(&mut self, rows: Rows<'_>) -> Vec<(SeqNo, usize)> {
+        let (texts, ends) = rows.texts();
+        let text = |at: usize| {
+            let from = at.checked_sub(1).and_then(|n| ends.get(n)).copied().unwrap_or(0);
+            ends.get(at).and_then(|&end| texts.get(from..end)).unwrap_or_default()
+        };
+        let tags = rows.tags();
+        let mut tag_matches: Vec<TagMatch> = Vec::new();
+        if self.filter.tag.is_some() {
+            let mut possible = false;
+            for at in distinct(&tags) {
+                let tag_match = match &*self.condition(text(at)) {
+                    TagCondition::Never => TagMatch::Never,
+                    TagCondition::Always => TagMatch::Always,
+                    TagCondition::AllOf(needs) => tag_match(needs, rows, texts, &ends),
+                };
+                possible |= !matches!(tag_match, TagMatch::Never);
+                if tag_matches.len() <= at {
+                    tag_matches.resize_with(at + 1, || TagMatch::Never);
+                }
+                if let Some(slot) = tag_matches.get_mut(at) {
+                    *slot = tag_match;
+                }
+            }
+            if !possible {
+                return Vec::new();
+            }
+        }
+        let filter = self.filter;
+        let (minions, jids) = (rows.minions(), rows.jids());
+        let passes = |at: usize, tag: i64, minion: i64, jid: i64| {
+            let tag_match = match &filter.tag {
+                Some(_) => usize::try_from(tag).ok().and_then(|tag| tag_matches.get(tag)),
+                None => Some(&TagMatch::Always),
+            };
+            let undecided = match tag_match {
+                Some(TagMatch::Always) => false,
+                Some(TagMatch::If(needs)) if needs.iter().all(|need| need.allows(minion, jid)) => true,
+                _ => return false,
+            };
+            rows.seq(at) < self.before
+                && filter.allows(rows.flags(at), rows.at(at), rows.minion(at))
+                && (!undecided || filter.tag.as_ref().is_none_or(|glob| glob.matches_bytes(&rows.tag(at))))
+        };
+        let entries = tags.iter().zip(&minions).zip(&jids).enumerate();
+        entries
+            .filter(|&(at, ((&tag, &minion), &jid))| passes(at, tag, minion, jid))
+            .map(|(at, _)| (rows.seq(at), at))
+            .collect()
+    }
+}
+
+/// Evaluates the needs of a template for the minions and jids of a block.
+fn tag_match(needs: &[Need], rows: Rows<'_>, texts: &[u8], ends: &[usize]) -> TagMatch {
+    let mut all = Vec::new();
+    for need in needs {
+        let mut minions = vec![false; ends.len()];
+        need.minion.iter().for_each(|test| test.mark(texts, ends, &mut minions));
+        let digits = need.jid.iter().any(super::pattern::Test::fits_digits);
+        let mut jids = Vec::new();
+        if !need.jid.is_empty() {
+            let mut speller = JidSpeller::default();
+            let any = |jid: &[u8]| need.jid.iter().any(|test| test.holds(jid));
+            let holds = |(at, time): (usize, i64)| {
+                if time < 0 || (digits && rows.jid_has_pid(at)) {
+                    return any(rows.jid_text(at).as_bytes());
+                }
+                digits && any(speller.spell(Micros(time)))
+            };
+            jids = rows.jid_times().into_iter().enumerate().map(holds).collect();
+        }
+        if !minions.contains(&true) && !jids.contains(&true) {
+            return TagMatch::Never;
+        }
+        all.push(Passing { minions, jids });
+    }
+    TagMatch::If(all)
+}
+
+/// A scan of a class from its newest entry to its oldest.
+pub(in crate::store) struct Backwards<'a> {
+    shared: &'a Shared,
+    segments: Vec<Arc<Segment>>,
+    /// The current segment and its candidate blocks, in ascending order; the next one is the last.
+    current: Option<(Arc<Segment>, Vec<u32>)>,
+    block: Option<(Arc<Segment>, u32)>,
+    view: Option<Arc<BlockView>>,
+    /// Matching entries of `block`, in ascending order: sequence numbers and row numbers.
+    passing: Vec<(SeqNo, usize)>,
+}
+
+impl<'a> Backwards<'a> {
+    pub(in crate::store) fn new(shared: &'a Shared, class: Class) -> Self {
+        let segments = shared.segments(class);
+        Self { shared, segments, current: None, block: None, view: None, passing: Vec::new() }
+    }
+
+    /// Sequence number of the next match.
+    pub(in crate::store) fn peek(&mut self, search: &mut Search<'_>) -> Result<Option<SeqNo>, StoreError> {
+        loop {
+            if let Some((seq, _)) = self.passing.last() {
+                return Ok(Some(*seq));
+            }
+            let Some((segment, blocks)) = &mut self.current else {
+                let Some(segment) = self.segments.pop() else { return Ok(None) };
+                let blocks = self.candidates(&segment, search)?;
+                self.current = Some((segment, blocks));
+                continue;
+            };
+            let Some(number) = blocks.pop() else {
+                self.current = None;
+                continue;
+            };
+            let segment = segment.clone();
+            if let Some(view) = self.shared.head(&segment, number)? {
+                self.passing = search.passing(view.rows());
+                self.block = Some((segment, number));
+                self.view = None;
+            }
+        }
+    }
+
+    /// Candidate blocks of a segment.
+    fn candidates(&self, segment: &Arc<Segment>, search: &mut Search<'_>) -> Result<Vec<u32>, StoreError> {
+        let out_of_time = |metadata: Arc<crate::store::index::SegmentMetadata>| {
+            !search.filter.allows_span(metadata.totals.at_min, metadata.totals.at_max)
+        };
+        if segment.first_seq >= search.before || segment.metadata().is_some_and(out_of_time) {
+            return Ok(Vec::new());
+        }
+        let search = std::cell::RefCell::new(search);
+        self.shared.query_index(
+            segment,
+            |index| {
+                let with = |wanted: &dyn Fn(&[u8]) -> bool| Ok(index.blocks_with(wanted));
+                search.borrow_mut().candidates(index.blocks(), index.templates(), with)
+            },
+            |index| {
+                let with = |wanted: &dyn Fn(&[u8]) -> bool| index.blocks_with(wanted);
+                search.borrow_mut().candidates(index.blocks(), index.templates(), with).map(Ok)
+            },
+        )?
+    }
+
+    /// The entry found by [`Backwards::peek`]; `None` if its block has become unreadable.
+    pub(in crate::store) fn take(&mut self) -> Result<Option<StoredEntry>, StoreError> {
+        let (Some((segment, number)), Some((_, at))) = (&self.block, self.passing.pop()) else {
+            return Ok(None);
+        };
+        if self.view.is_none() {
+            self.view = self.shared.block(segment, *number)?;
+        }
+        let Some(view) = &self.view else {
+            self.passing.clear();
+            return Ok(None);
+        };
+        stored(segment, view.rows(), at, true).map(Some)
+    }
+}

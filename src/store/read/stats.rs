@@ -1,0 +1,150 @@
+//! Statistics for `store stats`: size, growth and limits per class.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Micros;
+use crate::limits::RATE_SAMPLES;
+use crate::model::{Age, Keep, SeqNo};
+use crate::store::error::StoreError;
+use crate::store::retain::DropOutcome;
+use crate::store::retain::age_clock::Step;
+use crate::store::retain::free_space::SpaceStatus;
+use crate::store::segment::usage::SegmentUsage;
+use crate::store::{Shared, Store};
+
+/// Statistics of the store.
+#[derive(Debug, Clone)]
+pub struct StoreStats {
+    /// All entries below are readable.
+    pub head: SeqNo,
+    /// All entries below survive a power cut.
+    pub durable: SeqNo,
+    /// Free space.
+    pub space: SpaceStatus,
+    /// A step of the wall clock that the age clock does not trust yet.
+    pub clock_step: Option<Step>,
+    /// Number of held jobs.
+    pub holds: usize,
+    /// Statistics per class.
+    pub classes: Vec<ClassStats>,
+}
+
+/// Statistics of a class.
+#[derive(Debug, Clone)]
+pub struct ClassStats {
+    /// Name.
+    pub name: Arc<str>,
+    /// Whether the configuration contains it.
+    pub configured: bool,
+    /// Number of segments.
+    pub segments: usize,
+    /// Resource use; a job counts once per segment.
+    pub segment_usage: SegmentUsage,
+    /// Entries per second over the last minutes.
+    pub rate: f64,
+    /// Configured limits.
+    pub keep: Keep,
+    /// The current age limit; `None` for forever.
+    pub age: Option<Duration>,
+    /// Whether the age limit is known: it is configured, or Salt has sent it since the start.
+    pub age_known: bool,
+    /// Segments beyond the limits that are kept for held jobs.
+    pub held_segments: usize,
+}
+
+/// Counts of written entries, sampled once per retention round.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Rates(Mutex<VecDeque<(Micros, Vec<u64>)>>);
+
+impl Rates {
+    fn sample(&self, now: Micros, written: Vec<u64>) {
+        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        samples.push_back((now, written));
+        if samples.len() > RATE_SAMPLES {
+            samples.pop_front();
+        }
+    }
+
+    /// Entries per second and class since the oldest sample.
+    fn rates(&self, now: Micros, written: &[u64]) -> Vec<f64> {
+        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((since, before)) = samples.front() else { return vec![0.0; written.len()] };
+        let span = Duration::from_micros(u64::try_from(now.0.saturating_sub(since.0)).unwrap_or(0));
+        if span < Duration::from_secs(1) {
+            return vec![0.0; written.len()];
+        }
+        let grown = written.iter().zip(before).map(|(now, before)| now.saturating_sub(*before));
+        grown.map(|n| Duration::from_secs(n).div_duration_f64(span)).collect()
+    }
+}
+
+impl Shared {
+    fn written(&self) -> Vec<u64> {
+        self.written.iter().map(|n| n.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Takes a sample.
+    pub(in crate::store) fn sample_rates(&self) {
+        self.rates.sample(self.clock.now(), self.written());
+    }
+}
+
+impl Store {
+    /// Computes the statistics.
+    pub fn stats(&self) -> Result<StoreStats, StoreError> {
+        let shared = &self.0;
+        let now = shared.clock.now();
+        let age_now = shared.age_clock().update(&shared.metrics);
+        let mut rates = shared.rates.rates(now, &shared.written()).into_iter();
+        let mut classes = Vec::new();
+        for class in shared.classes.all() {
+            let segments = shared.segments(class);
+            let mut all = SegmentUsage::default();
+            for (n, segment) in segments.iter().enumerate() {
+                let part = segment.usage();
+                all = if n == 0 { part } else { all.joined(part) };
+            }
+            let keep = shared.classes.keep(class);
+            let plan = shared.plan(class, keep, age_now)?;
+            classes.push(ClassStats {
+                name: shared.classes.name(class),
+                configured: shared.classes.is_configured(class),
+                segments: segments.len(),
+                segment_usage: all,
+                rate: rates.next().unwrap_or(0.0),
+                keep,
+                age: shared.age_of(keep),
+                age_known: keep.age != Age::Salt || shared.retention.knows_salt_keep(),
+                held_segments: plan
+                    .iter()
+                    .filter(|(_, planned)| matches!(planned.outcome, DropOutcome::Held(_)))
+                    .count(),
+            });
+        }
+        let durable = self.durable();
+        let holds = shared.holds.all().len();
+        let clock_step = shared.age_clock().step();
+        Ok(StoreStats { head: durable, durable, space: shared.guard.check(), clock_step, holds, classes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_covers_the_time_since_the_oldest_sample() {
+        let rates = Rates::default();
+        assert_eq!(rates.rates(Micros(5), &[7]), [0.0]);
+        for n in 0..2 * RATE_SAMPLES as u64 {
+            let written = n.saturating_sub(RATE_SAMPLES as u64) * 10;
+            rates.sample(Micros(i64::try_from(n).unwrap() * 5_000_000), vec![written, 0]);
+        }
+        let last = 2 * RATE_SAMPLES as u64;
+        let now = Micros(i64::try_from(last).unwrap() * 5_000_000);
+        assert_eq!(rates.rates(now, &[last * 5, 0]), [2.0, 0.0]);
+    }
+}

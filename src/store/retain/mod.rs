@@ -1,0 +1,567 @@
+//! Retention: drops whole finished segments, oldest first, when a limit of their class is exceeded.
+//!
+//! `segment_drop` describes how. If a segment cannot be dropped, newer ones of its class wait.
+//!
+//! # Criteria
+//!
+//! - age: the newest entry is older than the class keeps, by the age clock (see `age_clock`), which does not follow a wall
+//!   clock that was set ahead. An arrival time that the segments of a class prove wrong is ignored (see `segment_usage`)
+//! - bytes, entries: the class as a whole, including the active segment, exceeds its limit
+//! - space: the disk is nearly full (see `free_space`). Classes are emptied in the order of the configured list, each from
+//!   its oldest segment; `events` and then `jobs` come last unless the list places them elsewhere
+//!
+//! Never dropped: the active segment, the segment with the last saved register of Thorium, and a segment with entries of a
+//! held job, which stays whole and is reported. A job with entries in several segments remains visible until the last of
+//! them is dropped.
+//!
+//! Each `clean_old_jobs` of Salt carries `keep_jobs_seconds`. Two masters that share a store may send different values:
+//! the longest applies until it has not been sent for an hour.
+
+pub(in crate::store) mod age_clock;
+pub mod free_space;
+pub mod hold;
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::error::StoreError;
+use super::segment::Segment;
+use super::{Shared, Store};
+use crate::clock::{Micros, micros};
+use crate::limits::{
+    CLOCK_STEP, GUARD_POLL, GUARD_POLL_IDLE, RETENTION_ROUND, SALT_KEEP_TTL, SEGMENT_AGE_MAX,
+    SEGMENT_AGE_MIN, SEGMENT_BYTES_MIN, SEGMENT_ENTRIES_MIN, SEGMENTS_PER_BOUND,
+};
+use crate::model::{Age, JidKey, Keep, SeqNo};
+use crate::store::retain::free_space::SpaceLevel;
+use crate::store::retain::hold::Hold;
+use crate::store::segment::removal::left_in_trash;
+use crate::store::segment::usage::{SegmentUsage, arrivals};
+use crate::store::write::class::Class;
+
+/// Why a segment is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// All its entries are older than the class keeps.
+    Age,
+    /// The class exceeds its limit of bytes.
+    Bytes,
+    /// The class exceeds its limit of entries.
+    Entries,
+    /// The disk is nearly full.
+    Space,
+}
+
+impl Reason {
+    /// The name shown by `store prune`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Age => "age",
+            Reason::Bytes => "bytes",
+            Reason::Entries => "entries",
+            Reason::Space => "space",
+        }
+    }
+}
+
+/// The outcome of a planned drop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DropOutcome {
+    /// Planned.
+    Planned,
+    /// Dropped.
+    Dropped,
+    /// Kept: it has entries of this many held jobs.
+    Held(usize),
+    /// Kept: it has the last saved register of Thorium.
+    Register,
+    /// Kept for now: another thread works on it.
+    Busy,
+    /// Kept because of an error.
+    Failed(String),
+}
+
+/// A planned drop of a segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedDrop {
+    /// The class's name.
+    pub class: Arc<str>,
+    /// First sequence number of the segment.
+    pub segment: SeqNo,
+    /// Its entries and bytes.
+    pub segment_usage: SegmentUsage,
+    /// Why it is dropped.
+    pub reason: Reason,
+    /// The outcome.
+    pub outcome: DropOutcome,
+}
+
+impl PlannedDrop {
+    /// Whether newer segments of the class must wait because this drop did not succeed.
+    fn blocks_newer(&self) -> bool {
+        matches!(self.outcome, DropOutcome::Busy | DropOutcome::Failed(_))
+    }
+}
+
+/// State shared by the retention rounds.
+#[derive(Debug, Default)]
+pub(super) struct Retention {
+    /// Held during a round: rounds are serialized.
+    round: Mutex<()>,
+    signals: Mutex<Signals>,
+    wakeup: Condvar,
+    /// The `keep_jobs_seconds` in effect, and when it was last received by the monotonic clock.
+    salt: Mutex<Option<(u64, Duration)>>,
+}
+
+#[derive(Debug, Default)]
+struct Signals {
+    round: bool,
+    stop: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wakeup {
+    Timeout,
+    RoundRequested,
+    Stop,
+}
+
+/// Limits at which an active segment is finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SegmentBounds {
+    pub(super) bytes: u64,
+    pub(super) entries: u64,
+    /// Microseconds since the creation of its log.
+    pub(super) age: Option<i64>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Retention {
+    /// Applies `keep_jobs_seconds`; 0 means forever.
+    pub(super) fn set_salt_keep(&self, seconds: u64, now: Duration) {
+        let seconds = if seconds == 0 { u64::MAX } else { seconds };
+        let mut salt = lock(&self.salt);
+        let longer_in_effect =
+            salt.is_some_and(|(known, at)| known > seconds && now.saturating_sub(at) < SALT_KEEP_TTL);
+        if !longer_in_effect {
+            *salt = Some((seconds, now));
+        }
+    }
+
+    /// How long Salt keeps jobs; `None` if unknown or forever.
+    pub(super) fn salt_age(&self) -> Option<Duration> {
+        (*lock(&self.salt)).map(|(seconds, _)| seconds).filter(|&s| s != u64::MAX).map(Duration::from_secs)
+    }
+
+    /// Whether Salt has sent `keep_jobs_seconds` since the start.
+    pub(super) fn knows_salt_keep(&self) -> bool {
+        lock(&self.salt).is_some()
+    }
+
+    /// Requests a round now.
+    pub(super) fn request_round(&self) {
+        lock(&self.signals).round = true;
+        self.wakeup.notify_all();
+    }
+
+    /// Ends the retainer.
+    pub(super) fn stop(&self) {
+        lock(&self.signals).stop = true;
+        self.wakeup.notify_all();
+    }
+
+    /// Whether the retainer is to end.
+    pub(super) fn is_stopping(&self) -> bool {
+        lock(&self.signals).stop
+    }
+
+    /// Waits for at most `pause`, or until a round or the end is requested.
+    fn wait(&self, pause: Duration) -> Wakeup {
+        let signals = lock(&self.signals);
+        let idle = |signals: &mut Signals| !signals.round && !signals.stop;
+        let (mut signals, _) =
+            self.wakeup.wait_timeout_while(signals, pause, idle).unwrap_or_else(PoisonError::into_inner);
+        let requested = std::mem::take(&mut signals.round);
+        match signals.stop {
+            true => Wakeup::Stop,
+            false if requested => Wakeup::RoundRequested,
+            false => Wakeup::Timeout,
+        }
+    }
+}
+
+/// The retainer's thread.
+pub struct Retainer {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Retainer {
+    /// Runs rounds periodically and on request until the sealer has ended.
+    pub fn run(self) {
+        let shared = self.shared;
+        {
+            let _one = lock(&shared.retention.round);
+            shared.clear_trash(&left_in_trash(&shared.dir));
+        }
+        let mut last = shared.clock.monotonic();
+        loop {
+            let due_in = |last: Duration| {
+                RETENTION_ROUND.saturating_sub(shared.clock.monotonic().saturating_sub(last))
+            };
+            let look = if shared.guard.room() == SpaceLevel::Ample { GUARD_POLL_IDLE } else { GUARD_POLL };
+            let wakeup = shared.retention.wait(due_in(last).min(look));
+            if wakeup == Wakeup::Stop {
+                shared.age_clock().close();
+                return;
+            }
+            if wakeup == Wakeup::RoundRequested || due_in(last).is_zero() {
+                shared.round();
+                last = shared.clock.monotonic();
+            } else if shared.guard.check().room != SpaceLevel::Ample {
+                let _one = lock(&shared.retention.round);
+                let gone = shared.free_disk_space();
+                shared.report(&gone);
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// How long a class currently keeps its entries; `None` for forever.
+    pub(super) fn age_of(&self, keep: Keep) -> Option<Duration> {
+        match keep.age {
+            Age::Forever => None,
+            Age::Salt => self.retention.salt_age(),
+            Age::For(age) => Some(age),
+        }
+    }
+
+    /// Limits of an active segment of the class: a fraction of the class's limits, so that dropping whole segments follows
+    /// these closely.
+    pub(super) fn segment_bounds(&self, class: Class, limits: &super::Limits) -> SegmentBounds {
+        let keep = self.classes.keep(class);
+        let part = |bound: Option<u64>, least: u64, most: u64| {
+            bound.map_or(most, |bound| (bound / SEGMENTS_PER_BOUND).max(least).min(most))
+        };
+        let age = self.age_of(keep).map(|age| {
+            let part = age / u32::try_from(SEGMENTS_PER_BOUND).unwrap_or(1);
+            micros(part.clamp(SEGMENT_AGE_MIN, SEGMENT_AGE_MAX))
+        });
+        SegmentBounds {
+            bytes: part(keep.bytes, SEGMENT_BYTES_MIN, limits.segment_bytes_max),
+            entries: part(keep.entries, SEGMENT_ENTRIES_MIN, limits.segment_entries_max),
+            age,
+        }
+    }
+
+    /// Whether an active segment with a log of `end` bytes has reached its limits.
+    pub(super) fn is_full(&self, segment: &Segment, end: u64, limits: &super::Limits) -> bool {
+        let bounds = self.segment_bounds(segment.class, limits);
+        let entries = segment.totals().entries;
+        if entries == 0 {
+            return false;
+        }
+        // The age of the log, not of its entries: an entry from a spool may be days old.
+        let age = self.clock.now().0.saturating_sub(segment.log().created().0);
+        // The clock was set back: without this check, the segment would be finished late.
+        let of_the_future = age < -micros(CLOCK_STEP);
+        let aged = bounds.age.is_some_and(|most| age >= most || of_the_future);
+        end >= bounds.bytes || entries >= bounds.entries || aged
+    }
+
+    /// Runs one round over all classes; returns the drops, including the failed ones.
+    pub(super) fn round(&self) -> Vec<PlannedDrop> {
+        self.sample_rates();
+        let _one = lock(&self.retention.round);
+        self.clear_trash(&left_in_trash(&self.dir));
+        let now = self.age_clock().update(&self.metrics);
+        let mut all = Vec::new();
+        for class in self.classes.all() {
+            match self.plan(class, self.classes.keep(class), now) {
+                Ok(plan) => all.extend(self.carry_out(plan)),
+                Err(error) => tracing::error!(%error, "cannot plan retention of a class"),
+            }
+        }
+        all.extend(self.free_disk_space());
+        self.report(&all);
+        all
+    }
+
+    /// Segments of a class that exceed its limits, oldest first.
+    pub(super) fn plan(
+        &self,
+        class: Class,
+        keep: Keep,
+        now: Micros,
+    ) -> Result<Vec<(Arc<Segment>, PlannedDrop)>, StoreError> {
+        let mut usages = Vec::new();
+        for segment in self.segments(class) {
+            let segment_usage = segment.usage();
+            usages.push((segment, segment_usage));
+        }
+        let oldest = self.age_of(keep).map(|age| now.0.saturating_sub(micros(age)));
+        let mut bytes: u64 = usages.iter().map(|(_, segment_usage)| segment_usage.disk_bytes).sum();
+        let mut entries: u64 = usages.iter().map(|(_, segment_usage)| segment_usage.entries).sum();
+        let newest = arrivals(&usages, now);
+        let mut plan = Vec::new();
+        for ((segment, segment_usage), newest) in usages.into_iter().zip(newest) {
+            if !segment.is_finished() {
+                continue;
+            }
+            let reason = if oldest.is_some_and(|oldest| newest.0 < oldest) {
+                Reason::Age
+            } else if keep.bytes.is_some_and(|bound| bytes > bound) {
+                Reason::Bytes
+            } else if keep.entries.is_some_and(|bound| entries > bound) {
+                Reason::Entries
+            } else {
+                continue;
+            };
+            let planned = self.plan_drop(segment, segment_usage, reason)?;
+            // A held segment stays, so newer ones must make up for it.
+            if planned.1.outcome == DropOutcome::Planned {
+                bytes = bytes.saturating_sub(segment_usage.disk_bytes);
+                entries = entries.saturating_sub(segment_usage.entries);
+            }
+            plan.push(planned);
+        }
+        Ok(plan)
+    }
+
+    fn plan_drop(
+        &self,
+        segment: Arc<Segment>,
+        segment_usage: SegmentUsage,
+        reason: Reason,
+    ) -> Result<(Arc<Segment>, PlannedDrop), StoreError> {
+        let held = self.held_in(&segment)?;
+        let outcome = if held > 0 {
+            DropOutcome::Held(held)
+        } else if self.has_newest_register(&segment) {
+            DropOutcome::Register
+        } else {
+            DropOutcome::Planned
+        };
+        let class = segment.class_name.clone();
+        let planned = PlannedDrop { class, segment: segment.first_seq, segment_usage, reason, outcome };
+        Ok((segment, planned))
+    }
+
+    /// Carries out the plan of one class.
+    fn carry_out(&self, plan: Vec<(Arc<Segment>, PlannedDrop)>) -> Vec<PlannedDrop> {
+        let mut done: Vec<PlannedDrop> = Vec::new();
+        let mut trash = Vec::new();
+        for (segment, mut planned) in plan {
+            if done.last().is_some_and(PlannedDrop::blocks_newer) {
+                break;
+            }
+            if planned.outcome == DropOutcome::Planned {
+                planned.outcome = match self.drop_segment(&segment) {
+                    Ok(Some(dropped)) => {
+                        trash.push(dropped);
+                        DropOutcome::Dropped
+                    }
+                    Ok(None) => DropOutcome::Busy,
+                    Err(error) => DropOutcome::Failed(error.to_string()),
+                };
+            }
+            done.push(planned);
+        }
+        self.clear_trash(&trash);
+        done
+    }
+
+    /// Checks the free space after a commit and wakes the retainer when it becomes short.
+    pub(super) fn check_free_space(&self) {
+        let before = self.guard.room();
+        if self.guard.check_if_due() != SpaceLevel::Ample && before == SpaceLevel::Ample {
+            self.retention.request_round();
+        }
+    }
+
+    /// Drops segments while the disk is nearly full, in the configured order of classes.
+    fn free_disk_space(&self) -> Vec<PlannedDrop> {
+        let mut done: Vec<PlannedDrop> = Vec::new();
+        let status = self.guard.check();
+        if status.room == SpaceLevel::Ample {
+            return done;
+        }
+        // File systems may report freed space late; do not drop more because of that.
+        let mut expected = status.free;
+        for class in self.classes.drop_order() {
+            for segment in self.segments(class) {
+                if !segment.is_finished() {
+                    continue;
+                }
+                let segment_usage = segment.usage();
+                // Pass on the only reference: an open file would keep its bytes allocated.
+                let drops = match self.plan_drop(segment, segment_usage, Reason::Space) {
+                    Ok(planned) => self.carry_out(vec![planned]),
+                    Err(error) => {
+                        tracing::error!(%error, "cannot check whether a segment is held");
+                        continue;
+                    }
+                };
+                if drops.iter().any(|planned| planned.outcome == DropOutcome::Dropped) {
+                    expected = expected.saturating_add(segment_usage.disk_bytes);
+                }
+                let stuck = drops.iter().any(PlannedDrop::blocks_newer);
+                done.extend(drops);
+                if stuck {
+                    break;
+                }
+                if self.guard.check().free.max(expected) >= status.low {
+                    return done;
+                }
+            }
+        }
+        done
+    }
+
+    /// Whether the segment has the last saved register of Thorium. Without it an older one would appear to be the last.
+    fn has_newest_register(&self, segment: &Segment) -> bool {
+        let newest = || self.all_segments().iter().filter_map(|segment| segment.register()).max();
+        segment.register().is_some_and(|register| Some(register) == newest())
+    }
+
+    /// The number of held jobs with entries in the segment.
+    fn held_in(&self, segment: &Arc<Segment>) -> Result<usize, StoreError> {
+        let mut held = 0;
+        for (key, jid) in self.holds.jids() {
+            held += usize::from(self.has_entries_of(segment, key, &jid)?);
+        }
+        Ok(held)
+    }
+
+    fn report(&self, all: &[PlannedDrop]) {
+        let metrics = &self.metrics;
+        let mut dropped: HashMap<(Arc<str>, &str), (u64, u64, u64)> = HashMap::new();
+        for planned in all {
+            match &planned.outcome {
+                DropOutcome::Dropped => {
+                    metrics.segments_dropped.add(1);
+                    metrics.entries_dropped.add(planned.segment_usage.entries);
+                    let totals = dropped.entry((planned.class.clone(), planned.reason.name())).or_default();
+                    *totals = (
+                        totals.0 + 1,
+                        totals.1 + planned.segment_usage.entries,
+                        totals.2 + planned.segment_usage.disk_bytes,
+                    );
+                }
+                DropOutcome::Failed(error) => {
+                    metrics.drops_failed.add(1);
+                    tracing::error!(class = %planned.class, segment = planned.segment.0, %error, "cannot drop a segment");
+                }
+                DropOutcome::Planned | DropOutcome::Held(_) | DropOutcome::Register | DropOutcome::Busy => {}
+            }
+        }
+        for ((class, reason), (segments, entries, bytes)) in dropped {
+            tracing::info!(%class, reason, segments, entries, bytes, "segments dropped");
+        }
+    }
+}
+
+/// Options of `store prune`.
+#[derive(Debug, Clone, Default)]
+pub struct PruneOptions {
+    /// This class only.
+    pub class: Option<String>,
+    /// Limits to apply instead of the class's own.
+    pub keep: Option<Keep>,
+    /// Plan only.
+    pub dry_run: bool,
+}
+
+impl Store {
+    /// Applies Salt's `keep_jobs_seconds` (0: forever), if given, and requests a round.
+    pub fn set_salt_keep(&self, keep_jobs_seconds: Option<u64>) {
+        if let Some(seconds) = keep_jobs_seconds {
+            self.0.retention.set_salt_keep(seconds, self.0.clock.monotonic());
+        }
+        self.0.retention.request_round();
+    }
+
+    /// Drops the segments that exceed their limits by the wall clock, or only plans it. Fails if the class does not exist.
+    /// A real run with the configured limits of all classes confirms the wall clock (see `age_clock`).
+    pub fn prune(&self, options: &PruneOptions) -> Result<Vec<PlannedDrop>, StoreError> {
+        let shared = &self.0;
+        let classes: Vec<Class> = match &options.class {
+            Some(name) => vec![shared.classes.find(name).ok_or_else(|| {
+                let known: Vec<_> = shared.classes.all().map(|class| shared.classes.name(class)).collect();
+                StoreError::Refused(format!("class {name:?} does not exist; classes: {}", known.join(", ")))
+            })?],
+            None => shared.classes.all().collect(),
+        };
+        let _one = lock(&shared.retention.round);
+        if !options.dry_run {
+            shared.clear_trash(&left_in_trash(&shared.dir));
+        }
+        // The administrator vouches for the wall clock.
+        let now = shared.clock.now();
+        if !options.dry_run && options.class.is_none() && options.keep.is_none() {
+            shared.age_clock().confirm();
+        }
+        let mut all = Vec::new();
+        for class in classes {
+            let plan = shared.plan(class, options.keep.unwrap_or_else(|| shared.classes.keep(class)), now)?;
+            if options.dry_run {
+                all.extend(plan.into_iter().map(|(_, planned)| planned));
+            } else {
+                all.extend(shared.carry_out(plan));
+            }
+        }
+        if !options.dry_run {
+            shared.report(&all);
+            shared.guard.check();
+        }
+        Ok(all)
+    }
+
+    /// Exempts a job from retention. Durable on return.
+    pub fn hold(&self, jid: &str, reason: &str) -> Result<Hold, StoreError> {
+        // Wait for the end of a round, which may have decided about the job's segments.
+        let _one = lock(&self.0.retention.round);
+        self.0.holds.hold(jid, reason, self.0.clock.now())
+    }
+
+    /// Ends the hold of a job; false if it was not held. Durable on return.
+    pub fn release(&self, jid: &str) -> Result<bool, StoreError> {
+        self.0.holds.release(jid)
+    }
+
+    /// All held jobs.
+    pub fn holds(&self) -> Vec<Hold> {
+        self.0.holds.all()
+    }
+}
+
+impl Shared {
+    /// Whether a segment has entries of the job.
+    fn has_entries_of(&self, segment: &Arc<Segment>, key: JidKey, jid: &str) -> Result<bool, StoreError> {
+        if segment.metadata().is_some_and(|metadata| !metadata.may_hold(key)) {
+            return Ok(false);
+        }
+        for place in self.query_index(segment, |index| index.positions(key), |index| index.positions(key))? {
+            if let Some(view) = self.block(segment, place.block)? {
+                let (rows, at) = (view.rows(), usize::from(place.at));
+                if at < rows.len() && rows.jid(at) == jid {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Adds to the count of entries written to a class since the start.
+    pub(super) fn count_written(&self, class: Class, entries: u64) {
+        if let Some(written) = self.written.get(class.index()) {
+            written.fetch_add(entries, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Access to segment indexes, blocks and the state database for readers.
+//!
+//! # Invariant
+//!
+//! Damaged sled data is rebuilt from the log: damage costs time, never an answer. Rebuilt indexes stay in
+//! memory until the sealer has written them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use crate::limits::INDEXES_OPEN;
+use crate::metrics::Metrics;
+use crate::model::SeqNo;
+use crate::store::Shared;
+use crate::store::error::{StoreError, io_at};
+use crate::store::index::state::State;
+use crate::store::index::{LatestJob, LatestRow, MemIndex, SealedIndex, SegmentMetadata};
+use crate::store::log::block::BlockView;
+use crate::store::log::file::FILE_HEADER_LEN;
+use crate::store::segment::{Index, Ready, Segment};
+
+impl Shared {
+    /// Opens a segment's index; rebuilds a damaged one from the log.
+    pub(in crate::store) fn ready<'a>(&self, segment: &'a Arc<Segment>) -> Result<Ready<'a>, StoreError> {
+        loop {
+            let guard = segment.index();
+            match &*guard {
+                Index::Memory(_) => return Ok(Ready::Memory(guard)),
+                Index::Open(index) => {
+                    segment.touch(self.index_uses.fetch_add(1, Ordering::Relaxed));
+                    return Ok(Ready::Sled(index.clone()));
+                }
+                Index::Closed => drop(guard),
+            }
+            let (fresh, damage) = segment.open_index()?;
+            if let Some(error) = damage {
+                self.note_damaged(segment, &error);
+            }
+            let mut slot = segment.index_mut();
+            if matches!(*slot, Index::Closed) && !matches!(fresh, Index::Closed) {
+                let opened = matches!(fresh, Index::Open(_));
+                *slot = fresh;
+                drop(slot);
+                if opened {
+                    segment.touch(self.index_uses.fetch_add(1, Ordering::Relaxed));
+                    self.note_open(segment);
+                }
+            }
+        }
+    }
+
+    /// Queries a segment's index in memory or in sled. An index that proves damaged is rebuilt and queried again.
+    pub(in crate::store) fn query_index<T>(
+        &self,
+        segment: &Arc<Segment>,
+        memory: impl Fn(&MemIndex) -> T,
+        sealed: impl Fn(&SealedIndex) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        loop {
+            match self.ready(segment)? {
+                Ready::Memory(guard) => {
+                    if let Some(index) = Ready::memory(&guard) {
+                        return Ok(memory(index));
+                    }
+                }
+                Ready::Sled(index) => match sealed(&index) {
+                    Err(error @ StoreError::Index { .. }) => {
+                        if segment.replace_index(&index)? {
+                            self.note_damaged(segment, &error);
+                        }
+                    }
+                    answer => return answer,
+                },
+            }
+        }
+    }
+
+    fn note_damaged(&self, segment: &Arc<Segment>, error: &StoreError) {
+        tracing::warn!(dir = %segment.dir().display(), %error, "index damaged, rebuilding it from the log");
+        self.metrics.indexes_rebuilt.add(1);
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner).push(segment.clone());
+    }
+
+    /// Returns and clears the list of segments whose rebuilt index must be written.
+    pub(in crate::store) fn take_damaged(&self) -> Vec<Arc<Segment>> {
+        std::mem::take(&mut *self.damaged.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Registers an open index, and closes the least recently used ones above the limit.
+    fn note_open(&self, segment: &Arc<Segment>) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|other| !Arc::ptr_eq(other, segment));
+        open.push_back(segment.clone());
+        while open.len() > INDEXES_OPEN {
+            let oldest = open.iter().enumerate().min_by_key(|(_, segment)| segment.used()).map(|(at, _)| at);
+            let Some(oldest) = oldest.and_then(|at| open.remove(at)) else { break };
+            let mut index = oldest.index_mut();
+            if matches!(*index, Index::Open(_)) {
+                *index = Index::Closed;
+            }
+        }
+    }
+
+    /// A block by its index in the segment; `None` if it does not exist or is damaged.
+    pub(in crate::store) fn block(
+        &self,
+        segment: &Arc<Segment>,
+        number: u32,
+    ) -> Result<Option<Arc<BlockView>>, StoreError> {
+        if let Some(view) = self.cache.get((segment.id, number)) {
+            return Ok(Some(view));
+        }
+        let view = self.read_block(segment, number, true)?;
+        if let Some(view) = &view {
+            self.cache.put((segment.id, number), view.clone());
+        }
+        Ok(view)
+    }
+
+    /// As [`Shared::block`], with only the head guaranteed to be readable.
+    pub(in crate::store) fn head(
+        &self,
+        segment: &Arc<Segment>,
+        number: u32,
+    ) -> Result<Option<Arc<BlockView>>, StoreError> {
+        match self.cache.get((segment.id, number)) {
+            Some(view) => Ok(Some(view)),
+            None => self.read_block(segment, number, false),
+        }
+    }
+
+    /// Whether every entry of a block comes before `from`.
+    pub(in crate::store) fn ends_before(
+        &self,
+        segment: &Arc<Segment>,
+        number: u32,
+        from: SeqNo,
+    ) -> Result<bool, StoreError> {
+        let ready = self.ready(segment)?;
+        let meta = ready.blocks().and_then(|blocks| blocks.metas().get(number as usize));
+        Ok(meta.is_some_and(|meta| meta.last_seq < from))
+    }
+
+    pub(in crate::store) fn read_block(
+        &self,
+        segment: &Arc<Segment>,
+        number: u32,
+        with_bodies: bool,
+    ) -> Result<Option<Arc<BlockView>>, StoreError> {
+        let ready = self.ready(segment)?;
+        let meta = ready.blocks().and_then(|blocks| blocks.metas().get(number as usize)).copied();
+        drop(ready);
+        let Some(meta) = meta else { return Ok(None) };
+        let log = segment.log();
+        match if with_bodies { log.block(&meta) } else { log.head(&meta) } {
+            Ok(view) => Ok(Some(Arc::new(view))),
+            Err(error @ StoreError::Corrupt { .. }) => {
+                self.metrics.frames_damaged.add(1);
+                tracing::error!(%error, "damaged block skipped by a read");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The current state database.
+    pub(in crate::store) fn state(&self) -> Arc<State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Queries the state database. If it proves damaged, it is rebuilt from the segments and queried again.
+    pub(in crate::store) fn with_state<T>(
+        &self,
+        ask: impl Fn(&State) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let state = self.state();
+        match ask(&state) {
+            Err(error @ StoreError::Index { .. }) => {
+                let mut slot = self.state.write().unwrap_or_else(PoisonError::into_inner);
+                if Arc::ptr_eq(&slot, &state) {
+                    *slot = Arc::new(replace_damaged_state(&self.dir, &error, &self.metrics)?);
+                    drop(state);
+                    self.refill(&slot)?;
+                }
+                let state = slot.clone();
+                drop(slot);
+                ask(&state)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Applies all sealed segments to an empty state database.
+    pub(in crate::store) fn refill(&self, state: &State) -> Result<(), StoreError> {
+        for segment in self.all_segments() {
+            let Some(metadata) = segment.metadata() else { continue };
+            let latest = self.latest_in(&segment)?;
+            let latest: Vec<LatestRow<'_>> = latest.iter().map(LatestJob::row).collect();
+            state.apply(&segment.class_name, segment.first_seq, &metadata, &latest)?;
+        }
+        Ok(())
+    }
+
+    /// The latest jobs per function and minion in a segment.
+    pub(in crate::store) fn latest_in(&self, segment: &Arc<Segment>) -> Result<Vec<LatestJob>, StoreError> {
+        let in_memory = |index: &MemIndex| index.latest().iter().map(LatestJob::from).collect();
+        self.query_index(segment, in_memory, SealedIndex::latest)
+    }
+
+    /// The metadata of a sealed segment: from the state database, or from its index, which is then applied to the state
+    /// database. `None` if the log must be scanned.
+    pub(in crate::store) fn sealed_metadata(
+        &self,
+        segment: &Arc<Segment>,
+        known: Option<SegmentMetadata>,
+    ) -> Result<Option<SegmentMetadata>, StoreError> {
+        if !segment.has_index() {
+            return Ok(None);
+        }
+        if let Some(metadata) = known {
+            // A log longer than indexed: the disk lost a truncation that was reported as durable.
+            let size = segment.log().size()?;
+            let indexed = metadata.totals.log_bytes.max(FILE_HEADER_LEN as u64);
+            return Ok(Some(metadata).filter(|_| indexed >= size));
+        }
+        let index = match segment.open_index()? {
+            (Index::Open(index), _) => index,
+            (_, damage) => {
+                if let Some(error) = damage {
+                    tracing::warn!(dir = %segment.dir().display(), %error, "index damaged, rebuilding it from the log");
+                    self.metrics.indexes_rebuilt.add(1);
+                }
+                return Ok(None);
+            }
+        };
+        let (metadata, latest) = (index.metadata().clone(), index.latest()?);
+        let latest: Vec<LatestRow<'_>> = latest.iter().map(LatestJob::row).collect();
+        // Not all segments are known yet, so keep every row about latest jobs.
+        let applied =
+            self.with_state(|state| state.apply(&segment.class_name, segment.first_seq, &metadata, &latest));
+        match applied {
+            // Without space the segment counts as not sealed; the sealer retries.
+            Err(error) if error.is_no_space() => {
+                tracing::warn!(dir = %segment.dir().display(), %error, "no space to register a sealed segment, sealing it again later");
+                Ok(None)
+            }
+            applied => applied.map(|()| Some(metadata)),
+        }
+    }
+
+    /// Returns a test whether the entry with a sequence number is still in a segment.
+    pub(in crate::store) fn stored_seqs(&self) -> impl Fn(SeqNo) -> bool + use<> {
+        let spans: BTreeSet<(SeqNo, SeqNo)> = self
+            .all_segments()
+            .iter()
+            .filter(|segment| segment.metadata().is_none_or(|metadata| metadata.jobs > 0))
+            .map(|segment| (segment.first_seq, segment.totals().last_seq.max(segment.first_seq)))
+            .collect();
+        // Segments of different classes overlap, so check all that start at or before the number.
+        move |seq| spans.range(..=(seq, SeqNo(u64::MAX))).rev().any(|&(_, last)| seq <= last)
+    }
+}
+
+/// Opens the state database; a damaged one is renamed away and replaced by an empty one.
+pub(in crate::store) fn open_state(dir: &Path, metrics: &Metrics) -> Result<State, StoreError> {
+    match State::open(&dir.join("state")) {
+        Err(error @ StoreError::Index { .. }) => replace_damaged_state(dir, &error, metrics),
+        opened => opened,
+    }
+}
+
+fn replace_damaged_state(dir: &Path, error: &StoreError, metrics: &Metrics) -> Result<State, StoreError> {
+    let (path, aside) = (dir.join("state"), dir.join("state.damaged"));
+    tracing::error!(%error, aside = %aside.display(), "state database damaged, rebuilding it from the log");
+    metrics.indexes_rebuilt.add(1);
+    let _ = std::fs::remove_dir_all(&aside);
+    std::fs::rename(&path, &aside).map_err(io_at("rename", &path))?;
+    State::open(&path).or_else(|error| {
+        if !error.is_no_space() {
+            return Err(error);
+        }
+        // Free the space of the damaged one.
+        std::fs::remove_dir_all(&aside).map_err(io_at("remove", &aside))?;
+        State::open(&path)
+    })
+}

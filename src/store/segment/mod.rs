@@ -1,0 +1,354 @@
+//! A segment: a directory with a log of blocks and its index; the unit of retention.
+//!
+//! # Invariant
+//!
+//! Queries return the same in each state of the index (in memory, open in sled, closed). A damaged index is never an
+//! error to readers: it is rebuilt from the log.
+
+pub(in crate::store) mod index_access;
+pub(in crate::store) mod removal;
+pub(in crate::store) mod rewrite;
+pub mod seal;
+pub mod usage;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+
+use super::error::StoreError;
+use super::format::{class_dir, make_dir, new_name, segment_name, sync_dir};
+use super::index::sealed;
+use super::index::{Blocks, MemIndex, SealedIndex, SegmentMetadata, Totals};
+use super::vfs::Fs;
+use crate::model::{Entry, SeqNo};
+use crate::store::log::file::LogFile;
+use crate::store::log::frame::LogId;
+use crate::store::log::walk::{Bounds, Walked, walk};
+use crate::store::segment::usage::SegmentUsage;
+use crate::store::write::class::Class;
+
+/// The state of a segment's index.
+#[derive(Debug)]
+pub enum Index {
+    /// In memory: the segment is active or waits to be sealed.
+    Memory(Box<MemIndex>),
+    /// In sled, open.
+    Open(Arc<SealedIndex>),
+    /// In sled, closed.
+    Closed,
+}
+
+/// One segment.
+#[derive(Debug)]
+pub struct Segment {
+    /// Unique in this process, also among successive versions of one segment.
+    pub id: u64,
+    /// Its class.
+    pub class: Class,
+    /// The class's name.
+    pub class_name: Arc<str>,
+    /// Its first sequence number, which names its directory.
+    pub first_seq: SeqNo,
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    log: LogFile,
+    index: RwLock<Index>,
+    /// Set before the index leaves memory.
+    metadata: RwLock<Option<Arc<SegmentMetadata>>>,
+    /// The open sealed index, while in use. Locked during opening: sled allows a database to be opened once.
+    shared_index: Mutex<Weak<SealedIndex>>,
+    used: AtomicU64,
+    /// Whether the committer writes to it.
+    active: AtomicBool,
+    /// Held while the sealer or retention works on the whole segment. True once it is replaced or dropped.
+    pub(super) work: Mutex<bool>,
+    /// Its resource use, once final.
+    pub(super) usage: OnceLock<SegmentUsage>,
+}
+
+impl Segment {
+    /// Opens a segment whose log file exists.
+    pub fn open(
+        fs: &Arc<dyn Fs>,
+        state_dir: &Path,
+        (class, class_name): (Class, Arc<str>),
+        id: LogId,
+        index: Index,
+    ) -> Result<Self, StoreError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let first_seq = id.first_seq;
+        let dir = class_dir(state_dir, &class_name).join(segment_name(first_seq));
+        let log = LogFile::open(&**fs, &dir.join("log"), &class_name, id)?;
+        Ok(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            class,
+            class_name,
+            first_seq,
+            fs: fs.clone(),
+            dir,
+            log,
+            index: RwLock::new(index),
+            metadata: RwLock::default(),
+            shared_index: Mutex::default(),
+            used: AtomicU64::new(0),
+            active: AtomicBool::new(false),
+            work: Mutex::default(),
+            usage: OnceLock::new(),
+        })
+    }
+
+    /// Whether the segment is no longer written to.
+    pub fn is_finished(&self) -> bool {
+        !self.active.load(Ordering::Acquire)
+    }
+
+    /// Sets whether the committer writes to it.
+    pub(super) fn set_active(&self, active: bool) {
+        self.active.store(active, Ordering::Release);
+    }
+
+    /// The file system of its files.
+    pub fn fs(&self) -> &dyn Fs {
+        &*self.fs
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Its log.
+    pub fn log(&self) -> &LogFile {
+        &self.log
+    }
+
+    /// The index, locked for reading.
+    pub fn index(&self) -> RwLockReadGuard<'_, Index> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The index, locked for writing.
+    pub fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Metadata of a sealed segment.
+    pub fn metadata(&self) -> Option<Arc<SegmentMetadata>> {
+        self.metadata.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets the metadata.
+    pub fn set_metadata(&self, metadata: SegmentMetadata) {
+        *self.metadata.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(metadata));
+    }
+
+    /// Sequence number of its newest Thorium register.
+    pub fn register(&self) -> Option<SeqNo> {
+        with_memory(self, MemIndex::register)
+            .unwrap_or_else(|| self.metadata().and_then(|metadata| metadata.register))
+    }
+
+    /// Totals over its entries.
+    pub fn totals(&self) -> Totals {
+        with_memory(self, MemIndex::totals)
+            .or_else(|| self.metadata().map(|metadata| metadata.totals))
+            .unwrap_or_default()
+    }
+
+    /// Records a use of the index.
+    pub fn touch(&self, use_number: u64) {
+        self.used.store(use_number, Ordering::Relaxed);
+    }
+
+    /// The last use of the index, as passed to [`Segment::touch`].
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Scans the log and builds the index in memory.
+    pub fn walk(&self) -> Result<(MemIndex, Walked), StoreError> {
+        let mut index = MemIndex::new(self.first_seq);
+        let mut noted = Ok(());
+        let bounds = Bounds::of_log(self.log.size()?);
+        let walked = walk(&self.log, bounds, true, |meta, view| {
+            if noted.is_err() {
+                return None;
+            }
+            let rows = view.rows();
+            index.add_block(*meta, &rows.templates());
+            let names = rows.jid_texts();
+            let jids = rows.jids();
+            for at in 0..view.len() {
+                let jid = jids.get(at).and_then(|&n| usize::try_from(n - 1).ok()).and_then(|n| names.get(n));
+                let jid = jid.map_or("", String::as_str);
+                let entry = Entry {
+                    kind: rows.kind(at),
+                    source: rows.source(at),
+                    flags: rows.flags(at),
+                    at: rows.at(at),
+                    tag: &[],
+                    jid,
+                    minion: rows.minion(at),
+                    fun: rows.fun(at),
+                    retcode: rows.retcode(at),
+                    body: &[],
+                };
+                let raw = rows.tag_len(at, jid) + rows.body_len(at);
+                // A body that cannot be decompressed despite a valid checksum: its row stays empty, readers report it.
+                let body = || rows.body(at).unwrap_or_default();
+                noted = index.add(at, rows.seq(at), &entry, raw, body);
+                if noted.is_err() {
+                    break;
+                }
+            }
+            None
+        })?;
+        noted.map(|()| (index, walked))
+    }
+
+    /// Opens the sealed index, or returns the open one. A damaged index is rebuilt in memory from the log and returned with
+    /// the error.
+    pub fn open_index(&self) -> Result<(Index, Option<StoreError>), StoreError> {
+        let mut shared_index = self.shared_index.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = shared_index.upgrade() {
+            return Ok((Index::Open(index), None));
+        }
+        if matches!(*self.index(), Index::Memory(_)) {
+            return Ok((Index::Closed, None));
+        }
+        match SealedIndex::open(&self.dir.join("index")) {
+            Ok(index) => {
+                let index = Arc::new(index);
+                *shared_index = Arc::downgrade(&index);
+                Ok((Index::Open(index), None))
+            }
+            Err(error @ StoreError::Index { .. }) => Ok((self.index_from_log()?, Some(error))),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes the index on disk, if any: the segment counts as not sealed.
+    pub(super) fn remove_index(&self) -> Result<(), StoreError> {
+        let place = self.dir.join("index");
+        match std::fs::remove_dir_all(&place) {
+            Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+                Err(StoreError::Io { action: "remove", path: place, why })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Rebuilds the index in memory, and removes the one on disk, so that the segment counts as not sealed. The metadata came
+    /// from the damaged index and is discarded.
+    fn index_from_log(&self) -> Result<Index, StoreError> {
+        let (index, _) = self.walk()?;
+        self.remove_index()?;
+        *self.metadata.write().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(Index::Memory(Box::new(index)))
+    }
+
+    /// Replaces an open index that proved damaged by one rebuilt from the log. False if another thread has done so.
+    pub fn replace_index(&self, broken: &Arc<SealedIndex>) -> Result<bool, StoreError> {
+        let mut shared_index = self.shared_index.lock().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(&*self.index(), Index::Open(open) if Arc::ptr_eq(open, broken)) {
+            return Ok(false);
+        }
+        let fresh = self.index_from_log()?;
+        *shared_index = Weak::new();
+        *self.index_mut() = fresh;
+        Ok(true)
+    }
+
+    /// Replaces the index by an empty one and runs `work`, which may move the directory: no file of it is opened meanwhile.
+    /// If `work` fails, the index is restored.
+    pub(super) fn detach_index(
+        &self,
+        work: impl FnOnce() -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let _held = self.shared_index.lock().unwrap_or_else(PoisonError::into_inner);
+        let empty = Index::Memory(Box::new(MemIndex::new(self.first_seq)));
+        let index = std::mem::replace(&mut *self.index_mut(), empty);
+        work().inspect_err(|_| *self.index_mut() = index)
+    }
+
+    /// Whether there is a sealed index on disk.
+    pub fn has_index(&self) -> bool {
+        self.dir.join("index").is_dir()
+    }
+
+    /// Writes the index to disk, atomically. Durable on return.
+    pub fn write_index(&self, index: &MemIndex) -> Result<SegmentMetadata, StoreError> {
+        let (temporary, place) = (self.dir.join("index.tmp"), self.dir.join("index"));
+        for old in [&temporary, &place] {
+            match self.fs.remove_dir_all(old) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(StoreError::Io { action: "remove", path: old.clone(), why: e });
+                }
+                _ => {}
+            }
+        }
+        let metadata = sealed::write(index, None, &temporary).inspect_err(|_| {
+            // A partial index may occupy the space that is missing.
+            let _ = self.fs.remove_dir_all(&temporary);
+        })?;
+        self.fs.rename(&temporary, &place).map_err(super::error::io_at("rename to", &place))?;
+        sync_dir(self.fs(), &self.dir)?;
+        Ok(metadata)
+    }
+}
+
+/// An index ready for queries.
+pub enum Ready<'a> {
+    /// In memory, locked for reading.
+    Memory(RwLockReadGuard<'a, Index>),
+    /// In sled.
+    Sled(Arc<SealedIndex>),
+}
+
+impl Ready<'_> {
+    /// The index, if it is in memory.
+    pub fn memory(guard: &Index) -> Option<&MemIndex> {
+        match guard {
+            Index::Memory(index) => Some(index),
+            _ => None,
+        }
+    }
+
+    /// Its blocks.
+    pub fn blocks(&self) -> Option<&Blocks> {
+        match self {
+            Ready::Memory(guard) => Self::memory(guard).map(MemIndex::blocks),
+            Ready::Sled(index) => Some(index.blocks()),
+        }
+    }
+}
+
+/// Creates a new segment with an empty log. It gets its name only when the log is complete: a segment without a log
+/// counts as damaged. Durable on return.
+pub fn create(
+    fs: &dyn Fs,
+    state_dir: &Path,
+    class_name: &str,
+    id: LogId,
+    now: crate::clock::Micros,
+) -> Result<(), StoreError> {
+    let first_seq = id.first_seq;
+    let class_dir = class_dir(state_dir, class_name);
+    let (new, dir) = (class_dir.join(new_name(first_seq)), class_dir.join(segment_name(first_seq)));
+    make_dir(fs, &new)?;
+    let path = new.join("log");
+    let header = crate::store::log::file::file_header(class_name, id, now);
+    fs.write_whole(&path, &header).map_err(super::error::io_at("write", &path))?;
+    fs.rename(&new, &dir).map_err(super::error::io_at("rename to", &dir))?;
+    sync_dir(fs, &class_dir)
+}
+
+/// Totals of an index in memory.
+pub fn memory_totals(index: &Index) -> Option<Totals> {
+    Ready::memory(index).map(MemIndex::totals)
+}
+
+/// Calls `work` with an index in memory; `None` if the index is in sled.
+pub fn with_memory<T>(segment: &Segment, work: impl FnOnce(&MemIndex) -> T) -> Option<T> {
+    Ready::memory(&segment.index()).map(work)
+}

@@ -1,0 +1,269 @@
+//! Dropping of segments.
+//!
+//! 1. The segment leaves the chain of its class, so that no reader finds it.
+//! 2. Its directory is renamed into `trash/`; both directories are synced.
+//! 3. Its rows are deleted from the state database.
+//! 4. Its directory is removed from `trash/`.
+//!
+//! Readers with open files continue. On a full disk the state database cannot be written, so the files in the directory are
+//! removed before step 3; the directory itself remains as the record of the unfinished drop. A start resumes after a crash.
+//!
+//! A large log without other users is truncated piece by piece: freeing hundreds of megabytes at once delays every sync on the
+//! file system. When disk space is short it is removed at once.
+
+use std::collections::HashSet;
+use std::fs::OpenOptions;
+use std::ops::RangeInclusive;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+
+use crate::limits::{CATALOGUE_BYTES, TRASH_PAUSE, TRASH_PIECE_BYTES};
+use crate::model::{JidKey, SeqNo};
+use crate::store::Shared;
+use crate::store::error::{StoreError, io_at};
+use crate::store::format::{class_dir, make_dir, segment_name, segment_seq, sync_dir};
+use crate::store::index::LatestJob;
+use crate::store::index::state::State;
+use crate::store::retain::free_space::SpaceLevel;
+use crate::store::segment::Segment;
+
+/// A segment in the trash.
+#[derive(Debug)]
+pub(in crate::store) struct Dropped {
+    place: PathBuf,
+    /// Class and first sequence number; `None` for any other file in the trash.
+    segment: Option<(String, SeqNo)>,
+    /// Its sequence numbers, if this process dropped it.
+    seqs: Option<RangeInclusive<SeqNo>>,
+}
+
+impl Dropped {
+    /// Class and first sequence number.
+    pub(in crate::store) fn segment(&self) -> Option<(&str, SeqNo)> {
+        self.segment.as_ref().map(|(class_name, first_seq)| (class_name.as_str(), *first_seq))
+    }
+}
+
+/// The directory of dropped segments.
+pub(in crate::store) fn trash_dir(state_dir: &Path) -> PathBuf {
+    state_dir.join("trash")
+}
+
+/// Lists the trash: drops unfinished because of a crash or because the state database could not be written.
+pub(in crate::store) fn left_in_trash(state_dir: &Path) -> Vec<Dropped> {
+    let items = std::fs::read_dir(trash_dir(state_dir)).into_iter().flatten().flatten();
+    let left = items.map(|item| {
+        let name = item.file_name();
+        let parts = name.to_str().and_then(|name| name.rsplit_once('-'));
+        let segment = parts.and_then(|(class, digits)| Some((class.to_owned(), segment_seq(digits)?)));
+        Dropped { place: item.path(), segment, seqs: None }
+    });
+    left.collect()
+}
+
+impl Shared {
+    /// Hides a segment from readers and moves its directory to the trash; `None` if another thread works on it.
+    pub(in crate::store) fn drop_segment(
+        &self,
+        segment: &Arc<Segment>,
+    ) -> Result<Option<Dropped>, StoreError> {
+        let Ok(mut is_closed) = segment.work.try_lock() else { return Ok(None) };
+        if *is_closed {
+            return Ok(None);
+        }
+        let trash = trash_dir(&self.dir);
+        let place = trash.join(format!("{}-{}", segment.class_name, segment_name(segment.first_seq)));
+        let class_dir = class_dir(&self.dir, &segment.class_name);
+        // Makes the previous drop durable, in case its sync failed.
+        sync_dir(&*self.fs, &class_dir)?;
+        let seqs = segment.first_seq..=segment.totals().last_seq;
+        self.hide_segment(segment);
+        // Readers with an older segment list see an empty index instead of a missing path.
+        let moved = segment.detach_index(|| {
+            self.make_trash(segment)?;
+            let _ = self.fs.remove_dir_all(&place);
+            self.fs.rename(segment.dir(), &place).map_err(io_at("rename to", &place))
+        });
+        if let Err(error) = moved {
+            self.show_segment(segment);
+            return Err(error);
+        }
+        *is_closed = true;
+        for dir in [&class_dir, &trash] {
+            if let Err(error) = sync_dir(&*self.fs, dir) {
+                tracing::warn!(%error, "sync failed, a dropped segment may reappear after a power cut and is dropped again");
+            }
+        }
+        let class_name = segment.class_name.to_string();
+        Ok(Some(Dropped { place, segment: Some((class_name, segment.first_seq)), seqs: Some(seqs) }))
+    }
+
+    /// Creates the trash, which is missing if the disk was full when the store was opened. If it still is, the index of
+    /// the dropped segment is removed first.
+    fn make_trash(&self, segment: &Segment) -> Result<(), StoreError> {
+        let trash = trash_dir(&self.dir);
+        if trash.is_dir() {
+            return Ok(());
+        }
+        make_dir(&*self.fs, &trash).or_else(|error| {
+            if !error.is_no_space() {
+                return Err(error);
+            }
+            segment.remove_index()?;
+            make_dir(&*self.fs, &trash)
+        })
+    }
+
+    /// Deletes dropped segments from the state database, then their directories.
+    pub(in crate::store) fn clear_trash(&self, dropped: &[Dropped]) {
+        if dropped.is_empty() {
+            return;
+        }
+        let mut forgotten = Err(StoreError::Broken("not tried yet"));
+        let look = self.guard.check();
+        if look.room == SpaceLevel::Ample && look.free >= CATALOGUE_BYTES {
+            forgotten = self.forget(dropped);
+        }
+        if forgotten.is_err() {
+            for dropped in dropped {
+                self.empty_dir(&dropped.place);
+            }
+            forgotten = self.forget(dropped);
+        }
+        match forgotten {
+            Ok(()) => dropped.iter().for_each(|dropped| self.remove_trash(&dropped.place)),
+            Err(error) => {
+                tracing::warn!(%error, "cannot delete dropped segments from the state database, retrying later");
+            }
+        }
+    }
+
+    fn forget(&self, dropped: &[Dropped]) -> Result<(), StoreError> {
+        let segments: HashSet<(&str, SeqNo)> = dropped.iter().filter_map(Dropped::segment).collect();
+        let known = self.with_state(State::segments)?;
+        let known = known
+            .iter()
+            .filter(|(class_name, first_seq, _)| segments.contains(&(class_name.as_str(), *first_seq)));
+        let seqs = known.map(|(_, first_seq, metadata)| *first_seq..=metadata.totals.last_seq);
+        let seqs: Vec<_> = seqs.chain(dropped.iter().filter_map(|dropped| dropped.seqs.clone())).collect();
+        // The catalogue is changed last: after a crash it still has the sequence numbers of the segments.
+        self.forget_last_jobs(&seqs)?;
+        self.with_state(|state| state.forget(segments.iter().copied()))
+    }
+
+    /// Removes last jobs whose returns are in no segment. `seqs` are the sequence numbers of segments that were dropped or lost.
+    pub(in crate::store) fn forget_last_jobs(
+        &self,
+        seqs: &[RangeInclusive<SeqNo>],
+    ) -> Result<(), StoreError> {
+        // Read before the segments are listed, so that a segment sealed in between is in the list.
+        let mut gone = self.with_state(State::latest)?;
+        let is_stored = self.stored_seqs();
+        gone.retain(|row| !is_stored(row.seq) || seqs.iter().any(|seqs| seqs.contains(&row.seq)));
+        // Segments of several classes overlap.
+        for segment in self.all_segments() {
+            if segment.metadata().is_some_and(|metadata| metadata.jobs == 0) {
+                continue;
+            }
+            let own = segment.first_seq..=segment.totals().last_seq;
+            if gone.iter().any(|row| own.contains(&row.seq)) {
+                let found: HashSet<SeqNo> = self.latest_in(&segment)?.iter().map(|row| row.seq).collect();
+                gone.retain(|row| !found.contains(&row.seq));
+            }
+        }
+        if gone.is_empty() {
+            return Ok(());
+        }
+        gone.sort_unstable_by(|a, b| a.pair().cmp(&b.pair()));
+        // Segments sealed from here on write their own rows, so `jobs_before` sees every possible replacement.
+        let before = self.jobs_before(&gone)?;
+        self.with_state(|state| state.forget_latest(&gone, &before))
+    }
+
+    /// Removes the content of a directory.
+    fn empty_dir(&self, dir: &Path) {
+        for path in std::fs::read_dir(dir).into_iter().flatten().flatten().map(|item| item.path()) {
+            let removed =
+                if path.is_dir() { self.fs.remove_dir_all(&path) } else { self.fs.remove_file(&path) };
+            if let Err(error) = removed {
+                tracing::error!(path = %path.display(), %error, "cannot remove a dropped segment, retrying later");
+            }
+        }
+    }
+
+    /// The replacements of `gone`: the newest remaining job of the same function and minion in each segment. Later
+    /// segments count, too, because jobs may be stored late or imported.
+    fn jobs_before(&self, gone: &[LatestJob]) -> Result<Vec<LatestJob>, StoreError> {
+        let Some((newest, _)) = gone.iter().map(LatestJob::newness).max() else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for other in self.with_older_jobs(newest.unwrap_or(JidKey(u128::MAX))) {
+            found.extend(self.latest_in(&other)?.into_iter().filter(|row| {
+                let at = gone.binary_search_by(|gone| gone.pair().cmp(&row.pair()));
+                at.ok().and_then(|at| gone.get(at)).is_some_and(|gone| row.newness() < gone.newness())
+            }));
+        }
+        Ok(found)
+    }
+
+    /// Finished segments that may contain jobs older than `than`. Active segments are excluded: readers consult their
+    /// in-memory index directly.
+    fn with_older_jobs(&self, than: JidKey) -> Vec<Arc<Segment>> {
+        let mut segments = self.all_segments();
+        segments.retain(|segment| {
+            segment.is_finished() && segment.metadata().is_none_or(|metadata| metadata.may_hold_older(than))
+        });
+        segments
+    }
+
+    /// Removes a directory in the trash.
+    pub(in crate::store) fn remove_trash(&self, path: &Path) {
+        if let Err(error) = self.shrink(&path.join("log")) {
+            tracing::warn!(path = %path.display(), %error, "cannot truncate a log in the trash piece by piece, removing it at once");
+        }
+        if let Err(error) = self.fs.remove_dir_all(path) {
+            tracing::error!(path = %path.display(), %error, "cannot empty the trash, the next start retries");
+        }
+    }
+
+    /// Truncates a log piece by piece. Nothing here must be durable, so it bypasses [`crate::store::vfs::Fs`].
+    fn shrink(&self, log: &Path) -> std::io::Result<()> {
+        let file = match OpenOptions::new().write(true).open(log) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            file => file?,
+        };
+        let about = file.metadata()?;
+        // A hard link in a backup, or an open reader ([`crate::store::vfs::open_to_read`]).
+        if about.nlink() > 1 || file.try_lock().is_err() {
+            return Ok(());
+        }
+        let mut len = about.len();
+        while len > TRASH_PIECE_BYTES
+            && self.guard.room() == SpaceLevel::Ample
+            && !self.retention.is_stopping()
+        {
+            len -= TRASH_PIECE_BYTES;
+            file.set_len(len)?;
+            std::thread::sleep(TRASH_PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Removes a segment from its chain.
+    fn hide_segment(&self, segment: &Arc<Segment>) {
+        if let Some(list) = self.segments.get(segment.class.index()) {
+            list.write().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, segment));
+        }
+        // An open file would keep its bytes allocated.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, segment));
+    }
+
+    /// Undoes [`Shared::hide_segment`].
+    fn show_segment(&self, segment: &Arc<Segment>) {
+        if let Some(list) = self.segments.get(segment.class.index()) {
+            let mut list = list.write().unwrap_or_else(PoisonError::into_inner);
+            list.push(segment.clone());
+            list.sort_unstable_by_key(|segment| segment.first_seq);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Sealing: the index of a finished segment moves from memory to sled, and small blocks of its log are merged.
+//!
+//! The thread seals segments in order: it writes `index/`, applies the segment to the state database, and then drops the
+//! index in memory. After a crash in between, the next start seals the segment again. Readers rebuild damaged indexes in
+//! memory and queue them here.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::rewrite;
+use crate::channel::{Next, Rx};
+use crate::limits::SEAL_RETRY;
+use crate::store::Shared;
+use crate::store::error::StoreError;
+use crate::store::index::MemIndex;
+use crate::store::segment::{Index, Segment};
+
+/// The sealer's thread.
+pub struct Sealer {
+    pub(in crate::store) shared: Arc<Shared>,
+    pub(in crate::store) seals: Rx<Arc<Segment>>,
+    /// Segments to seal, oldest first.
+    pub(in crate::store) backlog: Vec<Arc<Segment>>,
+}
+
+impl Sealer {
+    /// Runs until the committer has ended and every finished segment has been tried.
+    pub fn run(mut self) {
+        let mut tried = Instant::now();
+        loop {
+            let received = match self.seals.next(Duration::from_secs(1)) {
+                Next::Message(segment) => {
+                    self.backlog.push(segment);
+                    true
+                }
+                Next::Idle => false,
+                Next::Closed => break,
+            };
+            let known = self.backlog.len() - usize::from(received);
+            self.backlog.extend(self.shared.take_damaged());
+            // Segments that failed wait for SEAL_RETRY unless new ones arrive.
+            if self.backlog.is_empty() || (self.backlog.len() == known && tried.elapsed() < SEAL_RETRY) {
+                continue;
+            }
+            tried = Instant::now();
+            self.try_all();
+        }
+        self.backlog.extend(self.shared.take_damaged());
+        self.try_all();
+        self.shared.retention.stop();
+        for segment in self.backlog {
+            tracing::warn!(dir = %segment.dir().display(), "segment not sealed, the next start seals it");
+        }
+    }
+
+    fn try_all(&mut self) {
+        let shared = &self.shared;
+        self.backlog.retain(|segment| match seal(shared, segment) {
+            Ok(()) => false,
+            // The index in memory keeps serving reads.
+            Err(error) => {
+                tracing::error!(dir = %segment.dir().display(), %error, "seal failed, retrying");
+                shared.metrics.seals_failed.add(1);
+                true
+            }
+        });
+    }
+}
+
+/// Seals a finished segment whose index is in memory.
+pub(in crate::store) fn seal(shared: &Shared, segment: &Arc<Segment>) -> Result<(), StoreError> {
+    let mut is_closed = segment.work.lock().unwrap_or_else(PoisonError::into_inner);
+    if *is_closed {
+        return Ok(());
+    }
+    // A read lock suffices: the index of a finished segment does not change.
+    if let Index::Memory(index) = &*segment.index() {
+        if rewritten(shared, segment, index)? {
+            // Replaced by a new segment; `is_closed` stops other threads from working on this one.
+            *is_closed = true;
+            shared.metrics.segments_sealed.add(1);
+            shared.metrics.segments_rewritten.add(1);
+            return Ok(());
+        }
+        let metadata = segment.write_index(index)?;
+        apply(shared, segment, &metadata, index, || {
+            segment.set_metadata(metadata.clone());
+            Ok(())
+        })?;
+    } else {
+        return Ok(());
+    }
+    *segment.index_mut() = Index::Closed;
+    shared.metrics.segments_sealed.add(1);
+    Ok(())
+}
+
+/// Merges the small blocks of a segment, if there are enough of them. Readers of the old segment continue with its open
+/// file.
+fn rewritten(shared: &Shared, segment: &Arc<Segment>, index: &MemIndex) -> Result<bool, StoreError> {
+    let Some(groups) = rewrite::plan(segment, index)? else { return Ok(false) };
+    let Some(metadata) = rewrite::write(segment, index, &groups)? else { return Ok(false) };
+    apply(shared, segment, &metadata, index, || {
+        rewrite::swap(&*shared.fs, segment.dir())?;
+        let class = (segment.class, segment.class_name.clone());
+        let new = Segment::open(&shared.fs, &shared.dir, class, segment.log().id(), Index::Closed)?;
+        new.set_metadata(metadata.clone());
+        shared.replace_segment(segment, Arc::new(new));
+        Ok(())
+    })?;
+    Ok(true)
+}
+
+/// Applies a segment to the state database, then calls `show`, which publishes it as sealed. If a reader rebuilt a damaged
+/// state database from the sealed segments in between, the segment is applied again.
+fn apply(
+    shared: &Shared,
+    segment: &Segment,
+    metadata: &crate::store::index::SegmentMetadata,
+    index: &MemIndex,
+    show: impl FnOnce() -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let latest = index.latest();
+    let tell =
+        || shared.with_state(|state| state.apply(&segment.class_name, segment.first_seq, metadata, &latest));
+    let state = shared.state();
+    tell()?;
+    show()?;
+    if Arc::ptr_eq(&state, &shared.state()) { Ok(()) } else { tell() }
+}

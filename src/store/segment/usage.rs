@@ -1,0 +1,116 @@
+//! Resource use of segments: entries, jobs, bytes, times.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::clock::{Micros, micros};
+use crate::limits::SEGMENT_AGE_MAX;
+use crate::store::index::Totals;
+use crate::store::segment::{Segment, with_memory};
+
+/// Resource use of one or more segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SegmentUsage {
+    /// Entries.
+    pub entries: u64,
+    /// Jobs with entries in the segment; 0 for an active one.
+    pub jobs: u64,
+    /// Bytes of tags and bodies.
+    pub raw_bytes: u64,
+    /// Bytes on disk, including the index.
+    pub disk_bytes: u64,
+    /// Earliest time of arrival.
+    pub at_min: Micros,
+    /// Latest time of arrival.
+    pub at_max: Micros,
+}
+
+impl SegmentUsage {
+    /// The sum of both.
+    #[must_use]
+    pub fn joined(self, other: Self) -> Self {
+        if other.entries == 0 || self.entries == 0 {
+            let times = if self.entries == 0 { other } else { self };
+            let disk_bytes = self.disk_bytes + other.disk_bytes;
+            return Self { disk_bytes, ..times };
+        }
+        Self {
+            entries: self.entries + other.entries,
+            jobs: self.jobs + other.jobs,
+            raw_bytes: self.raw_bytes + other.raw_bytes,
+            disk_bytes: self.disk_bytes + other.disk_bytes,
+            at_min: self.at_min.min(other.at_min),
+            at_max: self.at_max.max(other.at_max),
+        }
+    }
+}
+
+impl Segment {
+    /// The segment's resource use; cached once the segment is sealed.
+    pub(in crate::store) fn usage(&self) -> SegmentUsage {
+        if let Some(known) = self.usage.get() {
+            return *known;
+        }
+        let totals = self.totals();
+        let finished = self.is_finished();
+        // Not counted for an active segment: no caller needs it.
+        let jobs = match self.metadata() {
+            Some(metadata) => metadata.jobs,
+            None if finished => with_memory(self, |index| index.jobs().len() as u64).unwrap_or(0),
+            None => 0,
+        };
+        let Totals { entries, raw_bytes, at_min, at_max, .. } = totals;
+        let disk_bytes = disk_bytes(self.dir());
+        let segment_usage = SegmentUsage { entries, jobs, raw_bytes, disk_bytes, at_min, at_max };
+        if finished && self.metadata().is_some() && self.has_index() {
+            let _ = self.usage.set(segment_usage);
+        }
+        segment_usage
+    }
+}
+
+/// The arrival time of the newest entry of each segment of a class, given oldest first. It is the latest time of the
+/// segment's entries, unless that is provably wrong:
+///
+/// - In the future (set by a caller, or by a clock that was ahead): the entry is not newer than the next log, and an
+///   active segment is finished after [`SEGMENT_AGE_MAX`].
+/// - In a log created before an older one according to the headers (the clock was set back): the entry is not older than
+///   those of earlier segments.
+pub(in crate::store) fn arrivals(usages: &[(Arc<Segment>, SegmentUsage)], now: Micros) -> Vec<Micros> {
+    let created = |segment: &Segment| Some(segment.log().created()).filter(|at| *at != Micros::default());
+    let mut next = None;
+    let mut found = Vec::with_capacity(usages.len());
+    for (segment, segment_usage) in usages.iter().rev() {
+        let created_at = created(segment);
+        let finished = || Some(Micros(created_at?.0.saturating_add(micros(SEGMENT_AGE_MAX))));
+        let in_time = segment_usage.at_max <= now;
+        found.push(if in_time {
+            segment_usage.at_max
+        } else {
+            next.or_else(finished).unwrap_or(segment_usage.at_max)
+        });
+        next = next.into_iter().chain(created_at).min();
+    }
+    found.reverse();
+    let (mut created_last, mut newest) = (Micros(i64::MIN), Micros(i64::MIN));
+    for ((segment, _), at) in usages.iter().zip(&mut found) {
+        let created_at = created(segment).unwrap_or(created_last);
+        if created_at < created_last {
+            *at = newest.max(*at);
+        }
+        (created_last, newest) = (created_at.max(created_last), newest.max(*at));
+    }
+    found
+}
+
+/// Disk space allocated to a directory, in bytes.
+pub(in crate::store) fn disk_bytes(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(items) = std::fs::read_dir(dir) else { return 0 };
+    let bytes = items.flatten().map(|item| match item.metadata() {
+        Ok(meta) if meta.is_dir() => disk_bytes(&item.path()),
+        Ok(meta) => meta.blocks() * 512,
+        Err(_) => 0,
+    });
+    bytes.sum()
+}

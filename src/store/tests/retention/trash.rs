@@ -1,0 +1,84 @@
+//! The removal of dropped segments, and their readers.
+
+use crate::store::tests::retention::{fill, trash_is_empty, with};
+use crate::store::tests::*;
+use crate::store::vfs::Fs as _;
+
+#[test]
+fn a_log_with_a_reader_or_a_second_link_is_not_truncated() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), Limits::default());
+    let shared = &rig.store.0;
+    let whole = vec![7; 3 * 1024 * 1024 + 5];
+    let trash = |name: &str| {
+        // Outside of the trash, which the retainer empties at its start.
+        let path = dir.path().join("dropped").join(name);
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("log"), &whole).unwrap();
+        path
+    };
+    let read = trash("events-1");
+    let reader = vfs::Disk.open(&read.join("log")).unwrap();
+    shared.remove_trash(&read);
+    assert!(!read.exists());
+    let mut found = vec![0; whole.len()];
+    reader.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == whole);
+
+    let linked = trash("events-2");
+    let link = dir.path().join("the same in a backup");
+    fs::hard_link(linked.join("log"), &link).unwrap();
+    shared.remove_trash(&linked);
+    assert!(!linked.exists());
+    assert!(fs::read(&link).unwrap() == whole);
+
+    // Without other users it is truncated, and later readers get a not-found error.
+    let free = trash("events-3");
+    let held = fs::OpenOptions::new().write(true).open(free.join("log")).unwrap();
+    held.lock().unwrap();
+    assert_eq!(vfs::Disk.open(&free.join("log")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    held.unlock().unwrap();
+    let watcher = fs::File::open(free.join("log")).unwrap();
+    shared.remove_trash(&free);
+    assert!(!free.exists());
+    assert!(watcher.metadata().unwrap().len() <= crate::limits::TRASH_PIECE_BYTES);
+    rig.close();
+}
+
+#[test]
+fn an_interrupted_drop_is_not_reported_as_a_missing_segment() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = with(dir.path(), &[]);
+    let rig = Rig::open_with(&options);
+    fill(&rig, 0..300);
+    let oldest = rig.store.0.segments(Class::JOBS)[0].clone();
+    assert!(oldest.metadata().is_some());
+    let name = oldest.dir().file_name().unwrap().to_str().unwrap().to_owned();
+    let (from, last) = (oldest.dir().to_owned(), oldest.totals().last_seq);
+    drop(oldest);
+    rig.close();
+    // Renamed, and in one case emptied; the state database still contains it.
+    for emptied in [false, true] {
+        let copied = tempfile::tempdir().unwrap();
+        sealing::copy_dir(dir.path(), copied.path());
+        let at = copied.path().join(from.strip_prefix(dir.path()).unwrap());
+        let place = copied.path().join("trash").join(format!("jobs-{name}"));
+        fs::rename(at, &place).unwrap();
+        if emptied {
+            fs::remove_dir_all(&place).unwrap();
+            fs::create_dir(&place).unwrap();
+        }
+        for _ in 0..2 {
+            let options = with(copied.path(), &[]);
+            let rig = Rig::open_with(&options);
+            crate::testing::wait_for("empty trash", || trash_is_empty(copied.path()).then_some(()));
+            let known = rig.store.0.with_state(crate::store::index::state::State::segments).unwrap();
+            assert!(!known.iter().any(|(class, seq, _)| class == "jobs" && *seq <= last));
+            let latest = rig.store.0.with_state(crate::store::index::state::State::latest).unwrap();
+            let is_stored = rig.store.0.stored_seqs();
+            assert!(latest.iter().all(|row| is_stored(row.seq)));
+            assert_eq!(options.metrics.segments_missing.get(), 0);
+            rig.close();
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The manifest of a backup.
+//!
+//! # On disk
+//!
+//! ```text
+//! MANIFEST        text, one item per line, written last and replaced atomically
+//!   saltcellar backup, format 1
+//!   store format <version>
+//!   made <microseconds since 1970 UTC> by saltcellar <version>
+//!   sequence <number>                                all sequence numbers below may have been assigned
+//!   log <class> <first-seq> <file> <bytes> <xxh3-128, hex> <size> <mtime, ns> <inode> <sealed|growing|dropped>
+//!   small <name> <file> <bytes> <xxh3-128, hex>
+//!   end <lines above> <xxh3-128 of all bytes above, hex>
+//! ```
+//!
+//! File names are relative to the backup's directory. Size, mtime and inode are those of the source: an unchanged file is not
+//! read again. A `dropped` segment is no longer in the store; a backup keeps it by default.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::model::{SeqNo, is_class_name};
+use crate::store::tools::files::{self, Hash};
+use crate::store::tools::{ToolError, layout};
+
+/// The first line.
+const TITLE: &str = "saltcellar backup, format 1";
+
+/// The state of a segment at the last backup that saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SegmentState {
+    /// Finished and immutable.
+    Sealed,
+    /// Active.
+    Growing,
+    /// No longer in the store.
+    Dropped,
+}
+
+impl SegmentState {
+    const ALL: [(SegmentState, &'static str); 3] = [
+        (SegmentState::Sealed, "sealed"),
+        (SegmentState::Growing, "growing"),
+        (SegmentState::Dropped, "dropped"),
+    ];
+
+    fn word(self) -> &'static str {
+        Self::ALL.iter().find(|(state, _)| *state == self).map_or("", |(_, word)| word)
+    }
+}
+
+/// Detects changes of a source file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileVersion {
+    /// Bytes.
+    pub size: u64,
+    /// Time of modification, nanoseconds since 1970.
+    pub mtime_ns: i128,
+    /// Inode number.
+    pub inode: u64,
+}
+
+/// A segment's log in the backup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogCopy {
+    /// Class.
+    pub class_name: String,
+    /// First sequence number.
+    pub first_seq: SeqNo,
+    /// The file in the backup.
+    pub file: String,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Hash of the content.
+    pub hash: Hash,
+    /// The source file at the time of the copy.
+    pub version: FileVersion,
+    /// State of the segment when it was copied.
+    pub state: SegmentState,
+}
+
+/// A small file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SmallFile {
+    /// Name in the store.
+    pub name: String,
+    /// Name in the backup.
+    pub file: String,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Hash of the content.
+    pub hash: Hash,
+}
+
+/// The content of a backup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    /// Format version of the store.
+    pub store_format: u32,
+    /// Time of the backup, microseconds since 1970.
+    pub made: i64,
+    /// All sequence numbers below may have been assigned.
+    pub sequence: u64,
+    /// The logs.
+    pub logs: Vec<LogCopy>,
+    /// The small files.
+    pub smalls: Vec<SmallFile>,
+}
+
+impl Manifest {
+    /// Reads the manifest of a backup; `None` if the directory has none.
+    pub fn read(dir: &Path) -> Result<Option<Self>, ToolError> {
+        let path = dir.join("MANIFEST");
+        let Some(text) = files::text(&path)? else { return Ok(None) };
+        match Self::parse(&text) {
+            Ok(manifest) => Ok(Some(manifest)),
+            Err(what) => Err(ToolError::Damaged { path, what }),
+        }
+    }
+
+    /// Parses a manifest; the error describes the defect.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        parse(text)
+    }
+
+    /// Writes the manifest, durably and atomically.
+    pub fn write(&self, dir: &Path) -> Result<(), ToolError> {
+        Ok(files::write_small(&dir.join("MANIFEST"), &self.text())?)
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!(
+            "{TITLE}\nstore format {}\nmade {} by saltcellar {}\nsequence {}\n",
+            self.store_format,
+            self.made,
+            env!("CARGO_PKG_VERSION"),
+            self.sequence
+        );
+        // Writing to a String cannot fail.
+        for log in &self.logs {
+            let FileVersion { size, mtime_ns, inode } = log.version;
+            let _ = writeln!(
+                text,
+                "log {} {} {} {} {:032x} {size} {mtime_ns} {inode} {}",
+                log.class_name,
+                log.first_seq.0,
+                log.file,
+                log.bytes,
+                log.hash,
+                log.state.word()
+            );
+        }
+        for small in &self.smalls {
+            let _ = writeln!(text, "small {} {} {} {:032x}", small.name, small.file, small.bytes, small.hash);
+        }
+        let (lines, hash) = (text.lines().count(), xxh3_128(text.as_bytes()));
+        let _ = writeln!(text, "end {lines} {hash:032x}");
+        text
+    }
+}
+
+fn parse(text: &str) -> Result<Manifest, String> {
+    let (body, end) = text
+        .trim_end_matches('\n')
+        .rsplit_once('\n')
+        .map(|(body, end)| (text.get(..=body.len()).unwrap_or_default(), end))
+        .ok_or("not a manifest")?;
+    if !text.starts_with("saltcellar backup, format ") {
+        return Err("not a manifest".to_owned());
+    }
+    if !text.starts_with(&format!("{TITLE}\n")) {
+        let found = text.lines().next().unwrap_or_default();
+        return Err(format!("the manifest has `{found}`, this release reads `{TITLE}`"));
+    }
+    let expected = format!("end {} {:032x}", body.lines().count(), xxh3_128(body.as_bytes()));
+    if end != expected {
+        return Err("checksum mismatch: the manifest is damaged".to_owned());
+    }
+    let mut manifest =
+        Manifest { store_format: 0, made: 0, sequence: 0, logs: Vec::new(), smalls: Vec::new() };
+    for line in body.lines().skip(1) {
+        read_line(line, &mut manifest).ok_or_else(|| format!("unknown line `{line}`"))?;
+    }
+    Ok(manifest)
+}
+
+fn read_line(line: &str, manifest: &mut Manifest) -> Option<()> {
+    let fields: Vec<&str> = line.split(' ').collect();
+    let hash = |hex: &str| Hash::from_str_radix(hex, 16).ok();
+    match fields.as_slice() {
+        ["store", "format", version] => manifest.store_format = version.parse().ok()?,
+        ["made", at, "by", ..] => manifest.made = at.parse().ok()?,
+        ["sequence", number] => manifest.sequence = number.parse().ok()?,
+        ["log", class, first_seq, file, bytes, hex, size, mtime_ns, inode, state] => {
+            let log = LogCopy {
+                class_name: (*class).to_owned(),
+                first_seq: SeqNo(first_seq.parse().ok()?),
+                file: (*file).to_owned(),
+                bytes: bytes.parse().ok()?,
+                hash: hash(hex)?,
+                version: FileVersion {
+                    size: size.parse().ok()?,
+                    mtime_ns: mtime_ns.parse().ok()?,
+                    inode: inode.parse().ok()?,
+                },
+                state: SegmentState::ALL.iter().find(|(_, word)| word == state).map(|(state, _)| *state)?,
+            };
+            manifest.logs.push(log);
+        }
+        ["small", name, file, bytes, hex] => manifest.smalls.push(SmallFile {
+            name: (*name).to_owned(),
+            file: (*file).to_owned(),
+            bytes: bytes.parse().ok()?,
+            hash: hash(hex)?,
+        }),
+        _ => return None,
+    }
+    // Checked despite the checksum: no name may lead out of the directory.
+    let log = manifest.logs.last();
+    let log_is_fine = log.is_none_or(|log| is_class_name(&log.class_name) && is_inside(&log.file));
+    let small = manifest.smalls.last();
+    let small_is_fine = small
+        .is_none_or(|small| layout::SMALL_FILES.contains(&small.name.as_str()) && is_inside(&small.file));
+    (log_is_fine && small_is_fine).then_some(())
+}
+
+fn is_inside(file: &str) -> bool {
+    !file.is_empty()
+        && Path::new(file).components().all(|part| matches!(part, std::path::Component::Normal(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let log = LogCopy {
+            class_name: "jobs".to_owned(),
+            first_seq: SeqNo(7),
+            file: "log/jobs/00000000000000000007-0".to_owned(),
+            bytes: 64,
+            hash: 5,
+            version: FileVersion { size: 64, mtime_ns: -3, inode: 9 },
+            state: SegmentState::Growing,
+        };
+        let small = SmallFile { name: "HOLDS".to_owned(), file: "HOLDS-1".to_owned(), bytes: 1, hash: 2 };
+        Manifest { store_format: 2, made: 1, sequence: 12, logs: vec![log], smalls: vec![small] }
+    }
+
+    #[test]
+    fn a_manifest_is_read_as_it_was_written() {
+        assert_eq!(parse(&manifest().text()), Ok(manifest()));
+    }
+
+    #[test]
+    fn a_changed_or_foreign_manifest_is_rejected() {
+        let text = manifest().text();
+        for (from, to, fields) in [
+            ("sequence 12", "sequence 13", "checksum"),
+            ("\nend", "\nlog\nend", "checksum"),
+            ("backup, format 1", "backup, format 2", "format 2"),
+            ("saltcellar", "pepper", "not a manifest"),
+        ] {
+            let error = parse(&text.replacen(from, to, 1)).unwrap_err();
+            assert!(error.contains(fields), "{error}");
+        }
+        assert!(parse("").is_err() && parse("\n\n").is_err());
+        let mut astray = manifest();
+        astray.logs[0].file = "../../etc/passwd".to_owned();
+        assert!(parse(&astray.text()).unwrap_err().contains("unknown line"));
+    }
+}

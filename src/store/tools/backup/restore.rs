@@ -1,0 +1,94 @@
+//! `restore`: creates a store from a backup.
+
+use std::fs::File;
+use std::path::Path;
+
+use super::manifest::Manifest;
+use crate::store::error::io_at;
+use crate::store::tools::{ToolError, Watch, files};
+use crate::store::{StoreError, format};
+
+/// Result of a restore.
+#[derive(Debug)]
+pub struct RestoreReport {
+    /// Segments written.
+    pub segments: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Time of the backup, microseconds since 1970.
+    pub made: i64,
+}
+
+/// Restores a backup into an empty directory, and verifies its files against the manifest.
+pub fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<RestoreReport, ToolError> {
+    let to = &std::path::absolute(to).map_err(io_at("find", to))?;
+    let not = |why: &str| ToolError::NotOne { path: from.to_owned(), wanted: "backup", why: why.to_owned() };
+    if !from.is_dir() {
+        return Err(not(if from.exists() { "not a directory" } else { "no such directory" }));
+    }
+    let Some(manifest) = Manifest::read(from)? else {
+        let why = if from.join("FORMAT").is_file() {
+            "it is a store; stop its daemon and copy the directory, or create a backup of it"
+        } else {
+            "it has no MANIFEST: no backup was ever completed there"
+        };
+        return Err(not(why));
+    };
+    if manifest.store_format != format::FORMAT_VERSION {
+        let (found, expected) = (manifest.store_format.to_string(), format::FORMAT_VERSION);
+        return Err(StoreError::Version { path: from.to_owned(), found, expected }.into());
+    }
+    files::check_disjoint(from, to)?;
+    // Check that all files exist before writing any.
+    for (file, bytes) in named(&manifest) {
+        let path = from.join(file);
+        let found = std::fs::metadata(&path).map_err(io_at("read the metadata of", &path))?.len();
+        if found < bytes {
+            let what = format!("{found} bytes, expected {bytes} by the manifest");
+            return Err(ToolError::Damaged { path, what });
+        }
+    }
+    let total = manifest.logs.iter().map(|log| log.bytes).sum();
+    files::check_free_space(to, total)?;
+    files::make_empty(to)?;
+    let mut done = 0;
+    for log in &manifest.logs {
+        let source = from.join(&log.file);
+        let dir = format::class_dir(to, &log.class_name).join(format::segment_name(log.first_seq));
+        files::make_dir(&dir)?;
+        let mut file = File::open(&source).map_err(io_at("open", &source))?;
+        let hash = files::copy(&mut file, &source, &dir.join("log"), log.bytes, |bytes| {
+            done += bytes;
+            watch.step(done, total, &log.file);
+        })?;
+        check(&source, hash, log.hash)?;
+        files::sync_dir(&dir)?;
+    }
+    let (last, others): (Vec<_>, Vec<_>) = manifest.smalls.iter().partition(|small| small.name == "FORMAT");
+    if manifest.sequence > 0 {
+        files::write_small(&to.join("SEQUENCE"), &format!("{}\n", manifest.sequence))?;
+    }
+    // FORMAT last: it makes the directory a store.
+    for small in others.into_iter().chain(last) {
+        let source = from.join(&small.file);
+        let text = files::text(&source)?.unwrap_or_default();
+        check(&source, xxhash_rust::xxh3::xxh3_128(text.as_bytes()), small.hash)?;
+        files::write_small(&to.join(&small.name), &text)?;
+    }
+    files::inherit_owner(to)?;
+    Ok(RestoreReport { segments: manifest.logs.len() as u64, bytes: total, made: manifest.made })
+}
+
+fn named(manifest: &Manifest) -> impl Iterator<Item = (&str, u64)> {
+    let logs = manifest.logs.iter().map(|log| (log.file.as_str(), log.bytes));
+    logs.chain(manifest.smalls.iter().map(|small| (small.file.as_str(), small.bytes)))
+}
+
+fn check(path: &Path, found: files::Hash, expected: files::Hash) -> Result<(), ToolError> {
+    if found == expected {
+        return Ok(());
+    }
+    let what = "checksum mismatch: the file is damaged. \
+                `saltcellar store salvage` copies the readable entries of the backup's directory to a new store";
+    Err(ToolError::Damaged { path: path.to_owned(), what: what.to_owned() })
+}

@@ -1,0 +1,190 @@
+//! Durable copies and writes of files, and checks of free space.
+
+pub mod tree;
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::ToolError;
+use crate::limits::TOOL_COPY_BYTES;
+use crate::store::error::io_at;
+use crate::store::vfs::{Disk, Fs as _};
+use crate::store::{StoreError, format};
+
+/// Free space to leave after a copy, in bytes.
+const SPARE_BYTES: u64 = 1024 * 1024;
+
+/// The hash of a file's content.
+pub type Hash = u128;
+
+/// Copies the first `len` bytes of an open file into a new, synced file; returns their hash.
+pub fn copy(
+    from: &mut File,
+    source: &Path,
+    to: &Path,
+    len: u64,
+    each: impl FnMut(u64),
+) -> Result<Hash, StoreError> {
+    let out = File::create_new(to).map_err(io_at("create", to))?;
+    copy_into(from, source, out, to, len, each)
+}
+
+/// As [`copy`], into a file that was just created.
+pub fn copy_into(
+    from: &mut File,
+    source: &Path,
+    mut out: File,
+    to: &Path,
+    len: u64,
+    mut each: impl FnMut(u64),
+) -> Result<Hash, StoreError> {
+    let hash = hashed(from, source, len, |part| {
+        each(part.len() as u64);
+        out.write_all(part).map_err(io_at("write", to))
+    })?;
+    out.sync_all().map_err(io_at("sync", to))?;
+    Ok(hash)
+}
+
+/// Hashes the next `len` bytes of an open file; calls `each` with every part.
+pub fn hashed(
+    from: &mut File,
+    source: &Path,
+    len: u64,
+    mut each: impl FnMut(&[u8]) -> Result<(), StoreError>,
+) -> Result<Hash, StoreError> {
+    let mut hash = Xxh3::new();
+    let mut buffer = vec![0; TOOL_COPY_BYTES];
+    let mut left = len;
+    while left > 0 {
+        let want = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let Some(part) = buffer.get_mut(..want) else { break };
+        let read = match from.read(part) {
+            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file was truncated")),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            read => read,
+        };
+        let read = read.map_err(io_at("read", source))?;
+        let Some(part) = buffer.get(..read) else { break };
+        hash.update(part);
+        each(part)?;
+        left -= read as u64;
+    }
+    Ok(hash.digest128())
+}
+
+/// Fails if the file system of `to` lacks space for `bytes`.
+pub fn check_free_space(to: &Path, bytes: u64) -> Result<(), ToolError> {
+    let absolute = std::path::absolute(to).map_err(io_at("find", to))?;
+    let there = absolute.ancestors().find(|path| path.exists()).unwrap_or(to);
+    let space = Disk.space(there).map_err(io_at("query the free space of", there))?;
+    let (free, needed) = (space.available, bytes.saturating_add(SPARE_BYTES));
+    if free < needed {
+        return Err(ToolError::NoSpace { path: to.to_owned(), needed, free });
+    }
+    Ok(())
+}
+
+/// Fails if one directory is inside the other, or both are the same.
+pub fn check_disjoint(a: &Path, b: &Path) -> Result<(), ToolError> {
+    let (a_real, b_real) = (real(a)?, real(b)?);
+    for ((inner, real_inner), (outer, real_outer)) in
+        [((a, &a_real), (b, &b_real)), ((b, &b_real), (a, &a_real))]
+    {
+        if real_inner.starts_with(real_outer) {
+            return Err(ToolError::Nested { inner: inner.to_owned(), outer: outer.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// Resolves symbolic links in the existing part of a path.
+fn real(path: &Path) -> Result<PathBuf, StoreError> {
+    let path = std::path::absolute(path).map_err(io_at("find", path))?;
+    for there in path.ancestors() {
+        if let Ok(real) = there.canonicalize() {
+            return Ok(real.join(path.strip_prefix(there).unwrap_or(Path::new(""))));
+        }
+    }
+    Ok(path)
+}
+
+/// Creates a directory; accepts an existing empty one.
+pub fn make_empty(path: &Path) -> Result<(), ToolError> {
+    match fs::read_dir(path) {
+        Ok(mut items) => {
+            if items.next().is_some() {
+                return Err(ToolError::NotEmpty { path: path.to_owned() });
+            }
+            Ok(())
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(make_dir(path)?),
+        Err(why) => Err(StoreError::Io { action: "list", path: path.to_owned(), why }.into()),
+    }
+}
+
+/// Creates a directory and its ancestors. Durable on return.
+pub fn make_dir(path: &Path) -> Result<(), StoreError> {
+    format::make_dir(&Disk, path)
+}
+
+/// Syncs a file.
+pub fn sync_file(path: &Path) -> Result<(), StoreError> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(io_at("sync", path))
+}
+
+/// Syncs a directory.
+pub fn sync_dir(path: &Path) -> Result<(), StoreError> {
+    format::sync_dir(&Disk, path)
+}
+
+/// Writes a small file atomically and durably.
+pub fn write_small(path: &Path, text: &str) -> Result<(), StoreError> {
+    Disk.write_whole(path, text.as_bytes()).map_err(io_at("write", path))
+}
+
+/// Gives all files in a directory the owner and group of the directory, for tools that run as root.
+pub fn inherit_owner(dir: &Path) -> Result<(), StoreError> {
+    use std::os::unix::fs::{MetadataExt as _, lchown};
+    let owner = fs::metadata(dir).map_err(io_at("read the metadata of", dir))?;
+    let mut waiting = vec![dir.to_owned()];
+    while let Some(dir) = waiting.pop() {
+        for path in list(&dir)? {
+            let meta = fs::symlink_metadata(&path).map_err(io_at("read the metadata of", &path))?;
+            if (meta.uid(), meta.gid()) != (owner.uid(), owner.gid()) {
+                lchown(&path, Some(owner.uid()), Some(owner.gid()))
+                    .map_err(io_at("change the owner of", &path))?;
+            }
+            if meta.is_dir() {
+                waiting.push(path);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The entries of a directory, sorted; empty if it does not exist.
+pub fn list(path: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let items = match fs::read_dir(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        items => items.map_err(io_at("list", path))?,
+    };
+    let mut found = Vec::new();
+    for item in items {
+        found.push(item.map_err(io_at("list", path))?.path());
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The content of a small text file; `None` if it does not exist.
+pub fn text(path: &Path) -> Result<Option<String>, StoreError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(why) => Err(StoreError::Io { action: "read", path: path.to_owned(), why }),
+    }
+}

@@ -1,0 +1,518 @@
+//! `verify`: checks that the data on disk is what was written.
+//!
+//! Reads every log. Beside a running daemon, active logs are read up to their size at the start of the check. The
+//! indexes are compared with the logs only if no daemon has them open.
+
+pub mod compare;
+pub mod seqs;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::layout::{self, SegmentFiles};
+use super::{ToolError, Watch, files};
+use crate::limits::VERIFY_PROBLEMS_MAX;
+use crate::model::SeqNo;
+use crate::store::error::io_at;
+use crate::store::format::{self, FORMAT_VERSION};
+use crate::store::index::SegmentMetadata;
+use crate::store::log::block::BlockView;
+use crate::store::log::file::{BlockMeta, LogFile};
+use crate::store::log::frame::LogId;
+use crate::store::log::walk::{self, Bounds, DamagedRange, Walked};
+use crate::store::segment::{Index, Segment};
+use crate::store::tools::verify::seqs::SeqSet;
+use crate::store::vfs::{Disk, Fs};
+use crate::store::{Class, StoreError};
+use compare::Difference;
+
+/// A finding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The file or directory.
+    pub path: PathBuf,
+    /// Offset of the finding in the file.
+    pub offset: Option<u64>,
+    /// Length of the affected range.
+    pub bytes: Option<u64>,
+    /// Description of the defect.
+    pub what: String,
+    /// Consequence and remedy.
+    pub means: String,
+    /// Upper bound of the entries lost.
+    pub entries_lost: u64,
+    /// The sequence numbers before and after the damaged range.
+    gap: Option<(SeqNo, SeqNo)>,
+}
+
+/// Result of the comparison of indexes with logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IndexCheck {
+    /// Number of indexes compared.
+    Compared(u64),
+    /// Not compared, and why.
+    Skipped(String),
+}
+
+/// Result of a verification.
+#[derive(Debug)]
+pub struct VerifyReport {
+    /// The version of the format.
+    pub format: u32,
+    /// The daemon that has the store open.
+    pub holder: Option<String>,
+    /// Segments read.
+    pub segments: u64,
+    /// Number of good frames.
+    pub frames: u64,
+    /// Entries in good frames.
+    pub entries: u64,
+    /// Bytes of the logs.
+    pub log_bytes: u64,
+    /// Result of the comparison of indexes.
+    pub indexes: IndexCheck,
+    /// Damage.
+    pub problems: Vec<Problem>,
+    /// Number of problems omitted from the list.
+    pub problems_more: u64,
+    /// Findings without consequences.
+    pub notes: Vec<Problem>,
+}
+
+impl VerifyReport {
+    /// Upper bound of the entries lost.
+    pub fn entries_lost(&self) -> u64 {
+        self.problems.iter().map(|problem| problem.entries_lost).sum()
+    }
+
+    fn damage(&mut self, problem: Problem) {
+        if self.problems.len() < VERIFY_PROBLEMS_MAX {
+            self.problems.push(problem);
+        } else {
+            self.problems_more += 1;
+        }
+    }
+}
+
+fn about(path: &Path, what: impl Into<String>, means: impl Into<String>) -> Problem {
+    let (what, means) = (what.into(), means.into());
+    Problem { path: path.to_owned(), offset: None, bytes: None, what, means, entries_lost: 0, gap: None }
+}
+
+/// Scope of a verification.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct VerifyOptions {
+    /// Verifier only the heads of frames: no bodies, no indexes.
+    pub quick: bool,
+}
+
+/// Verifies a store. An error means that the check could not be completed, not that the store is damaged.
+pub fn verify(dir: &Path, options: VerifyOptions, watch: &mut dyn Watch) -> Result<VerifyReport, ToolError> {
+    let store_id = layout::check_store(dir)?;
+    let holder = layout::holder(dir)?;
+    let segments = layout::segments(dir)?;
+    let mut total = 0;
+    let mut opened = Vec::new();
+    for mut segment in segments {
+        // Opened and measured before any log is read: retention and sealing may continue meanwhile.
+        let Some(file) = segment.open_log()? else { continue };
+        let log = LogFile::of(&segment.log(), Box::new(file), segment.id(store_id));
+        let size = if segment.is_sealed { log.size()? } else { walk::end(&log)? };
+        total += size;
+        // Keep only active logs open, to limit open files; finished ones can be reopened.
+        let log = (!segment.is_sealed).then_some(log);
+        opened.push((segment, log, size));
+    }
+    let mut report = VerifyReport {
+        format: FORMAT_VERSION,
+        holder,
+        segments: 0,
+        frames: 0,
+        entries: 0,
+        log_bytes: 0,
+        indexes: IndexCheck::Compared(0),
+        problems: Vec::new(),
+        problems_more: 0,
+        notes: Vec::new(),
+    };
+    for path in layout::foreign(dir)? {
+        report.notes.push(about(&path, "unknown file", "saltcellar ignores it"));
+    }
+    for segment in layout::without_log(dir)? {
+        let means = "all its entries are lost: restore it from a backup";
+        report.damage(about(&segment.log(), "log of a segment missing", means));
+    }
+    let mut check =
+        Verifier { options, store_id, seqs: SeqSet::default(), last_seq: SeqNo::default(), done: 0, total };
+    let mut class_name = String::new();
+    let mut scans = Vec::new();
+    let mut names: Vec<_> =
+        opened.iter().map(|(segment, ..)| (segment.class_name.clone(), segment.first_seq)).collect();
+    names.reverse();
+    for (mut segment, log, size) in opened {
+        names.pop();
+        let next =
+            names.last().filter(|(class_name, _)| *class_name == segment.class_name).map(|(_, seq)| *seq);
+        if class_name != segment.class_name {
+            class_name.clone_from(&segment.class_name);
+            check.last_seq = SeqNo::default();
+        }
+        let Some((log, size)) = reopened(&mut segment, store_id, log, size)? else { continue };
+        let scanned = check.segment((&segment, next), &log, size, &mut report, watch)?;
+        scans.push((segment, scanned));
+    }
+    count_gaps(&mut report.problems, &check.seqs);
+    sequence(dir, check.seqs.last(), &mut report)?;
+    report.indexes = indexes((dir, store_id), options, &scans, &mut report, watch)?;
+    Ok(report)
+}
+
+/// Reopens a log that was not kept open; `None` if retention has dropped the segment.
+fn reopened(
+    segment: &mut SegmentFiles,
+    store_id: u64,
+    log: Option<LogFile>,
+    size: u64,
+) -> Result<Option<(LogFile, u64)>, StoreError> {
+    if let Some(log) = log {
+        return Ok(Some((log, size)));
+    }
+    let Some(file) = segment.open_log()? else { return Ok(None) };
+    let log = LogFile::of(&segment.log(), Box::new(file), segment.id(store_id));
+    let size = log.size()?;
+    Ok(Some((log, size)))
+}
+
+struct Verifier {
+    options: VerifyOptions,
+    store_id: u64,
+    seqs: SeqSet,
+    /// The last sequence number of the class so far.
+    last_seq: SeqNo,
+    done: u64,
+    total: u64,
+}
+
+impl Verifier {
+    fn segment(
+        &mut self,
+        (segment, next): (&SegmentFiles, Option<SeqNo>),
+        log: &LogFile,
+        size: u64,
+        report: &mut VerifyReport,
+        watch: &mut dyn Watch,
+    ) -> Result<Walked, ToolError> {
+        let name = segment.name();
+        header(segment, log, segment.id(self.store_id), report)?;
+        let (mut last_seq, before) = (self.last_seq, self.done);
+        let (seqs, total, quick) = (&mut self.seqs, self.total, self.options.quick);
+        let mut scanned = walk::walk(log, Bounds::of_log(size), !quick, |meta, view| {
+            watch.step(before + meta.end(), total, &name);
+            let fault = block(meta, view, quick, &mut last_seq, segment.first_seq, seqs);
+            last_seq = last_seq.max(meta.last_seq);
+            fault
+        })?;
+        self.last_seq = last_seq;
+        self.done += size;
+        watch.step(self.done, self.total, &name);
+        if !segment.grows() {
+            scanned = scanned.finished();
+        }
+        for unfinished in std::mem::take(&mut scanned.unfinished) {
+            Self::tail(segment, log.path(), &unfinished, report);
+        }
+        for range in std::mem::take(&mut scanned.damaged) {
+            report.damage(lost(log.path(), &range));
+        }
+        if let Some(mut tail) = scanned.tail.take() {
+            tail.before = next;
+            Self::tail(segment, log.path(), &tail, report);
+        }
+        report.segments += 1;
+        report.frames += scanned.frames;
+        report.entries += scanned.entries;
+        report.log_bytes += size;
+        Ok(scanned)
+    }
+
+    fn tail(segment: &SegmentFiles, path: &Path, tail: &DamagedRange, report: &mut VerifyReport) {
+        if !segment.grows() {
+            return report.damage(lost(path, tail));
+        }
+        if report.holder.is_none() {
+            let what = format!("unfinished write of {} bytes", tail.bytes);
+            let means = "it was never acknowledged; the next start removes it and keeps a copy";
+            report.notes.push(Problem {
+                offset: Some(tail.offset),
+                bytes: Some(tail.bytes),
+                ..about(path, what, means)
+            });
+        }
+    }
+}
+
+/// Checks the header of a log.
+fn header(
+    segment: &SegmentFiles,
+    log: &LogFile,
+    id: LogId,
+    report: &mut VerifyReport,
+) -> Result<(), ToolError> {
+    let path = log.path();
+    let at_0 = |what: &str, means: &str| Problem { offset: Some(0), bytes: None, ..about(path, what, means) };
+    let Some(header) = log.header()? else {
+        let means = "no consequence: frames are read without the header";
+        report.damage(at_0("log header damaged", means));
+        return Ok(());
+    };
+    if let Some(what) = header.mismatch(&segment.class_name, id) {
+        let means =
+            "a directory was renamed or copied; the daemon refuses to start. Restore the original name";
+        report.damage(at_0(&what, means));
+    }
+    Ok(())
+}
+
+/// Describes a defect of a block with a valid checksum.
+fn block(
+    meta: &BlockMeta,
+    view: &BlockView,
+    quick: bool,
+    last_seq: &mut SeqNo,
+    first_seq: SeqNo,
+    seqs: &mut SeqSet,
+) -> Option<String> {
+    let rows = view.rows();
+    if meta.first_seq <= *last_seq {
+        return Some(format!(
+            "its first entry has sequence number {}, after {} before it",
+            meta.first_seq.0, last_seq.0
+        ));
+    }
+    if meta.first_seq < first_seq {
+        return Some(format!(
+            "its first entry has sequence number {}, less than that of the segment",
+            meta.first_seq.0
+        ));
+    }
+    let mut before = None;
+    for at in 0..rows.len() {
+        let seq = rows.seq(at);
+        if before.is_some_and(|before| seq <= before) {
+            return Some(format!("its sequence numbers do not ascend at {}", seq.0));
+        }
+        before = Some(seq);
+        if !seqs.insert(seq) {
+            return Some(format!("duplicate sequence number {}", seq.0));
+        }
+        if !quick && let Err(what) = rows.body(at) {
+            return Some(format!("entry {}: {what}", seq.0));
+        }
+    }
+    None
+}
+
+/// Converts a damaged range to a problem. The loss in a gap is computed after all logs are read.
+fn lost(path: &Path, range: &DamagedRange) -> Problem {
+    let mut problem = about(path, range.what.clone(), "");
+    (problem.offset, problem.bytes) = (Some(range.offset), Some(range.bytes));
+    match (range.entries, range.before) {
+        (Some((first, last, count)), _) => {
+            problem.entries_lost = count;
+            problem.means = format!("{count} entries are lost, sequence numbers {} to {}", first.0, last.0);
+        }
+        (None, Some(before)) => problem.gap = Some((range.after, before)),
+        (None, None) => {
+            problem.means = format!("entries from sequence number {} on may be lost", range.after.0 + 1);
+        }
+    }
+    problem
+}
+
+/// Computes the loss in gaps: sequence numbers that are in no log.
+fn count_gaps(problems: &mut [Problem], seqs: &SeqSet) {
+    for problem in problems {
+        let Some((after, before)) = problem.gap else { continue };
+        problem.entries_lost = seqs.missing_between(after, before);
+        problem.means = match problem.entries_lost {
+            0 => "no entry is lost".to_owned(),
+            most => format!(
+                "at most {most} entries are lost, sequence numbers {} to {}",
+                after.0 + 1,
+                before.0.saturating_sub(1)
+            ),
+        };
+    }
+}
+
+/// Checks that the reserved sequence numbers are not behind the log.
+fn sequence(dir: &Path, last: Option<SeqNo>, report: &mut VerifyReport) -> Result<(), ToolError> {
+    let path = dir.join("SEQUENCE");
+    let Some(text) = files::text(&path)? else { return Ok(()) };
+    let last = last.unwrap_or_default();
+    match text.trim_end().parse::<u64>() {
+        Ok(end) if end > last.0 => {}
+        Ok(end) => {
+            let what = format!("the file has {end}, the log has entry {}", last.0);
+            report.notes.push(about(&path, what, "the next start continues after the log"));
+        }
+        Err(_) => {
+            let means = "sequence numbers of lost entries may be assigned again. \
+                         Write a number larger than any assigned one into the file";
+            report.damage(about(&path, "malformed number", means));
+        }
+    }
+    Ok(())
+}
+
+fn indexes(
+    (dir, store_id): (&Path, u64),
+    options: VerifyOptions,
+    scans: &[(SegmentFiles, Walked)],
+    report: &mut VerifyReport,
+    watch: &mut dyn Watch,
+) -> Result<IndexCheck, ToolError> {
+    if options.quick {
+        return Ok(IndexCheck::Skipped("--quick reads only the heads of frames".to_owned()));
+    }
+    if let Some(holder) = &report.holder {
+        return Ok(IndexCheck::Skipped(format!(
+            "{holder} has them open and checks each on opening; stop it to compare them with the logs"
+        )));
+    }
+    let total = scans.iter().filter(|(segment, _)| segment.is_sealed).map(|(_, scanned)| scanned.end).sum();
+    let (mut done, mut compared) = (0, 0);
+    let mut metadata = Vec::new();
+    for (segment, scanned) in scans {
+        let name = (segment.class_name.clone(), segment.first_seq);
+        if !segment.is_sealed {
+            metadata.push((name.0, name.1, None));
+            continue;
+        }
+        watch.step(done, total, &format!("index of {}", segment.name()));
+        done += scanned.end;
+        compared += 1;
+        let means = "no entry is lost: the daemon rebuilds it from the log on the next use; \
+                     `saltcellar store rebuild` does so now";
+        let path = segment.dir.join("index");
+        let known = match compare(dir, store_id, segment) {
+            Ok((known, None)) => Some(known),
+            Ok((_, Some(what))) | Err(StoreError::Index { what, .. }) => {
+                report.damage(about(&path, what, means));
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        metadata.push((name.0, name.1, known));
+    }
+    catalogue(dir, &metadata, report)?;
+    Ok(IndexCheck::Compared(compared))
+}
+
+/// Compares the state database with the segments, which also detects missing segments.
+fn catalogue(
+    dir: &Path,
+    metadata: &[(String, SeqNo, Option<SegmentMetadata>)],
+    report: &mut VerifyReport,
+) -> Result<(), ToolError> {
+    let path = dir.join("state");
+    if !path.is_dir() {
+        // A salvaged or restored store has no state database before its first start.
+        if metadata.iter().all(|(.., known)| known.is_none()) {
+            return Ok(());
+        }
+        let means =
+            "no entry is lost: the next start rebuilds it; until then missing segments cannot be detected";
+        report.notes.push(about(&path, "state database missing", means));
+        return Ok(());
+    }
+    let scratch = Scratch::new()?;
+    let copy = scratch.0.join("state");
+    copy_dir(&path, &copy)?;
+    let differences = match compare::catalogue(&copy, metadata) {
+        Err(StoreError::Index { what, .. }) => {
+            let means = "no entry is lost: the next start rebuilds it; until then missing segments cannot be detected";
+            report.damage(about(&path, what, means));
+            return Ok(());
+        }
+        differences => differences?,
+    };
+    for (class_name, first_seq, difference) in differences {
+        let segment = format::class_dir(dir, &class_name).join(format::segment_name(first_seq));
+        let log = segment.join("log");
+        match difference {
+            Difference::Missing { entries, last_seq } => {
+                let (first, last) = (first_seq.0, last_seq.0);
+                let means = format!(
+                    "{entries} entries are lost, sequence numbers {first} to {last}: restore it from a backup"
+                );
+                // Supersedes the finding of a directory without a log, which has no numbers.
+                report.problems.retain(|problem| problem.path != log);
+                let problem = about(&log, "segment missing", means);
+                report.damage(Problem { entries_lost: entries, ..problem });
+            }
+            Difference::SegmentMetadata => {
+                let means = "no entry is lost; `saltcellar store rebuild` repairs it";
+                report.damage(about(&segment, "metadata in the state database differ", means));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first difference between a sealed index and its log, and the metadata in the index. Works on a copy, because sled
+/// writes to a database on opening.
+fn compare(
+    dir: &Path,
+    store_id: u64,
+    segment: &SegmentFiles,
+) -> Result<(SegmentMetadata, Option<String>), StoreError> {
+    let scratch = Scratch::new()?;
+    let copy = scratch.0.join("index");
+    copy_dir(&segment.dir.join("index"), &copy)?;
+    let name: Arc<str> = segment.class_name.as_str().into();
+    let fs: Arc<dyn Fs> = Arc::new(Disk);
+    let segment = Segment::open(&fs, dir, (Class::JOBS, name), segment.id(store_id), Index::Closed)?;
+    let (expected, _) = segment.walk()?;
+    compare::difference(&copy, &expected)
+}
+
+/// A temporary directory, removed on drop.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self, StoreError> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        let parent = std::env::temp_dir();
+        for number in 0..1000 {
+            let path = parent.join(format!("saltcellar-verify-{}-{number}", std::process::id()));
+            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                made => {
+                    made.map_err(io_at("create", &path))?;
+                    return Ok(Self(path));
+                }
+            }
+        }
+        Err(StoreError::Failed(format!("cannot create a directory in {}: all names exist", parent.display())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn copy_dir(from: &Path, to: &Path) -> Result<(), StoreError> {
+    std::fs::create_dir(to).map_err(io_at("create", to))?;
+    for path in files::list(from)? {
+        let Some(name) = path.file_name() else { continue };
+        if path.is_dir() {
+            copy_dir(&path, &to.join(name))?;
+        } else {
+            std::fs::copy(&path, to.join(name)).map_err(io_at("copy", &path))?;
+        }
+    }
+    Ok(())
+}

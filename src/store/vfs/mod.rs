@@ -1,0 +1,274 @@
+//! File system access of the store. Everything that must be durable is created, written, synced, renamed and removed through a
+//! [`Fs`].
+//!
+//! The daemon uses [`Disk`], the real file system; tests use simulated disks that fill up, fail, delay operations, or forget
+//! unsynced data. Directory listings, the lock file and sled's files, which the store can rebuild, bypass it.
+//!
+//! # Invariant
+//!
+//! A file's bytes are durable after [`FsFile::sync_data`], its name after [`Fs::sync_dir`] of its directory, and not before. A
+//! failed sync leaves the durability of the data unknown: the kernel may have dropped the dirty pages, and a later successful
+//! sync does not cover them.
+
+#[cfg(any(test, debug_assertions))]
+pub mod faults;
+#[cfg(test)]
+pub(crate) mod power_cut;
+
+use std::fmt::Debug;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Sizes of a file system in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Free for processes without privileges.
+    pub available: u64,
+    /// Total size.
+    pub total: u64,
+}
+
+/// Writes the content of an empty file.
+pub type Write<'a> = Box<dyn FnOnce(&dyn FsFile) -> io::Result<()> + 'a>;
+
+/// The file system operations of the store.
+pub trait Fs: Debug + Send + Sync {
+    /// Creates or truncates a file for reading and writing. Symbolic links are rejected.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn FsFile>>;
+
+    /// Opens a file for reading.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn FsFile>>;
+
+    /// Opens a file for reading and writing.
+    fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn FsFile>>;
+
+    /// Creates one directory with mode 0750.
+    fn make_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes the names in a directory durable.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Renames a file or a directory; replaces an existing file.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Exchanges the names of two files or directories atomically. Fails with [`io::ErrorKind::Unsupported`] or `EINVAL` if the
+    /// kernel or the file system does not support it.
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        let _ = (one, other);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Removes a file.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+
+    /// Removes a directory and its content.
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
+
+    /// Size of the file system that contains `path`, and its free space.
+    fn space(&self, path: &Path) -> io::Result<Space>;
+
+    /// Writes a small file atomically; see [`Fs::replace`].
+    fn write_whole(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.replace(path, Box::new(|file| file.write_all_at(bytes, 0)))
+    }
+
+    /// Replaces a file atomically through `<name>.tmp` and a rename: after a power cut it has either the old or the new content.
+    /// Durable on return.
+    fn replace(&self, path: &Path, write: Write<'_>) -> io::Result<()> {
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(".tmp");
+        let temporary = Path::new(&temporary);
+        let written = self.create(temporary).and_then(|file| {
+            write(&*file)?;
+            file.sync_all()
+        });
+        if let Err(why) = written.and_then(|()| self.rename(temporary, path)) {
+            // An incomplete file occupies space, which may be short.
+            let _ = self.remove_file(temporary);
+            return Err(why);
+        }
+        path.parent().map_or(Ok(()), |dir| self.sync_dir(dir))
+    }
+}
+
+/// An open file of a [`Fs`]. Can be shared between threads.
+pub trait FsFile: Debug + Send + Sync {
+    /// Writes all of `bytes` at `offset`. A failed write may have written any part.
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Fills `buffer` from `offset`; fails with [`io::ErrorKind::UnexpectedEof`] if the file is shorter.
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Makes the bytes durable, with the metadata needed to read them.
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// As [`FsFile::sync_data`], also times and mode.
+    fn sync_all(&self) -> io::Result<()>;
+
+    /// Truncates the file or extends it with zero bytes.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Length in bytes.
+    fn size(&self) -> io::Result<u64>;
+}
+
+/// The daemon's file system: [`Disk`]. In a debug build the environment variable `SALTCELLAR_TEST_FS` can inject faults.
+pub fn from_environment() -> Result<Arc<dyn Fs>, String> {
+    #[cfg(debug_assertions)]
+    if let Ok(text) = std::env::var(faults::VARIABLE) {
+        let faults = faults::Faults::parse(&text);
+        return Ok(Arc::new(
+            faults.map_err(|word| format!("{}: invalid fault plan: `{word}`", faults::VARIABLE))?,
+        ));
+    }
+    Ok(Arc::new(Disk))
+}
+
+/// Opens a file for reading with a shared lock, which prevents retention from truncating it. A file that retention is truncating
+/// is reported as not found.
+pub fn open_to_read(path: &Path) -> io::Result<File> {
+    let file = File::open(path)?;
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => {
+            Err(io::Error::new(io::ErrorKind::NotFound, "the file is being removed"))
+        }
+        // Without locks retention does not truncate: it removes whole files, which readers keep open.
+        Err(TryLockError::Error(_)) | Ok(()) => Ok(file),
+    }
+}
+
+/// The real file system.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Disk;
+
+impl Fs for Disk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
+        // A user with write access to a backup directory may have created a symbolic link there.
+        let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).custom_flags(no_link);
+        Ok(Box::new(options.open(path)?))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
+        Ok(Box::new(open_to_read(path)?))
+    }
+
+    fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
+        Ok(Box::new(OpenOptions::new().read(true).write(true).open(path)?))
+    }
+
+    fn make_dir(&self, path: &Path) -> io::Result<()> {
+        fs::DirBuilder::new().mode(0o750).create(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        let (cwd, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
+        Ok(rustix::fs::renameat_with(cwd, one, cwd, other, flags)?)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir_all(path)
+    }
+
+    fn space(&self, path: &Path) -> io::Result<Space> {
+        let found = rustix::fs::statvfs(path)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        Ok(Space { available: bytes(found.f_bavail), total: bytes(found.f_blocks) })
+    }
+}
+
+impl FsFile for File {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(self, bytes, offset)
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(self, buffer, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        File::sync_data(self)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        File::sync_all(self)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        File::set_len(self, len)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn write_whole_replaces_a_file_and_leaves_no_temporary_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("FORMAT");
+        for text in ["one", "the other"] {
+            Disk.write_whole(&path, text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        // The target is a directory that is not empty: the rename fails and the temporary file is removed.
+        fs::create_dir_all(dir.path().join("taken/x")).unwrap();
+        Disk.write_whole(&dir.path().join("taken"), b"text").unwrap_err();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_file_is_read_written_and_truncated_by_position() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let file = Disk.create(&path).unwrap();
+        file.write_all_at(b"world", 6).unwrap();
+        file.write_all_at(b"hello ", 0).unwrap();
+        file.sync_data().unwrap();
+        let reader = Disk.open(&path).unwrap();
+        let mut found = [0; 11];
+        reader.read_exact_at(&mut found, 0).unwrap();
+        assert_eq!(&found, b"hello world");
+        assert!(reader.write_all_at(b"x", 0).is_err(), "opened for reading");
+        Disk.open_to_write(&path).unwrap().set_len(5).unwrap();
+        assert_eq!(reader.size().unwrap(), 5);
+        assert_eq!(reader.read_exact_at(&mut found, 0).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        let space = Disk.space(dir.path()).unwrap();
+        assert!(space.total >= space.available && space.total > 0, "{space:?}");
+    }
+
+    /// The kernel rejects a sync of a pipe with EINVAL; any other result shows that no sync was called.
+    #[test]
+    fn a_sync_calls_the_kernel() {
+        use std::os::fd::AsRawFd as _;
+
+        let (reader, writer) = io::pipe().unwrap();
+        let path = std::path::PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
+        let file = File::from(std::os::fd::OwnedFd::from(writer));
+        let file: &dyn FsFile = &file;
+        for refused in [file.sync_data(), file.sync_all(), Disk.sync_dir(&path)] {
+            assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+}

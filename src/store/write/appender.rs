@@ -1,0 +1,486 @@
+//! The appender: the one thread that orders entries and packs them into blocks.
+//!
+//! ```text
+//! intake -> appender: deduplicate, number, pack into blocks per class -> committer: write, fdatasync, index, acknowledge
+//! ```
+//!
+//! This is group commit with a pipeline of two: the appender packs the next commit while the committer syncs the current
+//! one. A commit contains all entries that have arrived and starts as soon as the previous one is synced; there is no timer.
+//! A single caller waits for one fdatasync, and under load blocks fill up.
+//!
+//! # Invariant
+//!
+//! A batch is acknowledged only when every entry up to its last sequence number is in a synced commit. Acknowledged
+//! entries are therefore readable, and a duplicate is never acknowledged before its original is on disk. When a commit
+//! fails, everything behind it fails with the same reason, is removed from the duplicate memory, and its sequence numbers
+//! are never assigned again.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::class::Classifier;
+use super::committer::{Commit, CommitState, Part, ReturnedBuffers, SegmentWriter, lock_writer};
+use super::dedupe::{Dedupe, DedupeOutcome};
+use super::seqno::SeqNos;
+use crate::channel::{Either, Next, Refused, Rx, Tx};
+use crate::limits::{BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BYTES};
+use crate::model::{Batch, Entry, Flags, Kind, SeqNo};
+use crate::store::Shared;
+use crate::store::error::{StoreError, fits};
+use crate::store::log::builder::{BlockBuilder, Packer};
+use crate::store::log::file::BlockMeta;
+use crate::store::log::frame::write_frame;
+use crate::wire::salt_event::fingerprints_of;
+
+/// Completion callback of a batch, called once: stored and synced, or the reason of the failure.
+pub type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
+
+/// A batch and its completion callback, returned to the sender by a full or closed queue.
+pub type Offer = (Arc<Batch>, Option<Done>);
+
+/// A batch and its completion callback.
+pub struct Submission {
+    batch: Arc<Batch>,
+    done: Option<Done>,
+}
+
+/// The sending half of the queue `intake`, bounded by messages and by bytes. Senders wait while it is full.
+#[derive(Clone)]
+pub struct Intake {
+    pub(in crate::store) submissions: Tx<Submission>,
+    pub(in crate::store) bytes: Arc<AtomicUsize>,
+}
+
+impl Intake {
+    /// Submits a batch; waits while the queue is full.
+    pub fn submit(&self, mut batch: Batch, mut done: Option<Done>) -> Result<(), StoreError> {
+        loop {
+            match self.try_submit(batch, done) {
+                Ok(()) => return Ok(()),
+                Err(Refused::Closed(_)) => return Err(StoreError::Stopping),
+                Err(Refused::Full(back)) => (batch, done) = back,
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Submits a batch, or returns it if the queue is full. A batch larger than the byte limit is accepted when the
+    /// queue is empty.
+    pub fn try_submit(&self, batch: Batch, done: Option<Done>) -> Result<(), Refused<(Batch, Option<Done>)>> {
+        let own = |(batch, done)| (Arc::into_inner(batch).expect("this is the only reference"), done);
+        self.try_share(Arc::new(batch), done).map_err(|refused| match refused {
+            Refused::Full(back) => Refused::Full(own(back)),
+            Refused::Closed(back) => Refused::Closed(own(back)),
+        })
+    }
+
+    /// As [`Intake::try_submit`], for a sender that keeps a reference for retries.
+    pub fn try_share(&self, batch: Arc<Batch>, done: Option<Done>) -> Result<(), Refused<Offer>> {
+        let bytes = batch.bytes();
+        let waiting = self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        if waiting > 0 && waiting + bytes > INTAKE_BYTES {
+            self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+            return Err(Refused::Full((batch, done)));
+        }
+        self.submissions.try_send(Submission { batch, done }).map_err(|refused| {
+            self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+            match refused {
+                Refused::Full(work) => Refused::Full((work.batch, work.done)),
+                Refused::Closed(work) => Refused::Closed((work.batch, work.done)),
+            }
+        })
+    }
+
+    /// Number of batches in the queue.
+    pub fn depth(&self) -> usize {
+        self.submissions.depth()
+    }
+}
+
+/// An entry of a block: its sequence number and where its bytes are.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::store) struct EntryRef {
+    pub(in crate::store) seq: SeqNo,
+    /// Index into the block's batches.
+    pub(in crate::store) batch: u32,
+    /// Index into that batch.
+    pub(in crate::store) at: u32,
+    /// Kind in the log; deduplication may have changed it from that in the batch.
+    pub(in crate::store) kind: Kind,
+    pub(in crate::store) flags: Flags,
+}
+
+/// A packed block and its entries, which are indexed once the block is on disk.
+#[derive(Debug)]
+pub(in crate::store) struct PackedBlock {
+    /// Its offset is relative to [`Part::frames`].
+    pub(in crate::store) meta: BlockMeta,
+    /// The distinct templates of its tags.
+    pub(in crate::store) templates: Vec<Vec<u8>>,
+    pub(in crate::store) batches: Vec<Arc<Batch>>,
+    pub(in crate::store) entries: Vec<EntryRef>,
+    /// Bytes of its entries, names included.
+    pub(in crate::store) raw_bytes: usize,
+}
+
+/// Blocks of one class that are not committed yet.
+#[derive(Default)]
+struct ClassQueue {
+    builder: BlockBuilder,
+    batches: Vec<Arc<Batch>>,
+    entries: Vec<EntryRef>,
+    /// The first commit that the open block could have been part of.
+    open_since: u64,
+    frames: Vec<u8>,
+    blocks: Vec<PackedBlock>,
+    /// Sequence number of its last entry.
+    last_seq: SeqNo,
+}
+
+impl ClassQueue {
+    fn push(
+        &mut self,
+        seq: SeqNo,
+        entry: &Entry<'_>,
+        batch: &Arc<Batch>,
+        at: usize,
+    ) -> Result<(), StoreError> {
+        assert!(seq > self.last_seq, "sequence numbers ascend within a class");
+        if !self.batches.last().is_some_and(|last| Arc::ptr_eq(last, batch)) {
+            self.batches.push(batch.clone());
+        }
+        let batch = fits(self.batches.len() - 1, "a block has over 4 G batches")?;
+        let at = fits(at, "a batch has over 4 G entries")?;
+        self.builder.push(seq, entry)?;
+        self.entries.push(EntryRef { seq, batch, at, kind: entry.kind, flags: entry.flags });
+        self.last_seq = seq;
+        Ok(())
+    }
+
+    /// Packs the open block.
+    fn finish(&mut self, packer: &mut Packer) -> Result<(), StoreError> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        let ((first_seq, last_seq), (at_min, at_max)) = (self.builder.seqs(), self.builder.times());
+        if self.builder.len() != self.entries.len() {
+            return Err(StoreError::Broken("entry counts of a block and its index differ"));
+        }
+        let packed = self.builder.finish(packer)?;
+        let offset = self.frames.len() as u64;
+        let seqs = (first_seq, last_seq);
+        let (len, head_len) = write_frame(&mut self.frames, &packed, seqs, self.entries.len())?;
+        drop(packed);
+        let count = fits(self.entries.len(), "a block has over 4 G entries")?;
+        let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
+        let (templates, raw_bytes) = (self.builder.templates(), self.builder.raw_bytes());
+        self.builder.clear();
+        let room = self.entries.len();
+        let entries = std::mem::replace(&mut self.entries, Vec::with_capacity(room));
+        let batches = std::mem::take(&mut self.batches);
+        self.blocks.push(PackedBlock { meta, templates, batches, entries, raw_bytes });
+        Ok(())
+    }
+
+    /// Drops everything that is not handed over yet; returns the number of entries.
+    fn clear(&mut self) -> usize {
+        let packed: usize = self.blocks.iter().map(|block| block.entries.len()).sum();
+        let lost = packed + self.entries.len();
+        self.builder.clear();
+        self.batches.clear();
+        self.entries.clear();
+        self.frames.clear();
+        self.blocks.clear();
+        assert!(self.builder.is_empty(), "a failed block leaves nothing in the builder");
+        lost
+    }
+}
+
+/// A batch that waits for its last entry to be on disk.
+struct Waiting {
+    /// One past its last entry, and past the originals of its duplicates.
+    upto: SeqNo,
+    done: Done,
+}
+
+/// Counts of entries since the last hand-over.
+#[derive(Debug, Default)]
+pub(in crate::store) struct EntryStats {
+    pub(in crate::store) raw_bytes: u64,
+    pub(in crate::store) known: u64,
+    pub(in crate::store) differing: u64,
+}
+
+/// The appender's thread.
+pub struct Appender {
+    shared: Arc<Shared>,
+    intake: Rx<Submission>,
+    intake_bytes: Arc<AtomicUsize>,
+    commits: Tx<Commit>,
+    idles: Rx<ReturnedBuffers>,
+    /// Set while the committer is idle.
+    idle: Option<ReturnedBuffers>,
+    commit_state: Arc<Mutex<CommitState>>,
+    writer: Arc<Mutex<SegmentWriter>>,
+    queues: Vec<ClassQueue>,
+    waiting: VecDeque<Waiting>,
+    dedupe: Dedupe,
+    packer: Packer,
+    seqnos: SeqNos,
+    classifier: Classifier,
+    stats: EntryStats,
+    /// The number of the next commit.
+    commit_number: u64,
+    /// The number of failed commits so far.
+    epoch: u64,
+}
+
+/// The appender's queues and shared state.
+pub(in crate::store) struct Ends {
+    pub(in crate::store) intake: Rx<Submission>,
+    pub(in crate::store) intake_bytes: Arc<AtomicUsize>,
+    pub(in crate::store) commits: Tx<Commit>,
+    pub(in crate::store) idles: Rx<ReturnedBuffers>,
+    pub(in crate::store) commit_state: Arc<Mutex<CommitState>>,
+    pub(in crate::store) writer: Arc<Mutex<SegmentWriter>>,
+}
+
+impl Appender {
+    pub(in crate::store) fn new(
+        shared: Arc<Shared>,
+        ends: Ends,
+        dedupe: Dedupe,
+        classifier: Classifier,
+        packer: Packer,
+        seqnos: SeqNos,
+    ) -> Self {
+        let Ends { intake, intake_bytes, commits, idles, commit_state, writer } = ends;
+        let queues = shared.classes.configured().map(|_| ClassQueue::default()).collect();
+        Self {
+            shared,
+            intake,
+            intake_bytes,
+            commits,
+            idles,
+            idle: None,
+            commit_state,
+            writer,
+            queues,
+            waiting: VecDeque::new(),
+            dedupe,
+            packer,
+            seqnos,
+            classifier,
+            stats: EntryStats::default(),
+            commit_number: 1,
+            epoch: 0,
+        }
+    }
+
+    /// Runs until all senders are gone and all their batches are committed or failed.
+    pub fn run(mut self) {
+        loop {
+            self.shared.heartbeat();
+            self.apply_results();
+            let next = if self.idle.is_some() && self.has_work() {
+                let Some(work) = self.intake.try_next() else {
+                    self.hand_over(true);
+                    continue;
+                };
+                Next::Message(Either::This(work))
+            } else {
+                self.intake.next_of(&self.idles, Duration::from_secs(1))
+            };
+            match next {
+                Next::Message(Either::This(work)) => self.take(work),
+                Next::Message(Either::Other(idle)) => self.idle = Some(idle),
+                Next::Idle => {}
+                Next::Closed => break,
+            }
+            let packed = self.packed_bytes();
+            if packed > COMMIT_PACKED_BYTES {
+                self.wait_for_idle();
+            }
+            if self.idle.is_some() && packed > COMMIT_WORTH_BYTES {
+                self.hand_over(false);
+            }
+        }
+        self.wait_for_idle();
+        self.hand_over(true);
+        self.wait_for_idle();
+        self.apply_results();
+        self.seqnos.release_unused();
+        tracing::debug!(next_seq = self.seqnos.next().0, "appender done");
+    }
+
+    fn has_work(&self) -> bool {
+        let has = |queue: &ClassQueue| !queue.entries.is_empty() || !queue.blocks.is_empty();
+        !self.waiting.is_empty() || self.queues.iter().any(has)
+    }
+
+    fn packed_bytes(&self) -> usize {
+        self.queues.iter().map(|queue| queue.frames.len()).sum()
+    }
+
+    fn wait_for_idle(&mut self) {
+        while self.idle.is_none() {
+            match self.idles.next(Duration::from_secs(1)) {
+                Next::Message(idle) => self.idle = Some(idle),
+                Next::Idle => {}
+                // The committer ended, and the process ends with it.
+                Next::Closed => return,
+            }
+        }
+    }
+
+    /// Applies the results of the commits handed over so far.
+    fn apply_results(&mut self) {
+        let failure = {
+            let mut commit_state = self.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
+            self.dedupe.keep(&commit_state.on_disk);
+            (commit_state.epoch != self.epoch).then(|| {
+                self.epoch = commit_state.epoch;
+                std::mem::take(&mut commit_state.reason)
+            })
+        };
+        if let Some(reason) = failure {
+            self.fail(&reason);
+        }
+    }
+
+    /// Fails everything that is not committed.
+    fn fail(&mut self, reason: &str) {
+        let lost: usize = self.queues.iter_mut().map(ClassQueue::clear).sum();
+        self.shared.metrics.entries_failed.add(lost as u64);
+        self.stats = EntryStats::default();
+        let commit_state = self.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.dedupe.forget(&commit_state.on_disk);
+        drop(commit_state);
+        for waiting in self.waiting.drain(..) {
+            (waiting.done)(Err(reason.to_owned()));
+        }
+    }
+
+    /// Checks, numbers and packs the entries of a batch.
+    fn take(&mut self, work: Submission) {
+        let Submission { batch, done } = work;
+        let bytes = batch.bytes();
+        let refused = match self.shared.guard.refusal().filter(|_| !batch.is_empty()) {
+            Some(reason) => Some((reason, &self.shared.metrics.entries_refused_disk_full)),
+            // Reserve before deduplication: a failure then leaves nothing to undo and concerns this batch alone.
+            None => self.seqnos.reserve(batch.len()).err().map(|error| {
+                tracing::error!(%error, "cannot reserve sequence numbers, batch rejected");
+                (error.to_string(), &self.shared.metrics.entries_failed)
+            }),
+        };
+        if let Some((reason, counter)) = refused {
+            self.intake_bytes.fetch_sub(bytes, Ordering::AcqRel);
+            counter.add(batch.len() as u64);
+            if let Some(done) = done {
+                done(Err(reason));
+            }
+            return;
+        }
+        let outcome = self.pack(&batch);
+        self.intake_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        if let Some(done) = done {
+            self.waiting.push_back(Waiting { upto: self.seqnos.next(), done });
+        }
+        if let Err(error) = outcome {
+            tracing::error!(%error, "entries not stored, senders notified");
+            // The commit in flight may still succeed, and its entries must stay in the duplicate memory.
+            self.wait_for_idle();
+            self.apply_results();
+            self.fail(&error.to_string());
+        }
+    }
+
+    fn pack(&mut self, batch: &Arc<Batch>) -> Result<(), StoreError> {
+        self.dedupe.note_seen_on_bus(self.shared.has_reactor.load(Ordering::Relaxed));
+        for (at, (mut entry, fingerprints)) in batch.entries().enumerate() {
+            let fingerprints = fingerprints.unwrap_or_else(|| fingerprints_of(&entry));
+            if entry.kind == Kind::Return && !entry.source.confirms() {
+                entry.flags = entry.flags.with(Flags::UNCONFIRMED);
+            }
+            let class = self.classifier.class_of(&entry).index();
+            let Some(queue) = self.queues.get_mut(class) else {
+                return Err(StoreError::Failed(format!("class {class} does not exist")));
+            };
+            match self.dedupe.check(&entry, fingerprints) {
+                DedupeOutcome::Known => {
+                    self.stats.known += 1;
+                    self.dedupe.depends_on(class, queue.last_seq);
+                    continue;
+                }
+                DedupeOutcome::Differs => self.stats.differing += 1,
+                DedupeOutcome::SeenOnBus => {
+                    self.stats.known += 1;
+                    self.shared.metrics.events_seen_on_bus_again.add(1);
+                    (entry.kind, entry.flags) = (Kind::SeenOnBus, entry.flags.without(Flags::ON_BUS));
+                }
+                DedupeOutcome::Confirms => entry.flags = entry.flags.without(Flags::ON_BUS),
+                DedupeOutcome::New => {}
+            }
+            let seq = self.seqnos.take();
+            self.stats.raw_bytes += entry.raw_len() as u64;
+            self.dedupe.depends_on(class, seq);
+            if queue.builder.is_full_for(&entry) {
+                queue.finish(&mut self.packer)?;
+            }
+            if queue.entries.is_empty() {
+                queue.open_since = self.commit_number;
+            }
+            queue.push(seq, &entry, batch, at)?;
+        }
+        Ok(())
+    }
+
+    /// Hands packed blocks to the committer, and open blocks with them: all, or only those that are half full or have
+    /// waited for `BLOCK_WAITS_COMMITS`.
+    fn hand_over(&mut self, everything: bool) {
+        let Some(mut idle) = self.idle.take() else { return };
+        let mut parts = Vec::new();
+        let mut covered = self.seqnos.next();
+        for (class, queue) in self.shared.classes.configured().zip(&mut self.queues) {
+            let ripe =
+                queue.builder.is_half_full() || self.commit_number - queue.open_since >= BLOCK_WAITS_COMMITS;
+            if (everything || ripe)
+                && let Err(error) = queue.finish(&mut self.packer)
+            {
+                tracing::error!(%error, "entries not stored, senders notified");
+                self.idle = Some(idle);
+                self.fail(&error.to_string());
+                return;
+            }
+            if let Some(open) = queue.entries.first() {
+                covered = covered.min(open.seq);
+            }
+            if !queue.blocks.is_empty() {
+                let frames = std::mem::replace(&mut queue.frames, idle.buffers.pop().unwrap_or_default());
+                parts.push(Part { class, frames, blocks: std::mem::take(&mut queue.blocks) });
+            }
+        }
+        assert!(covered <= self.seqnos.next(), "a commit covers only assigned sequence numbers");
+        let mut dones = Vec::new();
+        while self.waiting.front().is_some_and(|first| first.upto <= covered) {
+            dones.extend(self.waiting.pop_front().map(|first| first.done));
+        }
+        let stats = std::mem::take(&mut self.stats);
+        let commit = Commit { epoch: self.epoch, parts, dones, covered, stats };
+        self.commit_number += 1;
+        if commit.is_small() && self.intake.is_empty() {
+            let mut writer = lock_writer(&self.writer);
+            // With delayed syncs the committer tracks unsynced writes.
+            if writer.syncs_each() {
+                writer.apply(commit, |idle| self.idle = Some(idle));
+                return;
+            }
+        }
+        if let Err(commit) = self.commits.send(commit) {
+            let gone = "the committer ended".to_owned();
+            commit.dones.into_iter().for_each(|done| done(Err(gone.clone())));
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! The committer: the one thread that writes packed blocks to disk, indexes them, and acknowledges their entries.
+//!
+//! It applies one commit at a time: one write per class, one `fdatasync` per log written to, the update of the in-memory
+//! index, the acknowledgements. When a commit fails, all commits packed before the failure was known fail with it.
+//!
+//! Commits need the lock of [`SegmentWriter`]. The appender applies a small commit itself if no further batch is
+//! waiting, which saves a single caller a thread switch.
+//!
+//! # Invariant
+//!
+//! An acknowledgement follows the sync of its commit, or, with durability `written`, the write. A failed write leaves each
+//! log as it was. After a failed sync the state of the file's cached pages is unknown, so that log is never
+//! appended to again: its segment ends at the last synced frame, and a new one is created.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::appender::{Done, EntryStats, PackedBlock};
+use super::class::Class;
+use crate::channel::{Next, Rx, Tx};
+use crate::limits::{LOG_BYTES_AHEAD, SEGMENT_AGE_POLL};
+use crate::model::{Durability, Entry, SeqNo};
+use crate::store::error::{StoreError, io_at};
+use crate::store::index::MemIndex;
+use crate::store::log::file::FILE_HEADER_LEN;
+use crate::store::log::frame::{LogId, Position, place_frame};
+use crate::store::segment::{Index, Segment, create};
+use crate::store::vfs::FsFile;
+use crate::store::{Limits, Shared};
+
+/// Blocks that are written and synced together.
+pub(in crate::store) struct Commit {
+    /// Number of failed commits at the time of packing.
+    pub(in crate::store) epoch: u64,
+    pub(in crate::store) parts: Vec<Part>,
+    pub(in crate::store) dones: Vec<Done>,
+    /// All entries below this sequence number are in this commit or an earlier one.
+    pub(in crate::store) covered: SeqNo,
+    pub(in crate::store) stats: EntryStats,
+}
+
+impl Commit {
+    /// Whether a thread switch costs more than it saves by packing the next commit meanwhile.
+    pub(in crate::store) fn is_small(&self) -> bool {
+        self.dones.len() <= FEW_DONES
+            && self.parts.iter().map(|part| part.frames.len()).sum::<usize>() <= SMALL_BYTES
+    }
+}
+
+/// The blocks of one class in a commit.
+pub(in crate::store) struct Part {
+    pub(in crate::store) class: Class,
+    pub(in crate::store) frames: Vec<u8>,
+    pub(in crate::store) blocks: Vec<PackedBlock>,
+}
+
+impl Part {
+    fn fits_into(&self, index: &MemIndex) -> bool {
+        let entries = self.blocks.iter().map(|block| block.entries.len()).sum();
+        let raw_bytes = self.blocks.iter().map(|block| block.raw_bytes).sum();
+        let last = self.blocks.iter().map(|block| block.meta.last_seq).max().unwrap_or_default();
+        index.has_room(entries, raw_bytes, last)
+    }
+}
+
+/// The committer's idle signal; returns buffers for reuse.
+#[derive(Debug, Default)]
+pub(in crate::store) struct ReturnedBuffers {
+    pub(in crate::store) buffers: Vec<Vec<u8>>,
+}
+
+/// Results of commits, read by the appender.
+#[derive(Debug, Default)]
+pub(in crate::store) struct CommitState {
+    /// Last durable sequence number per class.
+    pub(in crate::store) on_disk: Vec<SeqNo>,
+    /// Number of failed commits.
+    pub(in crate::store) epoch: u64,
+    /// Reason of the last failure.
+    pub(in crate::store) reason: String,
+}
+
+/// Up to this number of callers, acknowledgements precede the idle signal.
+const FEW_DONES: usize = 2;
+
+/// Largest commit that counts as small, in bytes.
+const SMALL_BYTES: usize = 16 * 1024;
+
+/// The active segment of a class: the one that is appended to.
+pub(in crate::store) struct Active {
+    pub(in crate::store) segment: Arc<Segment>,
+    file: Box<dyn FsFile>,
+    /// End of the last committed frame.
+    end: u64,
+    /// End of the last written frame.
+    written: u64,
+    /// All bytes below this offset are on stable storage.
+    synced: u64,
+    /// Length of the file; bytes past `end` are zero.
+    len: u64,
+    /// Bytes to preallocate past `end`.
+    ahead: u64,
+    /// Whether there are unsynced writes.
+    dirty: bool,
+    /// Whether a sync failed.
+    broken: bool,
+}
+
+impl Active {
+    /// Opens the log of a segment for appending; it ends at `end` and is on stable storage.
+    pub(in crate::store) fn open(
+        segment: Arc<Segment>,
+        end: u64,
+        limits: &Limits,
+    ) -> Result<Self, StoreError> {
+        let path = segment.log().path().to_owned();
+        segment.set_active(true);
+        let file = segment.fs().open_to_write(&path).map_err(io_at("open for writing", &path))?;
+        let ahead = LOG_BYTES_AHEAD.min(limits.segment_bytes_max / 16);
+        Ok(Self {
+            segment,
+            file,
+            end,
+            written: end,
+            synced: end,
+            len: end,
+            ahead,
+            dirty: false,
+            broken: false,
+        })
+    }
+
+    /// Seals the frames of a commit for their offsets in this log; they are valid nowhere else.
+    fn place(&self, part: &mut Part) {
+        let (id, blocks) = (self.segment.log().id(), part.blocks.len());
+        for (n, block) in part.blocks.iter().enumerate() {
+            let offset = self.end + block.meta.offset;
+            let position = Position { offset, unsynced: offset - self.synced, ends_commit: n + 1 == blocks };
+            let at = usize::try_from(block.meta.offset).ok();
+            let frame = at.and_then(|at| part.frames.get_mut(at..)).expect("the part contains its frames");
+            place_frame(frame, id, position);
+        }
+    }
+
+    fn write(&mut self, frames: &[u8]) -> Result<(), StoreError> {
+        let path = self.segment.log().path();
+        self.dirty = true;
+        let end = self.end + frames.len() as u64;
+        self.written = end;
+        if end > self.len && self.ahead > 0 {
+            // A sync that does not change the file's size saves the file system a journal commit.
+            match self.file.set_len(end + self.ahead) {
+                Ok(()) => self.len = end + self.ahead,
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "log preallocation failed, syncs become slower");
+                    self.ahead = 0;
+                }
+            }
+        }
+        self.len = self.len.max(end);
+        assert!(!self.broken, "a log whose sync failed is never appended to");
+        self.file.write_all_at(frames, self.end).map_err(io_at("write", path))
+    }
+
+    /// Truncates the preallocated bytes of a log that is complete.
+    fn trim(&mut self) {
+        if self.len == self.end {
+            return;
+        }
+        let path = self.segment.log().path();
+        match self.file.set_len(self.end).and_then(|()| self.file.sync_data()) {
+            Ok(()) => self.len = self.end,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cannot truncate preallocated bytes of a log, readers skip them");
+            }
+        }
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        if !std::mem::take(&mut self.dirty) {
+            return Ok(());
+        }
+        let synced = self.file.sync_data().map_err(io_at("sync", self.segment.log().path()));
+        match synced {
+            Ok(()) => self.synced = self.written,
+            Err(_) => self.broken = true,
+        }
+        synced
+    }
+
+    /// Truncates uncommitted bytes that a failed sync may have left, and rewrites acknowledged but unsynced bytes. The
+    /// segment must not be sealed before this is durable: a power cut could restore frames that the index does not contain.
+    fn cut_off(&self) -> Result<(), StoreError> {
+        let path = self.segment.log().path();
+        self.segment.log().rewrite_range(&*self.file, self.synced, self.end)?;
+        self.file.set_len(self.end).and_then(|()| self.file.sync_all()).map_err(io_at("cut", path))
+    }
+
+    fn undo(&mut self) {
+        // The log may be synced already, if that of another class failed.
+        self.dirty = true;
+        (self.written, self.synced) = (self.end, self.synced.min(self.end));
+        match self.file.set_len(self.end) {
+            Ok(()) => self.len = self.end,
+            // The next commit overwrites the remains; readers stop at `end`.
+            Err(e) => {
+                tracing::warn!(path = %self.segment.log().path().display(), error = %e, "cannot truncate a failed write");
+            }
+        }
+    }
+}
+
+/// The committer's thread.
+pub struct Committer {
+    pub(in crate::store) commits: Rx<Commit>,
+    pub(in crate::store) idles: Tx<ReturnedBuffers>,
+    pub(in crate::store) writer: Arc<Mutex<SegmentWriter>>,
+}
+
+/// The state needed to write to active segments.
+pub(in crate::store) struct SegmentWriter {
+    pub(in crate::store) shared: Arc<Shared>,
+    pub(in crate::store) commit_state: Arc<Mutex<CommitState>>,
+    pub(in crate::store) seals: Tx<Arc<Segment>>,
+    /// By class; `None` until the first write.
+    pub(in crate::store) active: Vec<Option<Active>>,
+    /// Segments with a failed write or sync, not finished yet.
+    pub(in crate::store) broken: Vec<Active>,
+    pub(in crate::store) limits: Limits,
+    /// Time of the first write that is not synced.
+    pub(in crate::store) unsynced_since: Option<Instant>,
+}
+
+impl Committer {
+    /// Runs until the appender has ended and all its commits are applied.
+    pub fn run(self) {
+        let _ = self.idles.send(ReturnedBuffers::default());
+        loop {
+            let pause = lock_writer(&self.writer).pause();
+            let next = self.commits.next(pause);
+            let mut writer = lock_writer(&self.writer);
+            match next {
+                Next::Message(commit) => writer.apply(commit, |idle| drop(self.idles.send(idle))),
+                Next::Idle => writer.roll_full_segments(),
+                Next::Closed => break,
+            }
+            if writer.unsynced_since.is_some() && writer.pause().is_zero() {
+                writer.sync_late();
+            }
+        }
+        let mut writer = lock_writer(&self.writer);
+        writer.sync_late();
+        writer.active.iter_mut().flatten().for_each(Active::trim);
+    }
+}
+
+/// Locks the segment writer. A poisoned lock means that memory and disk may differ: this thread panics, too, and nothing
+/// more is written or acknowledged. The daemon exits when either thread ends.
+pub(in crate::store) fn lock_writer<T>(writer: &Mutex<T>) -> MutexGuard<'_, T> {
+    writer.lock().expect("the previous commit did not panic")
+}
+
+impl SegmentWriter {
+    /// Whether every commit is synced before it is acknowledged.
+    pub(in crate::store) fn syncs_each(&self) -> bool {
+        matches!(self.limits.durability, Durability::Durable)
+    }
+
+    /// Maximum wait for a commit: until the delayed sync is due, or segment ages are to be checked.
+    fn pause(&self) -> Duration {
+        match (self.limits.durability, self.unsynced_since) {
+            (Durability::Written { within }, Some(since)) => within.saturating_sub(since.elapsed()),
+            _ => SEGMENT_AGE_POLL,
+        }
+    }
+
+    /// Applies a commit and acknowledges its entries; calls `free` when the next commit may be handed over.
+    pub(in crate::store) fn apply(&mut self, mut commit: Commit, free: impl FnOnce(ReturnedBuffers)) {
+        let outcome = self.execute(&mut commit);
+        let entries: usize = commit.parts.iter().flat_map(|p| &p.blocks).map(|b| b.entries.len()).sum();
+        self.record_outcome(&commit, &outcome);
+        if let Err(error) = &outcome {
+            self.shared.metrics.entries_failed.add(entries as u64);
+            tracing::error!(%error, entries, "entries not stored, senders notified");
+        }
+        let idle =
+            ReturnedBuffers { buffers: commit.parts.into_iter().map(|part| emptied(part.frames)).collect() };
+        let reason = outcome.map_err(|error| error.to_string());
+        let answer = |dones: Vec<Done>| dones.into_iter().for_each(|done| done(reason.clone()));
+        // Under load the next commit is packed while these callbacks run. One or two callers are answered first: waking the
+        // appender would only compete for the processor. After a failure the appender must be woken first: otherwise it
+        // could count a caller's next batch among those packed behind the failed commit.
+        if commit.dones.len() > FEW_DONES || reason.is_err() {
+            free(idle);
+            answer(commit.dones);
+        } else {
+            answer(commit.dones);
+            free(idle);
+        }
+        self.roll_full_segments();
+    }
+
+    fn record_outcome(&self, commit: &Commit, outcome: &Result<(), StoreError>) {
+        let mut commit_state = self.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Ok(()) => {
+                for part in &commit.parts {
+                    let last = part.blocks.last().map(|block| block.meta.last_seq);
+                    let place =
+                        commit_state.on_disk.get_mut(part.class.index()).expect("a class of the store");
+                    let last = last.expect("a part has blocks");
+                    assert!(last > *place, "sequence numbers ascend within a class");
+                    *place = last;
+                }
+            }
+            Err(error) if commit.epoch == commit_state.epoch => {
+                commit_state.epoch += 1;
+                commit_state.reason = error.to_string();
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn execute(&mut self, commit: &mut Commit) -> Result<(), StoreError> {
+        let failed = {
+            let commit_state = self.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
+            commit.epoch != commit_state.epoch
+        };
+        if failed {
+            return Err(StoreError::Failed("an earlier commit failed".to_owned()));
+        }
+        if let Err(error) = self.write(&mut commit.parts) {
+            self.active.iter_mut().flatten().for_each(Active::undo);
+            self.finish_broken_segments();
+            return Err(error);
+        }
+        // The entries are on disk; nothing from here on can fail.
+        for part in &mut commit.parts {
+            let active = self.active.get_mut(part.class.index()).and_then(Option::as_mut);
+            let active = active.expect("the segment just written");
+            let mut end = active.end;
+            for block in &mut part.blocks {
+                block.meta.offset += active.end;
+                assert_eq!(block.meta.offset, end, "frames are contiguous");
+                end = block.meta.end();
+            }
+            active.end += part.frames.len() as u64;
+            assert_eq!(active.end, end, "a log ends with its last frame");
+            if let Index::Memory(index) = &mut *active.segment.index_mut() {
+                part.blocks.iter().for_each(|block| index_block(index, block));
+            }
+        }
+        self.shared.set_durable(commit.covered);
+        let (metrics, stats) = (&self.shared.metrics, &commit.stats);
+        for part in &commit.parts {
+            let entries = part.blocks.iter().map(|block| block.entries.len() as u64).sum();
+            self.shared.count_written(part.class, entries);
+            // Not from `stats`, which include entries of blocks that are still open.
+            metrics.entries_stored.add(entries);
+        }
+        self.shared.check_free_space();
+        metrics.commits.add(1);
+        metrics.entry_bytes_stored.add(stats.raw_bytes);
+        metrics.duplicates_folded.add(stats.known);
+        metrics.returns_differing.add(stats.differing);
+        Ok(())
+    }
+
+    fn write(&mut self, parts: &mut [Part]) -> Result<(), StoreError> {
+        for part in &mut *parts {
+            let Some(first) = part.blocks.first() else { continue };
+            self.finish_without_room_for(part)?;
+            let active = self.active_segment(part.class, first.meta.first_seq)?;
+            active.place(part);
+            active.write(&part.frames)?;
+        }
+        if parts.is_empty() {
+            return Ok(());
+        }
+        match self.limits.durability {
+            Durability::Durable => self.active.iter_mut().flatten().try_for_each(Active::sync),
+            Durability::Written { .. } => {
+                self.unsynced_since.get_or_insert_with(Instant::now);
+                Ok(())
+            }
+        }
+    }
+
+    /// Finishes the active segment of a class if its index has no room for `part`.
+    fn finish_without_room_for(&mut self, part: &Part) -> Result<(), StoreError> {
+        let Some(slot) = self.active.get_mut(part.class.index()) else { return Ok(()) };
+        let is_full = |active: &Active| match &*active.segment.index() {
+            Index::Memory(index) => !part.fits_into(index),
+            Index::Open(_) | Index::Closed => false,
+        };
+        if let Some(full) = slot.as_mut().filter(|active| is_full(active)) {
+            full.sync()?;
+            full.trim();
+            let segment = full.segment.clone();
+            *slot = None;
+            finish(&self.seals, segment);
+        }
+        Ok(())
+    }
+
+    /// Returns the active segment of a class; creates one named `first_seq` if it has no active one.
+    fn active_segment(&mut self, class: Class, first_seq: SeqNo) -> Result<&mut Active, StoreError> {
+        let Some(slot) = self.active.get_mut(class.index()) else {
+            return Err(StoreError::Failed(format!("class {} does not exist", class.index())));
+        };
+        if slot.is_none() {
+            let (shared, name) = (&self.shared, self.shared.classes.name(class));
+            let id = LogId { store_id: shared.store_id, first_seq };
+            create(&*shared.fs, &shared.dir, &name, id, shared.clock.now())?;
+            let index = Index::Memory(Box::new(MemIndex::new(first_seq)));
+            let segment = Arc::new(Segment::open(&shared.fs, &shared.dir, (class, name), id, index)?);
+            let active = Active::open(segment.clone(), FILE_HEADER_LEN as u64, &self.limits)?;
+            shared.add_segment(segment);
+            *slot = Some(active);
+        }
+        slot.as_mut().ok_or_else(|| StoreError::Failed("no active segment".to_owned()))
+    }
+
+    /// Runs the delayed sync of durability `written`.
+    fn sync_late(&mut self) {
+        self.unsynced_since = None;
+        for active in self.active.iter_mut().flatten() {
+            if let Err(error) = active.sync() {
+                self.shared.metrics.late_syncs_failed.add(1);
+                tracing::error!(%error, "delayed sync failed, acknowledged entries may be lost at a power cut");
+            }
+        }
+        self.finish_broken_segments();
+    }
+
+    /// Closes logs with a failed sync, and finishes the segments whose logs could be repaired.
+    fn finish_broken_segments(&mut self) {
+        for slot in &mut self.active {
+            if let Some(broken) = slot.take_if(|active| active.broken) {
+                tracing::warn!(dir = %broken.segment.dir().display(), "sync failed, continuing in a new segment");
+                self.broken.push(broken);
+            }
+        }
+        let seals = &self.seals;
+        self.broken.retain(|broken| {
+            let cut = broken.cut_off();
+            match &cut {
+                Ok(()) => finish(seals, broken.segment.clone()),
+                // The next commit retries; recovery at start handles such a segment, too.
+                Err(error) => {
+                    tracing::warn!(%error, "cannot finish a log with a failed write or sync, retrying");
+                }
+            }
+            cut.is_err()
+        });
+    }
+
+    /// Finishes segments that have reached their limits. The next write creates new ones.
+    fn roll_full_segments(&mut self) {
+        let (shared, limits) = (&self.shared.clone(), self.limits);
+        let is_full = |active: &mut Active| shared.is_full(&active.segment, active.end, &limits);
+        if self.unsynced_since.is_some() && self.active.iter_mut().flatten().any(is_full) {
+            self.sync_late();
+        }
+        for slot in &mut self.active {
+            match slot.take_if(is_full) {
+                // After a failed write the truncation is not synced yet.
+                Some(full) if full.dirty => self.broken.push(full),
+                Some(mut full) => {
+                    full.trim();
+                    finish(&self.seals, full.segment);
+                }
+                None => {}
+            }
+        }
+        if !self.broken.is_empty() {
+            self.finish_broken_segments();
+        }
+    }
+}
+
+/// Queues a finished segment for sealing; waits while the queue is full.
+fn finish(seals: &Tx<Arc<Segment>>, segment: Arc<Segment>) {
+    segment.set_active(false);
+    if let Err(segment) = seals.send(segment) {
+        tracing::error!(dir = %segment.dir().display(), "sealer ended, the next start seals this segment");
+    }
+}
+
+fn emptied(mut buffer: Vec<u8>) -> Vec<u8> {
+    buffer.clear();
+    buffer.shrink_to(crate::limits::COMMIT_PACKED_BYTES);
+    buffer
+}
+
+fn index_block(index: &mut MemIndex, block: &PackedBlock) {
+    index.add_block(block.meta, &block.templates);
+    for (at, place) in block.entries.iter().enumerate() {
+        let batch = block.batches.get(place.batch as usize);
+        let entry = batch.and_then(|batch| batch.entry(place.at as usize)).expect("an entry of this block");
+        let entry = Entry { kind: place.kind, flags: place.flags, ..entry };
+        let added = index.add(at, place.seq, &entry, entry.raw_len(), || entry.body);
+        added.expect("room was checked before the write");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_during_a_commit_stops_the_other_thread_from_committing() {
+        let writer = Arc::new(Mutex::new(0));
+        let commits = |writer: Arc<Mutex<i32>>, breaks_off: bool| {
+            let commit = move || {
+                let mut writer = lock_writer(&writer);
+                *writer += 1;
+                assert!(!breaks_off, "a broken invariant");
+            };
+            std::thread::Builder::new().name("sc-commit".to_owned()).spawn(commit).unwrap().join()
+        };
+        assert!(commits(writer.clone(), false).is_ok());
+        assert!(commits(writer.clone(), true).is_err());
+        assert!(commits(writer.clone(), false).is_err(), "this thread panics, too");
+    }
+}

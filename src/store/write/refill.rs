@@ -1,0 +1,164 @@
+//! Refills the duplicate memory at start.
+//!
+//! Reads the newest entries of all classes, up to the window of the memory or [`DEDUPE_REFILL_BYTES`], and replays them in the
+//! order of their sequence numbers. The result is independent of the classes of the entries. Blocks are selected from the
+//! indexes, newest first, so that no other block is read, and no index of a segment older than the window.
+//!
+//! # Invariant
+//!
+//! An error here does not prevent the start. An unreadable block is logged, counted and skipped; the only consequence is
+//! that duplicates of its entries are not detected.
+
+use std::sync::Arc;
+
+use super::class::Classifier;
+use super::dedupe::Dedupe;
+use crate::clock::Micros;
+use crate::limits::DEDUPE_REFILL_BYTES;
+use crate::model::{Entry, Fingerprints, Flags, Kind, SeqNo, Source};
+use crate::store::Shared;
+use crate::store::error::StoreError;
+use crate::store::log::block::Rows;
+use crate::store::log::file::BlockMeta;
+use crate::store::segment::Segment;
+use crate::wire::salt_event::fingerprints_of;
+
+/// A block selected for replay.
+struct Chosen {
+    segment: Arc<Segment>,
+    number: u32,
+    meta: BlockMeta,
+}
+
+/// The fields of an entry that [`Dedupe::check`] needs.
+struct Recent {
+    seq: SeqNo,
+    kind: Kind,
+    source: Source,
+    flags: Flags,
+    at: Micros,
+    fingerprints: Fingerprints,
+}
+
+/// Replays the newest `window` entries into the duplicate memory and the classifier.
+pub(in crate::store) fn refill(
+    shared: &Shared,
+    window: usize,
+    dedupe: &mut Dedupe,
+    classifier: &mut Classifier,
+) {
+    let mut recent = Vec::new();
+    for Chosen { segment, number, meta } in newest_blocks(shared, window).into_iter().rev() {
+        let read = match shared.block(&segment, number) {
+            Ok(Some(view)) => take(view.rows(), classifier, &mut recent),
+            // Logged and counted by `block`.
+            Ok(None) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(error) = read {
+            skipped(shared, &segment, meta.offset, &error);
+        }
+    }
+    // Blocks of different classes overlap.
+    recent.sort_unstable_by_key(|recent| recent.seq);
+    let surplus = recent.len().saturating_sub(window);
+    for Recent { kind, source, flags, at, fingerprints, .. } in recent.into_iter().skip(surplus) {
+        let (jid, minion, fun, retcode) = ("", "", "", 0);
+        let entry = Entry { kind, source, flags, at, tag: b"", jid, minion, fun, retcode, body: b"" };
+        dedupe.check(&entry, fingerprints);
+        dedupe.keep_all();
+    }
+}
+
+fn take(rows: Rows<'_>, classifier: &mut Classifier, to: &mut Vec<Recent>) -> Result<(), String> {
+    for n in 0..rows.len() {
+        let (kind, source, flags, at) = (rows.kind(n), rows.source(n), rows.flags(n), rows.at(n));
+        let (tag, jid, minion, fun) = (rows.tag(n), rows.jid(n), rows.minion(n), rows.fun(n));
+        let (retcode, body) = (rows.retcode(n), rows.body(n)?);
+        let entry = Entry { kind, source, flags, at, tag: &tag, jid: &jid, minion, fun, retcode, body };
+        classifier.class_of(&entry);
+        to.push(Recent { seq: rows.seq(n), kind, source, flags, at, fingerprints: fingerprints_of(&entry) });
+    }
+    Ok(())
+}
+
+fn skipped(shared: &Shared, segment: &Segment, offset: u64, error: &str) {
+    shared.metrics.blocks_unread_at_start.add(1);
+    let path = segment.log().path().display();
+    tracing::error!(%path, offset, error, "cannot read a block at start, duplicates of its entries are not detected");
+}
+
+/// The blocks with the newest `window` entries of all classes, limited to [`DEDUPE_REFILL_BYTES`]. Blocks of different
+/// classes overlap: after those with `window` entries come all others with entries as new.
+fn newest_blocks(shared: &Shared, window: usize) -> Vec<Chosen> {
+    let mut walks: Vec<Walk> = shared.classes.all().map(|class| Walk::new(shared.segments(class))).collect();
+    let (mut chosen, mut entries, mut bytes) = (Vec::new(), 0, 0);
+    // A lower bound of the sequence numbers in the window.
+    let mut oldest = SeqNo(u64::MAX);
+    loop {
+        let newest = walks.iter_mut().filter(|walk| walk.newest.is_some()).max_by_key(|walk| walk.newest);
+        let Some(walk) = newest else { break };
+        if (entries >= window && walk.newest < Some(oldest)) || bytes >= DEDUPE_REFILL_BYTES {
+            break;
+        }
+        match walk.step(shared) {
+            Ok(Some(block)) => {
+                if entries < window {
+                    oldest = oldest.min(block.meta.first_seq);
+                }
+                entries += block.meta.count as usize;
+                bytes += u64::from(block.meta.len);
+                chosen.push(block);
+            }
+            Ok(None) => {}
+            Err((segment, error)) => skipped(shared, &segment, 0, &error.to_string()),
+        }
+    }
+    chosen
+}
+
+/// A walk over the blocks of a class, newest first.
+struct Walk {
+    /// Segments not visited yet, oldest first.
+    segments: Vec<Arc<Segment>>,
+    /// The current segment and its remaining blocks, oldest first.
+    current: Option<(Arc<Segment>, Vec<BlockMeta>)>,
+    /// Upper bound of the remaining sequence numbers; `None` at the end.
+    newest: Option<SeqNo>,
+}
+
+impl Walk {
+    fn new(segments: Vec<Arc<Segment>>) -> Self {
+        let mut walk = Self { segments, current: None, newest: None };
+        walk.update_newest();
+        walk
+    }
+
+    fn update_newest(&mut self) {
+        let in_block = self.current.as_ref().and_then(|(_, blocks)| Some(blocks.last()?.last_seq));
+        self.newest = in_block.or_else(|| Some(self.segments.last()?.totals().last_seq));
+    }
+
+    /// The next block; `None` if the step only loaded the blocks of the next segment.
+    fn step(&mut self, shared: &Shared) -> Result<Option<Chosen>, (Arc<Segment>, StoreError)> {
+        let next = match &mut self.current {
+            Some((segment, blocks)) if !blocks.is_empty() => {
+                let number = u32::try_from(blocks.len() - 1).expect("block numbers are 32 bits");
+                Ok(blocks.pop().map(|meta| Chosen { segment: segment.clone(), number, meta }))
+            }
+            _ => match self.segments.pop() {
+                Some(segment) => self.open(shared, &segment).map(|()| None).map_err(|error| (segment, error)),
+                None => Ok(None),
+            },
+        };
+        self.update_newest();
+        next
+    }
+
+    /// Loads the blocks of a segment from its index.
+    fn open(&mut self, shared: &Shared, segment: &Arc<Segment>) -> Result<(), StoreError> {
+        let blocks = shared.ready(segment)?.blocks().map_or(Vec::new(), |blocks| blocks.metas().to_vec());
+        self.current = Some((segment.clone(), blocks));
+        Ok(())
+    }
+}

@@ -1,0 +1,34 @@
+//! Cases of what Salt made of configurations, files and events, played through the pipeline.
+
+use std::path::PathBuf;
+
+use saltcellar::reactor::conformance::{ConformanceOptions, run};
+
+/// The cases of the project, and those of the directories that `REACTOR_CASES` names (colons between). Cases that need Salt's own
+/// Python count only if `SALTCELLAR_SALT_PYTHON` names one.
+#[test]
+fn every_case_matches_salt() {
+    let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let mut dirs = vec![data.join("reactor-cases"), data.join("reactor-cases-own")];
+    if let Ok(more) = std::env::var("REACTOR_CASES") {
+        dirs.extend(more.split(':').filter(|dir| !dir.is_empty()).map(PathBuf::from));
+    }
+    let options =
+        ConformanceOptions { salt_python: std::env::var_os("SALTCELLAR_SALT_PYTHON").map(PathBuf::from) };
+    let report = run(&dirs, &options, |verdict| {
+        if !verdict.passed() {
+            println!("{verdict}");
+        }
+    })
+    .unwrap();
+    println!("{}", report.summary());
+    assert!(report.verdicts.len() >= 400, "cases are missing");
+    let failing: Vec<&str> = report
+        .failing()
+        .filter(|verdict| options.salt_python.is_some() || verdict.needs_salt.is_none())
+        .map(|verdict| verdict.id.as_str())
+        .collect();
+    assert!(failing.is_empty(), "{failing:?}");
+    let need_salt = report.failing().count();
+    assert!(need_salt <= 12, "{need_salt} cases need Salt's own Python; most must not");
+}
