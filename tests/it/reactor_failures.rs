@@ -212,7 +212,7 @@ const RULES: &str = "rules: [{'a/*': DIR/a.sls}]";
 fn rules_without_a_bus_have_no_actor() {
     let yaml = format!("reactor: {{master: DIR/master, {RULES}}}\n");
     let cellar = Cellar::start_in(configured("", &yaml), &["--config", "DIR/c.yaml"]);
-    assert_no_actor(&cellar, "no bus is read");
+    assert_no_actor(&cellar, "no bus is configured");
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn rules_have_no_actor_while_the_disk_is_full() {
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, &frame).unwrap();
     crate::harness::publish(&mut stream, "plain", &[bytes]);
-    assert_no_actor(&cellar, "the store takes no events");
+    assert_no_actor(&cellar, "the store accepts no events");
     let (printed, _) = run(&cellar, &["reactor", "list"]);
     assert!(printed.contains("1 records not stored yet"), "{printed}");
     cellar.plan_disk("");

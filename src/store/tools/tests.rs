@@ -183,7 +183,7 @@ fn every_kind_of_damage_to_a_log_is_found_with_file_offset_and_loss() {
             &|log| fs::OpenOptions::new().write(true).open(log).unwrap().set_len(size - 20).unwrap(),
             *at.last().unwrap() as u64,
             1,
-            "no whole frame can be read",
+            "no complete frame can be read",
         ),
     ];
     for (what, damage, offset, lost_max, words) in cases {
