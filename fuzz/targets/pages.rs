@@ -1,5 +1,5 @@
-//! Pages of an index and a backup's manifest that say anything: refused, or read without a panic and without end; what was read
-//! and is written again reads the same.
+//! Pages of an index, or a manifest of a backup, of arbitrary bytes are rejected, or read without a panic in
+//! bounded time; encoding them again gives equal data.
 
 use saltcellar::store::index::code::Reader;
 use saltcellar::store::index::job::Decoder;
@@ -45,7 +45,7 @@ pub(crate) fn pages(bytes: &[u8]) {
     }
 }
 
-/// A manifest, its last line put right: with that nothing in it may lead out of the backup.
+/// A manifest with a corrected last line: no path in it may leave the backup.
 fn manifest(text: &str) {
     let Some((lines, _)) = text.trim_end_matches('\n').rsplit_once('\n') else { return };
     let body = format!("{lines}\n");

@@ -28,7 +28,7 @@ REPO = HERE.parents[2]
 SRC = REPO / "salt" / "src"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 #: How long a server may take to start or to stop, in seconds.
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 class StepsAside(Exception):
@@ -194,7 +194,7 @@ class Served(JobCache):
 
     def wait_for(self, path):
         """Until something listens on that socket."""
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_S
         while time.monotonic() < until:
             with socket.socket(socket.AF_UNIX) as probe:
                 if probe.connect_ex(str(path)) == 0:
@@ -211,7 +211,7 @@ class Served(JobCache):
         # postgres: disconnect clients, do not wait for them. The others take it for SIGTERM.
         self.process.send_signal(signal.SIGINT)
         try:
-            self.process.wait(PATIENCE_S)
+            self.process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -290,7 +290,7 @@ class Pgjsonb(Served):
         """A cursor that commits each statement, on the server once it answers."""
         import psycopg2
 
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 connection = psycopg2.connect(host=str(self.dir), user="salt", dbname=database)
@@ -437,7 +437,7 @@ class Saltcellar(Served):
     def fill(self, jobs):
         from saltext.saltcellar.utils import wire
 
-        connection = wire.Connection(str(self.dir / "s.sock"), time.monotonic() + PATIENCE_S)
+        connection = wire.Connection(str(self.dir / "s.sock"), time.monotonic() + TIMEOUT_S)
         for some in _chunks(jobs, 500):
             calls = []
             for jid, load, returns in some:
@@ -445,7 +445,7 @@ class Saltcellar(Served):
                 calls.append(wire.Call("save_load", {"jid": jid, "load": load, "minions": minions}).request)
                 calls += (wire.Call("returner", {"load": one}).request for one in returns)
             for few in _chunks(calls, 1_000):
-                deadline = time.monotonic() + PATIENCE_S
+                deadline = time.monotonic() + TIMEOUT_S
                 for _ in connection.send(few, deadline):
                     _, answer = connection.receive(deadline)
                     if isinstance(answer, wire.Refusal):

@@ -50,7 +50,7 @@ fn callers_get_errors_while_the_disk_is_full() {
 }
 
 #[test]
-fn after_a_sync_that_fails_the_daemon_lives_on() {
+fn the_daemon_survives_a_failed_sync() {
     let mut cellar = Cellar::start_on_disk("");
     put(&cellar, 0).unwrap();
     cellar.plan_disk("sync=EIO@1");
@@ -64,7 +64,7 @@ fn after_a_sync_that_fails_the_daemon_lives_on() {
 }
 
 #[test]
-fn on_a_slow_disk_callers_share_its_syncs() {
+fn callers_share_syncs_of_a_slow_disk() {
     const CALLERS: u64 = 24;
     let cellar = Cellar::start_on_disk("sync_delay_ms=5");
     std::thread::scope(|scope| {

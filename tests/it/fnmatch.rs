@@ -31,7 +31,7 @@ impl Random {
 }
 
 #[test]
-fn patterns_match_what_python_s_fnmatch_matches() {
+fn patterns_match_like_fnmatch_of_python() {
     let mut random = Random(0x5a17_ce11);
     // Few letters, so that many patterns match; all characters special in patterns, in Python's regular expressions, or to a splitter.
     let names = ["a", "b", "c", "/", "-", "]", "[", "!", "^", ".", "\u{e9}", "\n"];

@@ -38,7 +38,7 @@ fn other_protocols_get_an_error_and_are_disconnected() {
 }
 
 #[test]
-fn a_client_of_another_version_learns_the_daemons() {
+fn a_client_of_another_version_gets_the_daemons_version() {
     let cellar = Cellar::start();
     let answer = last_words(&cellar, &[b"SCWIRE\x00\x63"]);
     assert!(answer.contains("server_version") && answer.contains("99"), "{answer:?}");
@@ -81,7 +81,7 @@ const GIANT: usize = WIRE_FRAME_BYTES_MAX;
 const SENT: usize = 48 << 20;
 
 #[test]
-fn peers_that_begin_giants_and_leave_cost_one_giant_together_and_then_nothing() {
+fn abandoned_large_frames_use_bounded_memory_and_are_freed() {
     let cellar = Cellar::start();
     let before = memory_kb(&cellar, "VmHWM:");
     // All write as fast as the daemon reads. It reads from one at a time, because the limit allows only one such frame.
@@ -111,7 +111,7 @@ fn peers_that_begin_giants_and_leave_cost_one_giant_together_and_then_nothing() 
 }
 
 #[test]
-fn a_frame_may_have_as_many_bytes_as_the_limit_and_not_one_more() {
+fn a_frame_may_have_exactly_the_maximum_of_bytes() {
     let cellar = Cellar::start();
     let frame_of = |len: usize| {
         let frame = |pad: usize| {
@@ -201,7 +201,7 @@ fn no_number_in_a_call_overflows() {
 }
 
 #[test]
-fn an_entry_may_have_as_many_bytes_as_the_limit_and_not_one_more() {
+fn an_entry_may_have_exactly_the_maximum_of_bytes() {
     const MAX: usize = 64 * 1024;
     let cellar = Cellar::start_configured("store:\n  entry_bytes_max: 64KiB\n", &[]);
     let event = |bytes: usize| {
@@ -252,7 +252,7 @@ fn ten_thousand_connections_are_served_in_bounded_memory() {
         .map(|n| {
             let mut peer = UnixStream::connect(cellar.socket()).unwrap();
             peer.write_all(&preamble()).unwrap();
-            // Every third stops in the middle of a request, and every third says nothing more for now.
+            // Every third stops in the middle of a request, and every third sends nothing further.
             match n % 3 {
                 0 => peer.write_all(&request_frame(1, "prep_jid", &[0x80])[..9]).unwrap(),
                 1 => peer.write_all(&request_frame(1, "prep_jid", &[0x80])).unwrap(),
@@ -309,7 +309,7 @@ fn peers_that_do_not_read_use_bounded_memory_and_do_not_block_others() {
 }
 
 #[test]
-fn writes_that_come_together_are_acknowledged_each_and_share_syncs() {
+fn concurrent_writes_share_syncs_and_are_acknowledged_individually() {
     const CALLS: u64 = 400;
     let cellar = Cellar::start();
     let mut stream = UnixStream::connect(cellar.socket()).unwrap();
@@ -350,7 +350,7 @@ fn writes_that_come_together_are_acknowledged_each_and_share_syncs() {
 
 #[test]
 #[cfg(debug_assertions)]
-fn eight_workers_that_wait_for_each_call_share_syncs() {
+fn eight_synchronous_workers_share_syncs() {
     const CALLS: u64 = 25;
     let cellar = Cellar::start_on_disk("sync_delay_ms=10");
     let before = cellar.counter("commits");

@@ -243,7 +243,7 @@ fn store_runner(cellar: &Cellar, load: &Json) {
 }
 
 #[test]
-fn an_orchestration_and_the_jobs_it_started_know_each_other() {
+fn an_orchestration_and_its_jobs_are_linked() {
     let cellar = Cellar::start();
     let (nested, deep, alone) = ("20261121054729000001", "20261121054729000002", "20261121054729000003");
     let step = |num: u64, name: &str, jid: &str| {
@@ -375,7 +375,7 @@ fn states_are_rows_and_runs_are_compared() {
              ! nginx (service.running): ok -> failed\n        \
                  The service\n\
          \n\
-         web2: another return\n    \
+         web2: different return\n    \
              ~ nginx (service.running): changed -> ok\n        \
                  - nginx: true\n"
     );
@@ -392,7 +392,7 @@ fn states_are_rows_and_runs_are_compared() {
     assert_eq!(cli(&cellar, &["jobs", "diff", LATER, "--exit-code"]).status.code(), Some(1));
     let same = cli(&cellar, &["jobs", "diff", JID, JID, "--exit-code"]);
     assert_eq!(same.status.code(), Some(0));
-    assert!(stdout(&same).ends_with("no minion's answer differs\n"));
+    assert!(stdout(&same).ends_with("no differences\n"));
     let first = cli(&cellar, &["jobs", "diff", JID]);
     assert_eq!(first.status.code(), Some(1));
     assert!(stderr(&first).contains("no earlier run of job"), "{}", stderr(&first));
@@ -457,7 +457,7 @@ fn a_job_is_watched_until_all_minions_have_returned() {
     assert_eq!(lines.next().unwrap(), "2/2 returned, 1 failed");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    assert_eq!(stderr(&output), "saltcellar: failed to watch the job succeed: 1 of 2 failed\n");
+    assert_eq!(stderr(&output), "saltcellar: 1 of 2 minions failed\n");
 
     // Not all minions return.
     publish(&cellar, LATER, "cmd.run", &["web1", "web2"]);
@@ -479,7 +479,7 @@ fn a_job_is_watched_until_all_minions_have_returned() {
     );
     let output = cli(&cellar, &["jobs", "watch", "7", "--timeout", "1s"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(stderr(&output), "saltcellar: failed to watch the job: no job 7 is known\n");
+    assert_eq!(stderr(&output), "saltcellar: failed to watch the job: unknown job 7\n");
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn a_tree_of_salts_job_cache_survives_import_and_export_unchanged() {
 }
 
 #[test]
-fn old_jobs_that_go_in_beside_live_ones_are_not_the_last_ones() {
+fn imported_old_jobs_are_not_the_last_jobs() {
     let live = "20261121030955505683";
     let mut cellar = Cellar::start();
     let answer = map(vec![("jid", live.into()), ("id", "web1".into()), ("fun", "test.ping".into())]);
@@ -316,7 +316,7 @@ fn lines(path: &Path) -> Vec<Json> {
 }
 
 #[test]
-fn json_lines_lead_back_to_the_same_entries() {
+fn exported_json_lines_import_as_the_same_entries() {
     let (one, two) = (Cellar::start(), Cellar::start());
     fill(&one);
     let (first, second) = (one.dir.path().join("1.jsonl"), one.dir.path().join("2.jsonl"));
@@ -477,7 +477,7 @@ esac
 "#;
 
 #[test]
-fn the_tables_of_pgjsonb_go_in_by_way_of_psql() {
+fn the_tables_of_pgjsonb_are_imported_through_psql() {
     let cellar = Cellar::start();
     // The daemon has stored one of the returns itself, with types that JSON lacks.
     let answer = Value::Map(vec![("b".into(), Value::from(1.0)), (1.into(), Value::Binary(b"x".to_vec()))]);

@@ -232,7 +232,7 @@ fn redact_keys(dir: &Path, more: &[&str]) -> (Option<i32>, serde_json::Value) {
 }
 
 #[test]
-fn keys_in_an_existing_store_are_found_and_replaced_and_nothing_else_changes() {
+fn only_keys_in_an_existing_store_are_found_and_replaced() {
     let dir = tempfile::tempdir().unwrap();
     put_key(dir.path(), KEY);
     std::fs::write(

@@ -71,7 +71,7 @@ fn return_loads_never_replace_the_published_load() {
 }
 
 #[test]
-fn a_job_without_publish_is_known_by_its_return() {
+fn a_job_without_publish_is_listed_by_its_return() {
     let cellar = Cellar::start();
     store_job(&cellar, &answer("web1", 5.into()));
     let load = cellar.ask("get_load", vec![("jid", JID.into())]);
@@ -84,7 +84,7 @@ fn a_job_without_publish_is_known_by_its_return() {
 }
 
 #[test]
-fn values_come_back_as_they_were() {
+fn values_are_read_unchanged() {
     let cellar = Cellar::start();
     let awkward = Value::Map(vec![
         (1.into(), "int key".into()),
@@ -111,7 +111,7 @@ fn the_first_answer_counts_and_later_ones_are_history() {
 }
 
 #[test]
-fn a_return_brings_its_end_time_along() {
+fn a_return_may_contain_its_end_time() {
     let cellar = Cellar::start();
     let end = "2026, Nov 21 03:09:53.349344";
     assert_eq!(cellar.ask("returner", vec![("load", answer("web1", 1.into()))]), Value::Nil);
@@ -131,7 +131,7 @@ fn a_return_brings_its_end_time_along() {
 }
 
 #[test]
-fn an_id_that_no_minion_may_have_is_refused_and_counted() {
+fn an_invalid_minion_id_is_rejected_and_counted() {
     let cellar = Cellar::start();
     let bad = [".", "..", "../../etc/passwd", "a/b", "a\\b", "a\0b"];
     for id in bad {
@@ -187,7 +187,7 @@ fn unknown_jobs_answer_as_salt_expects() {
 }
 
 #[test]
-fn jids_are_made_kept_and_unique() {
+fn jids_are_generated_or_kept_and_are_unique() {
     let cellar = Cellar::start();
     let mut client = cellar.client();
     let mut made: Vec<String> = (0..500)
@@ -274,7 +274,7 @@ fn equal_events_of_one_spooled_batch_are_all_stored_and_only_once() {
 }
 
 #[test]
-fn a_batch_of_events_is_taken_and_its_odd_elements_are_counted() {
+fn a_batch_of_events_is_stored_and_its_malformed_elements_are_counted() {
     let cellar = Cellar::start();
     let events = Value::Array(vec![
         map(vec![("tag", "a/b".into()), ("data", map(vec![("x", 1.into())]))]),
@@ -320,7 +320,7 @@ fn oversized_names_are_rejected() {
 }
 
 #[test]
-fn a_forged_event_does_not_stand_against_the_minions_return() {
+fn a_forged_event_does_not_replace_the_minions_return() {
     let cellar = Cellar::start();
     let event = |data: Value| {
         let tag = format!("salt/job/{JID}/ret/web1");

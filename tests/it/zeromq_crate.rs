@@ -7,7 +7,7 @@ use zeromq::{PushSocket, Socket as _, SocketRecv as _, SocketSend as _, SubSocke
 use crate::harness::{Cellar, wait_for};
 
 #[tokio::test]
-async fn its_push_and_its_sub_get_along_with_the_doors() {
+async fn push_and_sub_of_the_zeromq_crate_interoperate() {
     let cellar =
         Cellar::start_configured("zeromq: {pull: 'ipc://DIR/in.sock', pub: 'ipc://DIR/out.sock'}\n", &[]);
     let address = |name: &str| format!("ipc://{}", cellar.dir.path().join(name).display());

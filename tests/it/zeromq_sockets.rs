@@ -169,7 +169,7 @@ fn malformed_events_are_counted_and_the_connection_stays_open() {
 }
 
 #[test]
-fn an_event_too_large_is_passed_over_and_one_just_fits() {
+fn an_oversized_event_is_skipped_and_one_at_the_limit_is_stored() {
     let cellar = Cellar::start_configured(&format!("{SOCKETS}store: {{entry_bytes_max: 1MiB}}\n"), &[]);
     let mut peer = Peer::push(&cellar);
     let body = |bytes: usize| {
@@ -222,8 +222,8 @@ fn peers_that_break_the_protocol_end_their_own_connection_only() {
         ("CURVE", vec![&curve]),
         ("SUB socket is incompatible with a PULL", vec![&sub]),
         ("before the READY", vec![&greeting, b"\x00\x01x"]),
-        ("first command is READY", vec![&greeting, b"\x04\x05\x04PING"]),
-        ("more bytes than one has", vec![&greeting, b"\x06\0\0\0\0\0\x10\0\0"]),
+        ("first command is not READY", vec![&greeting, b"\x04\x05\x04PING"]),
+        ("an oversized READY", vec![&greeting, b"\x06\0\0\0\0\0\x10\0\0"]),
         ("exceeds the limit", vec![&greeting, &giant_command]),
         ("exceeds the limit", vec![&push, &four_tib]),
         ("exceeds the limit", vec![&push, &endless]),
@@ -349,7 +349,7 @@ fn while_the_disk_is_full_senders_wait_and_nothing_is_lost() {
 
 #[cfg(debug_assertions)]
 #[test]
-fn an_orderly_stop_stores_all_that_was_written() {
+fn an_orderly_stop_stores_all_written_events() {
     let mut cellar = Cellar::start_configured_on_disk(SOCKETS, "");
     let mut peers = [Peer::push(&cellar), Peer::push(&cellar)];
     // The store is slow; its queue and the socket buffers fill up.
@@ -437,7 +437,7 @@ fn events_of_the_local_socket_are_published_but_returner_calls_are_not() {
 }
 
 #[test]
-fn for_a_slow_subscriber_events_are_dropped_and_the_others_get_all() {
+fn only_a_slow_subscriber_loses_events() {
     let cellar = start();
     let mut push = Peer::push(&cellar);
     let slow = Peer::sub(&cellar, &[""]);
@@ -465,7 +465,7 @@ fn for_a_slow_subscriber_events_are_dropped_and_the_others_get_all() {
 }
 
 #[test]
-fn subscribers_that_break_a_bound_are_dropped() {
+fn subscribers_over_a_limit_are_disconnected() {
     let cellar = start();
     let mut good = Peer::sub(&cellar, &["good"]);
     let sub = hello("SUB");

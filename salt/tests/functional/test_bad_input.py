@@ -1,4 +1,4 @@
-"""What a master should never be handed, and what it is: defined, counted, and Salt goes on. With a real daemon."""
+"""Input that a master should never get, but does: the result is defined and counted, and Salt continues. With a real daemon."""
 
 import pytest
 import salt.loader
@@ -13,13 +13,13 @@ FULL = "store:\n  free_bytes_min: 1000000GiB\n  free_bytes_low: 1000000GiB\n"
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
-    """What was spooled is handed over with the next call, and not a second later."""
+    """Spooled entries are handed over with the next call, without the usual pause."""
     monkeypatch.setattr(client, "HANDOVER_PAUSE_S", 0)
 
 
 @pytest.fixture
 def at(master_opts, opts):
-    """Have Salt speak to this daemon."""
+    """Connects Salt to this daemon."""
 
     def point(cellar):
         master_opts["saltcellar.socket"] = opts["saltcellar.socket"] = cellar.socket
@@ -30,7 +30,7 @@ def at(master_opts, opts):
 
 @pytest.fixture
 def returners(master_opts):
-    """Loaded at each use: 3006 and 3007 copy the options when they load."""
+    """Loads the returners at each use, because 3006 and 3007 copy the options at load time."""
 
     class Returners:
         def __getitem__(self, name):
@@ -40,13 +40,13 @@ def returners(master_opts):
 
 
 def goes_on(store, returners, minion="next"):
-    """The next return is stored as if nothing had been."""
+    """The next return is stored normally."""
     store(dict(RETURN, id=minion), event=Bus(), job_cache_store_endtime=True)
     assert minion in returners["saltcellar.get_jid"](JID)
     assert returners["saltcellar.get_endtime"](JID)
 
 
-def test_a_return_larger_than_the_daemon_takes(make_cellar, at, store, returners, spool, caplog):
+def test_a_return_over_the_daemons_limit(make_cellar, at, store, returners, spool, caplog):
     cellar = at(make_cellar(SMALL))
     store(dict(RETURN, **{"return": "x" * LIMIT}), event=Bus(), job_cache_store_endtime=True)
     assert returners["saltcellar.get_jid"](JID) == {}
@@ -57,7 +57,7 @@ def test_a_return_larger_than_the_daemon_takes(make_cellar, at, store, returners
 
 
 def test_a_return_larger_than_any_request(cellar, at, store, returners, spool, caplog):
-    """Beyond what the socket takes nothing is sent, so that the connection goes on."""
+    """Above the socket's limit nothing is sent, so the connection stays usable."""
     at(cellar)
     store(dict(RETURN, **{"return": "x" * wire.REQUEST_BYTES_MAX}), event=Bus(), job_cache_store_endtime=True)
     assert returners["saltcellar.get_jid"](JID) == {}
@@ -67,12 +67,12 @@ def test_a_return_larger_than_any_request(cellar, at, store, returners, spool, c
     goes_on(store, returners)
 
 
-def test_a_publish_larger_than_the_daemon_takes(make_cellar, at, store, returners, spool):
+def test_a_publish_over_the_daemons_limit(make_cellar, at, store, returners, spool):
     at(make_cellar(SMALL))
     load = {"cmd": "publish", "tgt": ["x" * LIMIT], "fun": "test.ping", "arg": [], "tgt_type": "list", "jid": JID, "ret": ""}
     returners["saltcellar.save_load"](JID, load, ["web1"])
     assert spool.counters() == {"too_large": 1}
-    assert returners["saltcellar.get_load"](JID) == {}, "salt says that there is no such job, and goes on"
+    assert returners["saltcellar.get_load"](JID) == {}, "salt reports an unknown job and continues"
     goes_on(store, returners)
 
 
@@ -82,7 +82,7 @@ def test_a_publish_that_cannot_be_packed(cellar, at, store, returners, spool):
     returners["saltcellar.save_load"](JID, load, {"web1"})
     got = returners["saltcellar.get_load"](JID)
     assert (got["arg"], got["tgt"], got["Minions"]) == (["<Unpackable without a text form>"], ["web1"], ["web1"])
-    assert spool.counters() == {}, "nothing of it is lost"
+    assert spool.counters() == {}, "nothing is lost"
     goes_on(store, returners)
 
 
@@ -110,19 +110,19 @@ def test_values_that_cannot_be_packed(cellar, at, store, returners):
 
 
 @pytest.mark.parametrize("bad", ["../../etc/passwd", "a/b", "a\\b", "a\0b", ".", ".."])
-def test_an_id_that_salt_would_refuse(cellar, at, store, returners, spool, bad):
-    """Salt's `_store_job` does not hand it over; the daemon does not take it from anybody else either."""
+def test_an_id_invalid_in_salt(cellar, at, store, returners, spool, bad):
+    """Salt's `_store_job` does not pass it on; the daemon rejects it from other callers, too."""
     at(cellar)
     store(dict(RETURN, id=bad), event=Bus())
     returners["saltcellar.returner"](dict(RETURN, id=bad))
     assert returners["saltcellar.get_jid"](JID) == {}
     assert returners["saltcellar.get_minions"]() == []
-    assert spool.counters() == {"refused": 1}, "the one that was not Salt's"
+    assert spool.counters() == {"refused": 1}, "only the call that bypassed Salt"
     assert cellar.counter("calls_refused") == 1
     goes_on(store, returners)
 
 
-def test_a_jid_of_ten_thousand_bytes_is_a_jid_and_one_of_twenty_thousand_is_not(cellar, at, store, returners, spool):
+def test_a_jid_of_ten_thousand_bytes_is_valid_and_one_of_twenty_thousand_is_not(cellar, at, store, returners, spool):
     at(cellar)
     for jid, stored in (("1" * 10_000, True), ("1" * 20_000, False)):
         store(dict(RETURN, jid=jid), event=Bus(), job_cache_store_endtime=True)
@@ -161,7 +161,7 @@ def test_the_daemon_dies_between_the_publish_and_the_return(cellar, at, store, r
     assert not spool.pending() and spool.counters() == {}
 
 
-def test_the_daemon_dies_between_taking_a_return_and_answering(cellar, at, store, returners, spool, monkeypatch):
+def test_the_daemon_dies_between_storing_a_return_and_answering(cellar, at, store, returners, spool, monkeypatch):
     at(cellar)
     store(event=Bus())
     receive = wire.Connection.receive
@@ -170,7 +170,7 @@ def test_the_daemon_dies_between_taking_a_return_and_answering(cellar, at, store
         answer = receive(self, deadline)
         cellar.kill()
         monkeypatch.setattr(wire.Connection, "receive", receive)
-        raise wire.Broken(f"the answer {answer} got lost")
+        raise wire.Broken(f"the answer {answer} was lost")
 
     monkeypatch.setattr(wire.Connection, "receive", killed)
     store(dict(RETURN, id="web2"), event=Bus(), job_cache_store_endtime=True)
@@ -182,12 +182,12 @@ def test_the_daemon_dies_between_taking_a_return_and_answering(cellar, at, store
     assert not spool.pending()
 
 
-def test_a_full_disk_lets_returns_wait_in_the_spool_until_there_is_room(make_cellar, at, store, returners, spool):
+def test_returns_wait_in_the_spool_while_the_disk_is_full(make_cellar, at, store, returners, spool):
     cellar = at(make_cellar(FULL))
     load = store(dict(RETURN, jid="req"), event=Bus(), job_cache_store_endtime=True)
     assert [record.call()[0] for record in spool.records()] == ["returner", "update_endtime"]
     assert cellar.counter("entries_refused_disk_full") >= 1
-    assert returners["saltcellar.get_jid"](load["jid"]) == {}, "reading goes on"
+    assert returners["saltcellar.get_jid"](load["jid"]) == {}, "reads still work"
     cellar.stop()
     make_cellar()
     goes_on(store, returners)

@@ -386,7 +386,7 @@ pub(super) fn sls_jinja() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Patterns of reactors with tags, and the corners of sets.
+/// Patterns of reactors with tags, and edge cases of sets.
 pub(super) fn fnmatch() -> Vec<Vec<u8>> {
     let inputs = [
         "salt/job/*/ret/*\nsalt/job/20261121/ret/web1",
