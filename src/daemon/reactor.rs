@@ -136,7 +136,7 @@ impl Executor for MasterExecutor {
         self.target()?.unsupported
     }
 
-    fn reaches_nobody(&self, tgt: &Value, tgt_type: &str) -> Option<String> {
+    fn no_target(&self, tgt: &Value, tgt_type: &str) -> Option<String> {
         let accepted = self.target()?.accepted?;
         let is_there = |name: &str| {
             // A name with a slash is not a minion id, and could lead out of the directory.
@@ -163,7 +163,7 @@ impl Executor for MasterExecutor {
         let kwargs: Map = kwargs.as_map().cloned().unwrap_or_default();
         let salt = self.callers.read().unwrap_or_else(PoisonError::into_inner).clone();
         let answer = salt.call(fun, args, &kwargs).map_err(|error| match error {
-            SaltError::Absent(why) => CallerError::NotBegun(why),
+            SaltError::Absent(why) => CallerError::NotStarted(why),
             error @ SaltError::TooLong { .. } => CallerError::Failed(error.to_string()),
             error @ SaltError::Broken(_) => CallerError::Lost(error.to_string()),
         })?;
@@ -353,7 +353,7 @@ fn check_buses(buses: &[PathBuf], sock_dir: &Path) {
         [one] if same_file(one, sock_dir) => {}
         _ => tracing::warn!(
             ?buses, wanted = %sock_dir.display(),
-            "the reactor handles events of all configured buses; Salt's reactor handles only those of its own daemon"
+            "the reactor handles events of all configured buses; Salt's reactor handles only those of its own process"
         ),
     }
 }

@@ -186,7 +186,7 @@ impl Helper {
                 }
                 Fault::Nonsense(why) => return Err(SaltError::Broken(why)),
                 // One that had been idle is found to have ended. All of them may have.
-                Fault::NotBegun(why) => {
+                Fault::NotStarted(why) => {
                     not_begun += 1;
                     if not_begun > self.options.processes + 1 {
                         return Err(SaltError::Absent(format!("Salt's Python dies at once: {why}")));

@@ -227,7 +227,7 @@ fn the_request_after_the_death_of_an_idle_process_failed_by_a_broken_pipe() {
     let mut process = helper.pool.lock().unwrap().idle.pop().unwrap();
     kill(&second[0]);
     let fault = process.ask(&json!({"op": "nothing"}), Duration::from_secs(30)).unwrap_err();
-    assert!(matches!(fault, Fault::NotBegun(_)), "{fault:?}");
+    assert!(matches!(fault, Fault::NotStarted(_)), "{fault:?}");
 }
 
 #[test]

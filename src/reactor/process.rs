@@ -35,7 +35,7 @@ const LAST_WORDS_BYTES_MAX: u64 = 16 * 1024;
 #[derive(Debug)]
 pub(super) enum Fault {
     /// The process ended before it had the whole request: nothing of it was carried out.
-    NotBegun(String),
+    NotStarted(String),
     /// The process ended in the middle of it.
     Died(String),
     /// It took too long.
@@ -98,7 +98,7 @@ impl Process {
                         failed(&format!("it did not start within {seconds} s and was killed{words}"))
                     }
                     Fault::Nonsense(why) => failed(&format!("{why}{words}")),
-                    Fault::NotBegun(why) | Fault::Died(why) => {
+                    Fault::NotStarted(why) | Fault::Died(why) => {
                         let why = format!("{python}: {why}{words}");
                         match status.and_then(|status| status.signal()) {
                             Some(_) => StartError::Killed(why),
@@ -126,7 +126,7 @@ impl Process {
             return Err(match error.kind() {
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => Fault::TooLong,
                 // A request is carried out once its line is whole.
-                _ => Fault::NotBegun(self.death()),
+                _ => Fault::NotStarted(self.death()),
             });
         }
         let mut chunk = vec![0; 64 * 1024];

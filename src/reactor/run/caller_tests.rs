@@ -16,7 +16,7 @@ pub(super) fn told(answer: Result<Answer, MasterError>) -> Result<CallerReturn, 
         Ok(_) => Ok(CallerReturn { value: "it ran".into(), retcode: 0 }),
         Err(MasterError::Refused { why, .. }) => Err(CallerError::Failed(why)),
         Err(MasterError::NoAnswer { why, .. }) => Err(CallerError::Lost(why)),
-        Err(other) => Err(CallerError::NotBegun(other.to_string())),
+        Err(other) => Err(CallerError::NotStarted(other.to_string())),
     }
 }
 

@@ -160,7 +160,7 @@ pub struct CallerReturn {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallerError {
     /// It was not begun; it may be tried again.
-    NotBegun(String),
+    NotStarted(String),
     /// It raised, or took too long: it had its run.
     Failed(String),
     /// Nobody knows how far it came.
@@ -194,7 +194,7 @@ pub trait Executor: Send + Sync {
 
     /// Runs an execution function on this machine; what it returned.
     fn caller(&self, fun: &str, _args: &[Value], _kwargs: &Value) -> Result<CallerReturn, CallerError> {
-        Err(CallerError::NotBegun(format!("`caller` reactions are not carried out here: {fun}")))
+        Err(CallerError::NotStarted(format!("`caller` reactions are not carried out here: {fun}")))
     }
 
     /// Fires an event onto the master's bus.

@@ -67,7 +67,7 @@ impl From<MasterError> for Failure {
 impl From<CallerError> for Failure {
     fn from(error: CallerError) -> Self {
         match error {
-            CallerError::NotBegun(words) => Self::NotDone(words),
+            CallerError::NotStarted(words) => Self::NotDone(words),
             CallerError::Failed(words) => Self::Final(words),
             CallerError::Lost(words) => Self::Perhaps(words),
         }
