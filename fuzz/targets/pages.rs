@@ -34,7 +34,7 @@ pub(crate) fn pages(bytes: &[u8]) {
         assert_eq!(again.to_bytes(), written);
     }
     if let Some(rows) = latest::read(bytes) {
-        assert!(rows.len() <= bytes.len(), "a row has bytes of its own");
+        assert!(rows.len() <= bytes.len(), "each row has at least a byte");
     }
     let (mut reader, mut name) = (Reader(bytes), Vec::new());
     while let Some(found) = minion::read_record(&mut reader, &mut name) {

@@ -33,7 +33,7 @@ pub(crate) fn spill(data: &[u8]) {
     let ending = if mode & 2 == 0 { "spill" } else { "read" };
     fs::write(place.join(format!("0001000000.{ending}")), &file).expect("a file");
 
-    let (mut queue, found) = DiskQueue::open(Arc::new(Disk), &place).expect("whatever it holds, it opens");
+    let (mut queue, found) = DiskQueue::open(Arc::new(Disk), &place).expect("every file can be opened");
     assert_eq!(queue.waiting(), found.events);
     if found.events > 0 {
         assert_eq!(queue.bytes() + found.cut, file.len() as u64);
@@ -59,7 +59,7 @@ fn drained(queue: &mut DiskQueue, place: &Path) -> (Vec<Row>, Vec<(Batch, u64)>)
     let (mut rows, mut batches) = (Vec::new(), Vec::new());
     while let Some(piece) = queue.next_piece().expect("the file is there") {
         if piece.batch.is_empty() {
-            assert!(piece.hole.is_some(), "a piece without events tells of those that are missing");
+            assert!(piece.hole.is_some(), "a piece without events has a hole");
             continue;
         }
         for (entry, _) in piece.batch.entries() {

@@ -53,7 +53,7 @@ def missing(what):
 class Refuse(Exception):
     """Raised by an answer function to reject the call."""
 
-    def __init__(self, code, message="as told"):
+    def __init__(self, code, message="as configured"):
         super().__init__(code)
         self.code, self.message = code, message
 
@@ -225,8 +225,8 @@ class Cellar:
             with socket.socket(socket.AF_UNIX) as probe:
                 if probe.connect_ex(self.socket) == 0:
                     return self
-            said = (self.dir / "daemon.log").read_text()[-3000:]
-            assert self.process.poll() is None and time.monotonic() < until, f"the daemon did not start: {said}"
+            log = (self.dir / "daemon.log").read_text()[-3000:]
+            assert self.process.poll() is None and time.monotonic() < until, f"the daemon did not start: {log}"
             time.sleep(0.01)
 
     def kill(self):

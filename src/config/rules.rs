@@ -147,7 +147,7 @@ fn list<T: Named>(
         }
         if rules.iter_mut().any(|known| known.name() == rule.name()) {
             let problem = format!("the name {:?} appears twice", rule.name());
-            return Err(bad(node.line, &format!("[{n}].name"), problem, "give each rule a name of its own"));
+            return Err(bad(node.line, &format!("[{n}].name"), problem, "give each rule a unique name"));
         }
         rules.push(rule);
     }

@@ -463,7 +463,7 @@ mod tests {
             assert!(queues.put(subscriber, bytes_out(EACH, 1)));
         }
         let left = ZMQ_QUEUES_BYTES - others.len() * EACH;
-        assert!((2..EACH).contains(&left), "the last queue has room of its own: {left}");
+        assert!((2..EACH).contains(&left), "the last queue has its own limit: {left}");
         assert!(queues.put(last, bytes_out(1, 1)));
         assert!(!queues.put(last, bytes_out(left, 1)), "a byte too many");
         assert!(queues.put(last, bytes_out(left - 1, 1)));

@@ -261,8 +261,9 @@ fn errors_of_the_daemon_map_to_exit_codes() {
         let daemon = FakeDaemon::answering("status", move |_| Err((code, "because\x1b")));
         let output = daemon.run(&["status"]);
         assert_eq!(output.status.code(), Some(exit), "{code}");
-        let expected =
-            format!("saltcellar: failed to query the status: the daemon rejected the call: because\\x1b ({code})\n");
+        let expected = format!(
+            "saltcellar: failed to query the status: the daemon rejected the call: because\\x1b ({code})\n"
+        );
         assert_eq!(stderr(&output), expected);
     }
 }

@@ -233,21 +233,21 @@ fn the_right_to_read_does_not_include_firing() {
     connected(&cellar);
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(cellar.dir.path(), open).unwrap();
-    let as_nobody = || {
+    let as_unprivileged = || {
         use std::os::unix::process::CommandExt as _;
         let mut command = program();
         command.uid(65534).args(["--socket"]).arg(cellar.socket());
         command.args(["events", "send", "t"]).output().unwrap()
     };
-    let output = as_nobody();
+    let output = as_unprivileged();
     assert!(printed(&output).contains("call `event_send` needs the right `admin`"), "{}", printed(&output));
     assert_eq!(output.status.code(), Some(1));
     // The owner of the publisher's socket is an administrator, and must also own the puller's socket.
     std::os::unix::fs::chown(dir.path().join("master_event_pub.ipc"), Some(65534), None).unwrap();
-    let output = as_nobody();
+    let output = as_unprivileged();
     assert!(printed(&output).contains("may not fire events at"), "{}", printed(&output));
     std::os::unix::fs::chown(&master.pull, Some(65534), None).unwrap();
-    let output = as_nobody();
+    let output = as_unprivileged();
     assert!(output.status.success(), "{}", printed(&output));
     assert_eq!(master.next().0, "t");
 }

@@ -74,7 +74,10 @@ fn patterns_match_like_fnmatch_of_python() {
     assert_eq!(expected.len(), pairs.len(), "Python has answered");
 
     let yes = expected.iter().filter(|expected| **expected).count();
-    assert!(yes > PAIRS / 10 && yes < PAIRS * 9 / 10, "{yes} of {PAIRS} match: the test says little");
+    assert!(
+        yes > PAIRS / 10 && yes < PAIRS * 9 / 10,
+        "{yes} of {PAIRS} match: the test has little significance"
+    );
     for ((pattern, name), expected) in pairs.iter().zip(expected) {
         assert_eq!(Glob::new(pattern).matches(name), expected, "{pattern:?} on {name:?}");
         assert_eq!(

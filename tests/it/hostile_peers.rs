@@ -11,7 +11,7 @@ use crate::harness::{Cellar, map, read_to_end, wait_for};
 use crate::testing::missing;
 
 /// Sends bytes and returns the last message before the connection is closed.
-fn last_words(cellar: &Cellar, words: &[&[u8]]) -> String {
+fn last_message(cellar: &Cellar, words: &[&[u8]]) -> String {
     let mut stream = UnixStream::connect(cellar.socket()).unwrap();
     for bytes in words {
         stream.write_all(bytes).unwrap();
@@ -31,7 +31,7 @@ fn other_protocols_get_an_error_and_are_disconnected() {
         &[&hello, &[0, 0, 0, 0]],
         &[&hello, &[0, 0, 0, 3], &[0x93, 0x01, 0xa1]],
     ] {
-        let answer = last_words(&cellar, words);
+        let answer = last_message(&cellar, words);
         assert!(answer.contains("protocol"), "{words:x?}: {answer:?}");
     }
     assert_eq!(cellar.counter("peers_dropped"), 5);
@@ -40,7 +40,7 @@ fn other_protocols_get_an_error_and_are_disconnected() {
 #[test]
 fn a_client_of_another_version_gets_the_daemons_version() {
     let cellar = Cellar::start();
-    let answer = last_words(&cellar, &[b"SCWIRE\x00\x63"]);
+    let answer = last_message(&cellar, &[b"SCWIRE\x00\x63"]);
     assert!(answer.contains("server_version") && answer.contains("99"), "{answer:?}");
 }
 
@@ -63,16 +63,16 @@ fn stalled_peers_do_not_block_others() {
         }
     }
     // A peer that sends requests and never reads.
-    let mut deaf = UnixStream::connect(cellar.socket()).unwrap();
-    deaf.write_all(&hello).unwrap();
-    deaf.set_nonblocking(true).unwrap();
+    let mut unread = UnixStream::connect(cellar.socket()).unwrap();
+    unread.write_all(&hello).unwrap();
+    unread.set_nonblocking(true).unwrap();
     for id in 0..10_000 {
-        if deaf.write_all(&request_frame(id, "status", &[0x80])).is_err() {
+        if unread.write_all(&request_frame(id, "status", &[0x80])).is_err() {
             break;
         }
     }
     cellar.ask("status", vec![]);
-    drop((held, deaf));
+    drop((held, unread));
     cellar.ask("status", vec![]);
 }
 
@@ -288,7 +288,7 @@ fn peers_that_do_not_read_use_bounded_memory_and_do_not_block_others() {
         cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
     }
     let before = rss_kb(&cellar);
-    let deaf: Vec<UnixStream> = (0..8)
+    let unread: Vec<UnixStream> = (0..8)
         .map(|_| {
             let mut peer = UnixStream::connect(cellar.socket()).unwrap();
             peer.write_all(&preamble()).unwrap();
@@ -301,11 +301,13 @@ fn peers_that_do_not_read_use_bounded_memory_and_do_not_block_others() {
     // The answers would need 7.5 GiB. Beyond the limit, requests are rejected.
     wait_for("the bound on answers", || (cellar.counter("calls_failed") > 0).then_some(()));
     let grown = rss_kb(&cellar).saturating_sub(before);
-    assert!(grown < 1_000_000, "{grown} KiB for answers that nobody reads");
+    assert!(grown < 1_000_000, "{grown} KiB for unread answers");
     let load = map(vec![("jid", "20261121030955505683".into()), ("id", "web1".into()), ("return", 1.into())]);
     cellar.ask("returner", vec![("load", load)]);
-    drop(deaf);
-    wait_for("the answers to be let go of", || cellar.call("events_list", vec![("limit", 1.into())]).ok());
+    drop(unread);
+    wait_for("the memory of the answers to be free", || {
+        cellar.call("events_list", vec![("limit", 1.into())]).ok()
+    });
 }
 
 #[test]

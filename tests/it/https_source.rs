@@ -203,7 +203,7 @@ fn unauthenticated_batches_are_rejected_and_counted() {
     };
     check("a", &b, now(), "signature", "https_signatures_bad", &["the accepted key of minion a"]);
     let unknown = "https_keys_not_accepted";
-    check("stranger", &a, now(), "not_accepted", unknown, &["stranger", "unknown", "salt-key"]);
+    check("unlisted", &a, now(), "not_accepted", unknown, &["unlisted", "unknown", "salt-key"]);
     check("waits", &a, now(), "not_accepted", unknown, &["pending"]);
     check("turned-down", &a, now(), "not_accepted", unknown, &["rejected"]);
     check("another", &a, now(), "not_accepted", unknown, &["denied"]);
@@ -746,7 +746,7 @@ fn peers_without_tls_get_an_error_and_half_open_ones_do_not_block_others() {
     assert_eq!(post(&mut server.connect(), "a", &key, &returned("a", vec![])), Ok(Value::Nil));
     wait_for("the failed handshake", || (server.counter("https_handshakes_failed") > 0).then_some(()));
     drop((held, stopped, garbage));
-    wait_for("all to be let go", || (server.status("peers") == 0.into()).then_some(()));
+    wait_for("all to be disconnected", || (server.status("peers") == 0.into()).then_some(()));
 }
 
 #[test]
@@ -772,7 +772,7 @@ fn a_new_certificate_is_loaded_and_a_bad_one_is_not() {
 #[test]
 fn an_expired_certificate_is_refused_by_minions_and_counted() {
     let server = Server::open_with("expired", "");
-    wait_for("the date to be told", || {
+    wait_for("the date in the log", || {
         server.cellar.log().contains("expired=\"2020-02-01T00:00:00").then_some(())
     });
     server.cellar.counted("https_certificates_expired", 1);
@@ -788,7 +788,7 @@ fn a_daemon_without_a_valid_certificate_runs_and_reports_the_reason() {
     // The key of another certificate.
     std::fs::write(dir.join("tls.key"), data("renewed.key")).unwrap();
     // The daemon may read a half-written file and retry.
-    wait_for("it to be seen", || server.state().contains("do not match").then_some(()));
+    wait_for("the mismatch in the status", || server.state().contains("do not match").then_some(()));
     assert!(server.counter("https_certificates_bad") > 0);
     let mut server = server;
     assert!(server.cellar.terminate());
@@ -891,10 +891,10 @@ fn peers_that_never_read_answers_use_bounded_memory_and_do_not_block_others() {
     };
     let before = rss();
     let questions: Vec<u8> = (0..3).flat_map(|_| call("get_jid", vec![("jid", other.into())])).collect();
-    let mut deaf = Vec::new();
+    let mut unread = Vec::new();
     for n in 0..PEERS {
         // Each is a different minion, because pending data per minion is limited.
-        let id = format!("deaf-{n}");
+        let id = format!("unread-{n}");
         server.accept(&id, "minion-a.pub");
         let mut peer = server.connect();
         for _ in 0..BATCHES {
@@ -906,7 +906,7 @@ fn peers_that_never_read_answers_use_bounded_memory_and_do_not_block_others() {
                 break;
             }
         }
-        deaf.push(peer);
+        unread.push(peer);
     }
     // The answers need 3 GB, 768 MB of it at once. Answers up to the limit are sent, and not read.
     wait_for("the bound on answers", || (server.counter("https_overloaded") > 0).then_some(()));
@@ -915,14 +915,14 @@ fn peers_that_never_read_answers_use_bounded_memory_and_do_not_block_others() {
         let frame = returned("b", vec![("at", Value::from(n))]);
         let key = signer("minion-b.pem");
         let mut other = server.connect();
-        assert_eq!(post(&mut other, "b", &key, &frame), Ok(Value::Nil), "the source goes on for others");
+        assert_eq!(post(&mut other, "b", &key, &frame), Ok(Value::Nil), "the source still serves others");
         most = most.max(rss());
     }
     let grown = most.saturating_sub(before);
-    assert!(grown < 400 * 1024, "{grown} kB for answers that nobody reads");
-    println!("{grown} kB more for answers that nobody reads");
+    assert!(grown < 400 * 1024, "{grown} kB for unread answers");
+    println!("{grown} kB more for unread answers");
     assert_eq!(post(&mut honest, "a", &key, &large), Ok(Value::Nil));
-    drop(deaf);
+    drop(unread);
     assert_eq!(server.stored(), ["a", "b"]);
 }
 

@@ -98,7 +98,7 @@ fn a_job_is_summarised_with_its_missing_minions() {
     answer(&cellar, LATER, "web1", "cmd.run", &json!("all there"), 0);
     let rows = text(&cellar, &["jobs", "missing"]);
     assert!(rows.lines().nth(1).unwrap().ends_with("2/3        1  web3"), "{rows}");
-    assert_eq!(rows.lines().count(), 2, "a head, and the only job that somebody has not answered: {rows}");
+    assert_eq!(rows.lines().count(), 2, "a head, and the only job with a missing answer: {rows}");
     assert_eq!(document(&cellar, &["jobs", "missing", JID])["missing"], json!(["web3"]));
     let shown = text(&cellar, &["jobs", "show", JID]);
     assert!(shown.contains("returned  2 of 3, 1 failed\nretcodes  0: 1, 2: 1\ntook      "), "{shown}");
@@ -170,7 +170,7 @@ fn jobs_are_found_by_result() {
 #[test]
 fn jobs_of_every_kind_are_shown() {
     let cellar = Cellar::start();
-    // A syndic names minions of its own.
+    // A syndic reports additional minions.
     publish(&cellar, JID, "test.ping", &["web1"]);
     let named =
         vec![("jid", JID.into()), ("minions", value(&json!(["far1"]))), ("syndic_id", "syndic".into())];
@@ -273,9 +273,9 @@ fn an_orchestration_and_its_jobs_are_linked() {
     assert_eq!(
         (&job["failed"], &job["retcodes"]),
         (&json!(1), &json!({"$map": [[1, 1]]})),
-        "as it says inside"
+        "as its data states"
     );
-    assert_eq!(show(&cellar, nested)["parent"], json!(JID), "it says so itself");
+    assert_eq!(show(&cellar, nested)["parent"], json!(JID), "named in its own load");
     assert_eq!(show(&cellar, deep)["parent"], json!(nested), "the nearest one");
     assert_eq!(show(&cellar, LATER)["parent"], json!(JID));
     assert_eq!(show(&cellar, alone).get("parent"), None);

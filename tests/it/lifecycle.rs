@@ -85,10 +85,10 @@ fn a_stale_socket_is_replaced_and_other_files_are_kept() {
     cellar.restart();
     assert_eq!(fs::metadata(cellar.socket()).unwrap().permissions().mode() & 0o777, 0o660);
     assert!(cellar.terminate());
-    fs::write(cellar.socket(), "somebody's notes").unwrap();
+    fs::write(cellar.socket(), "a user's notes").unwrap();
     let output = serve_command(cellar.dir.path()).output().unwrap();
     assert!(stderr(&output).contains("is not a socket"), "{}", stderr(&output));
-    assert_eq!(fs::read_to_string(cellar.socket()).unwrap(), "somebody's notes");
+    assert_eq!(fs::read_to_string(cellar.socket()).unwrap(), "a user's notes");
 }
 
 #[test]
@@ -179,15 +179,15 @@ fn a_world_writable_socket_directory_is_rejected() {
 #[test]
 fn a_world_accessible_socket_directory_is_reported() {
     let mut cellar = Cellar::start();
-    let mut told_after_start_with = |mode| {
+    let mut logged_after_start_with = |mode| {
         assert!(cellar.terminate());
         fs::set_permissions(cellar.dir.path(), fs::Permissions::from_mode(mode)).unwrap();
         let before = cellar.log().len();
         cellar.restart();
         cellar.log()[before..].contains("anyone can enter the socket's directory")
     };
-    assert!(!told_after_start_with(0o700));
-    assert!(told_after_start_with(0o755));
+    assert!(!logged_after_start_with(0o700));
+    assert!(logged_after_start_with(0o755));
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn a_tree_of_salts_job_cache_survives_import_and_export_unchanged() {
     assert_eq!((&job["fun"], &job["endtime"]), (&"test.ping".into(), &"2026, Nov 01 12:00:09.000000".into()));
     let answer = &job["returns"][1];
     assert_eq!((&answer["time"], &answer["out"]), (&LATER.into(), &"highstate".into()));
-    assert_eq!(answer["fun"], "test.ping".into(), "as the load says");
+    assert_eq!(answer["fun"], "test.ping".into(), "as in the load");
     assert_eq!(cellar.ask("get_jid", vec![("jid", "20261101120000000002".into())]), map(vec![]), "nocache");
 
     let output = run(&cellar, &["import", "local_cache", cellar.dir.path().to_str().unwrap()]);
@@ -417,7 +417,7 @@ fn an_export_does_not_change_foreign_files() {
     fill(&cellar);
     let dir = cellar.dir.path().join("jobs");
     let tree = Tree(dir.clone());
-    tree.put(JID, "jid", b"of somebody");
+    tree.put(JID, "jid", b"of another user");
     let to = dir.to_str().unwrap();
     let output = run(&cellar, &["export", "local_cache", to]);
     assert_eq!(output.status.code(), Some(1));
@@ -430,7 +430,7 @@ fn an_export_does_not_change_foreign_files() {
         "{}",
         stderr(&output)
     );
-    assert_eq!(fs::read(tree.job_dir(JID).join("jid")).unwrap(), b"of somebody");
+    assert_eq!(fs::read(tree.job_dir(JID).join("jid")).unwrap(), b"of another user");
 
     // A killed export resumes in its directory, and restarts the incomplete job.
     let dir = cellar.dir.path().join("new");

@@ -212,7 +212,7 @@ fn a_caller_cannot_set_a_future_or_very_old_time() {
         [(i64::MIN, 0), (-1, 0), (1, 1), (CALENDAR_END, CALENDAR_END), (i64::MAX, CALENDAR_END)]
     {
         let found = stored_at(&mut client, &tag(), Some(at), vec![("import", true.into())]);
-        assert_eq!(found, stored, "an import says {at}");
+        assert_eq!(found, stored, "an import sets {at}");
     }
     // Every kind of entry, and all of them are read.
     let jid = ("jid", Value::from("20261121030955505683"));

@@ -140,7 +140,7 @@ fn the_file_is_written_to_the_masters_include_directory() {
 }
 
 #[test]
-fn minions_have_a_file_of_their_own() {
+fn minions_have_a_separate_file() {
     let shop = shop();
     let flags = ["--minion", "https://master.example:4580", "--ca", "/etc/ca.pem"];
     let output = setup(&shop, &[&flags[..], &["--write", "--output", "json"]].concat());

@@ -322,7 +322,7 @@ fn a_function_was_treated_as_unknown_while_salt_was_unavailable() {
         }
 
         fn call(&self, _: &str, _: &[Value], _: &[(String, Value)]) -> Result<Value, String> {
-            panic!("nobody knows whether it is there")
+            panic!("Salt is unavailable")
         }
     }
     let engine = engine(&Value::Null);

@@ -119,7 +119,7 @@ fn a_backup_asks_the_daemon_where_its_store_is() {
     let output = backup(&cellar.socket());
     assert_eq!(json(&output)["state_dir"], cellar.state_dir().to_str().unwrap(), "{}", stderr(&output));
     assert!(to.join("MANIFEST").exists());
-    let output = backup(&cellar.dir.path().join("nobody"));
+    let output = backup(&cellar.dir.path().join("no-daemon"));
     assert!(!output.status.success());
     // Without a daemon the default state directory is used, of this user or of root.
     assert!(stderr(&output).contains("/saltcellar is not a store"), "{}", stderr(&output));

@@ -39,7 +39,7 @@ def returners(master_opts):
     return Returners()
 
 
-def goes_on(store, returners, minion="next"):
+def continues(store, returners, minion="next"):
     """The next return is stored normally."""
     store(dict(RETURN, id=minion), event=Bus(), job_cache_store_endtime=True)
     assert minion in returners["saltcellar.get_jid"](JID)
@@ -53,7 +53,7 @@ def test_a_return_over_the_daemons_limit(make_cellar, at, store, returners, spoo
     assert spool.counters() == {"too_large": 1}
     assert cellar.counter("entries_too_large") >= 1
     assert f"returner for job {JID} was not stored" in caplog.text
-    goes_on(store, returners)
+    continues(store, returners)
 
 
 def test_a_return_larger_than_any_request(cellar, at, store, returners, spool, caplog):
@@ -64,7 +64,7 @@ def test_a_return_larger_than_any_request(cellar, at, store, returners, spool, c
     assert spool.counters() == {"too_large": 1}
     assert f"returner for job {JID} was not stored" in caplog.text
     assert [cellar.counter(name) for name in ("entries_too_large", "peers_dropped")] == [0, 0]
-    goes_on(store, returners)
+    continues(store, returners)
 
 
 def test_a_publish_over_the_daemons_limit(make_cellar, at, store, returners, spool):
@@ -73,7 +73,7 @@ def test_a_publish_over_the_daemons_limit(make_cellar, at, store, returners, spo
     returners["saltcellar.save_load"](JID, load, ["web1"])
     assert spool.counters() == {"too_large": 1}
     assert returners["saltcellar.get_load"](JID) == {}, "salt reports an unknown job and continues"
-    goes_on(store, returners)
+    continues(store, returners)
 
 
 def test_a_publish_that_cannot_be_packed(cellar, at, store, returners, spool):
@@ -83,7 +83,7 @@ def test_a_publish_that_cannot_be_packed(cellar, at, store, returners, spool):
     got = returners["saltcellar.get_load"](JID)
     assert (got["arg"], got["tgt"], got["Minions"]) == (["<Unpackable without a text form>"], ["web1"], ["web1"])
     assert spool.counters() == {}, "nothing is lost"
-    goes_on(store, returners)
+    continues(store, returners)
 
 
 class Unpackable:
@@ -106,7 +106,7 @@ def test_values_that_cannot_be_packed(cellar, at, store, returners):
     assert got["object"] == "<Unpackable without a text form>"
     assert got["huge"] == str(2**200)
     assert got[b"k"] == [1, 2]
-    goes_on(store, returners)
+    continues(store, returners)
 
 
 @pytest.mark.parametrize("bad", ["../../etc/passwd", "a/b", "a\\b", "a\0b", ".", ".."])
@@ -119,7 +119,7 @@ def test_an_id_invalid_in_salt(cellar, at, store, returners, spool, bad):
     assert returners["saltcellar.get_minions"]() == []
     assert spool.counters() == {"refused": 1}, "only the call that bypassed Salt"
     assert cellar.counter("calls_refused") == 1
-    goes_on(store, returners)
+    continues(store, returners)
 
 
 def test_a_jid_of_ten_thousand_bytes_is_valid_and_one_of_twenty_thousand_is_not(cellar, at, store, returners, spool):
@@ -129,7 +129,7 @@ def test_a_jid_of_ten_thousand_bytes_is_valid_and_one_of_twenty_thousand_is_not(
         assert (returners["saltcellar.get_jid"](jid) != {}) == stored
         assert (jid in returners["saltcellar.get_jids"]()) == stored
     assert set(spool.counters()) <= {"refused", "bad_args"} and sum(spool.counters().values()) == 2
-    goes_on(store, returners)
+    continues(store, returners)
 
 
 @pytest.mark.parametrize("jid", ["20261121031733650864", "req"])
@@ -138,7 +138,7 @@ def test_the_daemon_dies_between_the_load_and_the_return(cellar, at, store, retu
     load = store(dict(RETURN, jid=jid), event=Bus(does=cellar.kill), job_cache_store_endtime=True)
     assert spool.pending()
     cellar.start()
-    goes_on(store, returners)
+    continues(store, returners)
     assert returners["saltcellar.get_jid"](load["jid"]) == {"web1": {"return": True, "retcode": 0}}
     assert returners["saltcellar.get_endtime"](load["jid"])
     assert returners["saltcellar.get_load"](load["jid"])["id"] == "web1"
@@ -153,7 +153,7 @@ def test_the_daemon_dies_between_the_publish_and_the_return(cellar, at, store, r
     store(event=Bus(), job_cache_store_endtime=True)
     assert spool.pending()
     cellar.start()
-    goes_on(store, returners)
+    continues(store, returners)
     load = returners["saltcellar.get_load"](JID)
     assert (load["cmd"], load["tgt"]) == ("publish", "*")
     assert {"web1", "web2"} <= set(load["Minions"])
@@ -176,7 +176,7 @@ def test_the_daemon_dies_between_storing_a_return_and_answering(cellar, at, stor
     store(dict(RETURN, id="web2"), event=Bus(), job_cache_store_endtime=True)
     assert spool.pending()
     cellar.start()
-    goes_on(store, returners)
+    continues(store, returners)
     shown = cellar.ask("job_show", jid=JID)["returns"]
     assert {one["minion"]: one["duplicates"] for one in shown} == {"web1": 0, "web2": 0, "next": 0}
     assert not spool.pending()
@@ -190,7 +190,7 @@ def test_returns_wait_in_the_spool_while_the_disk_is_full(make_cellar, at, store
     assert returners["saltcellar.get_jid"](load["jid"]) == {}, "reads still work"
     cellar.stop()
     make_cellar()
-    goes_on(store, returners)
+    continues(store, returners)
     assert returners["saltcellar.get_jid"](load["jid"]) == {"web1": {"return": True, "retcode": 0}}
     assert not spool.pending() and spool.counters() == {}
 
@@ -208,4 +208,4 @@ def test_a_job_of_ten_thousand_minions(cellar, at, store, returners, spool):
     assert returners["saltcellar.get_fun"]("test.ping") == dict.fromkeys(minions, JID)
     assert returners["saltcellar.get_minions"]() == minions
     assert not spool.pending() and spool.counters() == {}
-    goes_on(store, returners)
+    continues(store, returners)

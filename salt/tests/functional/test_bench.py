@@ -58,7 +58,7 @@ def test_a_measurement_over_its_limit_is_stopped_and_reported():
 def test_the_tables_contain_results_and_missing_measurements():
     report = {
         "caches": {
-            "redis": {"aside": "redis-server is not installed"},
+            "redis": {"skipped": "redis-server is not installed"},
             "local_cache": {
                 "durable": "no",
                 "returns": [],
@@ -73,5 +73,5 @@ def test_the_tables_contain_results_and_missing_measurements():
     text = "\n".join(returners.tables(report))
     assert "| local_cache | 10 k | did not finish within 60 s | 0.25 | - | 2 | 7 |" in text
     assert "| local_cache | 1 M | filling it did not finish within 5 s |" in text
-    assert "redis stepped aside: redis-server is not installed" in text
+    assert "redis skipped: redis-server is not installed" in text
     assert "| local_cache | - | did not finish within 60 s |" in text

@@ -164,7 +164,7 @@ def publisher(run_dir):
 def wait_until(what, seconds=60):
     until = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < until, "waited in vain"
+        assert time.monotonic() < until, "timed out"
         time.sleep(0.05)
 
 

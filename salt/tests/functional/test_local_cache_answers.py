@@ -606,7 +606,7 @@ def some_load(dice, jid):
     )
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("PARITY_SEEDS", "6"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("CALL_SEEDS", "6"))))
 def test_generated_calls(cellar, run_dir, seed):
     dice = random.Random(seed)
     world = World(cellar, run_dir, unique_jid=seed % 3 == 1, job_cache_store_endtime=seed % 2 == 1)

@@ -336,7 +336,7 @@ class Live(Lab):
             self.client = salt.runner.RunnerClient(salt.config.master_config(f"{self.lab['dir']}/conf/master"))
         return self.client.cmd(fun, list(args), print_event=False)
 
-    def let_go(self):
+    def close(self):
         if hasattr(getattr(self, "client", None), "destroy"):  # required by 3008
             self.client.destroy()
 
@@ -371,7 +371,7 @@ def live_lab(path, **more):
     try:
         yield lab
     finally:
-        lab.let_go()
+        lab.close()
         procs.signal_each(lab.lab["procs"].values(), signal.SIGKILL, os.killpg)
         salt_lab.stop(lab.lab, keep=True)
 

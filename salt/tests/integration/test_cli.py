@@ -63,7 +63,7 @@ def test_without_a_daemon_the_error_names_the_socket(daemon, root, lab):
     assert p.stdout == ""
 
 
-def test_bad_usage_has_an_exit_code_of_its_own(daemon):
+def test_bad_usage_has_a_separate_exit_code(daemon):
     assert daemon.cli("jobs", "lost", check=False).returncode == 64
 
 

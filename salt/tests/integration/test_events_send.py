@@ -27,9 +27,9 @@ def test_salts_listener_and_the_archive_receive_it(lab, daemon):
     data = {"app": "shop", "list": [1, 2.5, None, {"text": "žluť"}], "yes": True}
     with listen(lab, tag) as event:
         answer = daemon.json("events", "send", tag, json.dumps(data))
-        heard = event.get_event(wait=TIMEOUT, tag=tag, full=True)
-    assert heard["tag"] == tag
-    assert heard["data"] == {**data, "_stamp": answer["_stamp"]}
+        received = event.get_event(wait=TIMEOUT, tag=tag, full=True)
+    assert received["tag"] == tag
+    assert received["data"] == {**data, "_stamp": answer["_stamp"]}
     rows = eventually("it in the archive", lambda: daemon.events("--tag", tag))
     assert [e["data"] for e in rows] == [{**data, "_stamp": answer["_stamp"]}]
     assert rows[0]["source"] in ("bus", "event_return")  # the first one to arrive

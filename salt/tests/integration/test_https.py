@@ -71,11 +71,11 @@ def stored(daemon, word):
 def test_returns_through_ext_job_cache_arrive_signed(far):
     # ext_job_cache: the master selects the minions' returner, without an option of the command line.
     batches = counter(far, "https_batches")
-    jid = far.lab.detached("*", "test.echo", "by themselves")
+    jid = far.lab.detached("*", "test.echo", "direct return")
     eventually("both returns", lambda: far.returned(jid) == BOTH)
     # These jobs are known from the bus as well; this test is about the minions' returns.
     eventually("both batches", lambda: counter(far, "https_batches") >= batches + 2, TIMEOUT)
-    assert far.lab.run("jobs.lookup_jid", jid) == {m: "by themselves" for m in BOTH}
+    assert far.lab.run("jobs.lookup_jid", jid) == {m: "direct return" for m in BOTH}
     refused = [n for n in far.status()["counters"] if n.startswith("https_") and n not in ("https_peers", "https_batches")]
     assert {n: counter(far, n) for n in refused if counter(far, n)} == {}
 
@@ -113,10 +113,10 @@ def test_https_read_limits_the_readable_returns(far, read, whose, listed):
     salt_lab.write(f"{far.root}/saltcellar.yaml", salt_lab.to_yaml({"https": dict(far.config, read=read)}))
     far.start()
     eventually("the source", lambda: far.status()["https"]["state"] == "open")
-    told_off = read == "none"
+    denied_expected = read == "none"
     returns, denied = ask(far, "get_jid", {}, jid)
-    assert (sorted(returns), denied) == (whose, told_off)
-    assert ask(far, "get_fun", {}, "test.echo") == ({m: jid for m in whose}, told_off)
+    assert (sorted(returns), denied) == (whose, denied_expected)
+    assert ask(far, "get_fun", {}, "test.echo") == ({m: jid for m in whose}, denied_expected)
     jobs, denied = ask(far, "read", "get_jids", {}, {}, True)
     assert (jid in jobs, denied) == (listed, not listed)
     minions, denied = ask(far, "read", "get_minions", {}, [], True)
@@ -155,11 +155,11 @@ def test_a_minion_without_an_accepted_key_is_rejected_and_spools(far):
     refused = counter(far, "https_keys_not_accepted")
     os.rename(key, f"{key}.away")
     try:
-        assert call(far, "far-2", "turned away") == 0
+        assert call(far, "far-2", "rejected call") == 0
         assert counter(far, "https_keys_not_accepted") > refused
-        assert spooled(far.lab, "far-2", "turned away") > 0
+        assert spooled(far.lab, "far-2", "rejected call") > 0
     finally:
         os.rename(f"{key}.away", key)
     assert call(far, "far-2", "let in") == 1
-    assert stored(far, "turned away") == 1
-    assert spooled(far.lab, "far-2", "turned away") == 0
+    assert stored(far, "rejected call") == 1
+    assert spooled(far.lab, "far-2", "rejected call") == 0

@@ -164,7 +164,7 @@ def test_a_job_cannot_change_protected_settings(tapped):
     jid = newest(tapped, arg=["here"])
     log = f"{tapped.lab.lab['dir']}/lab-1/log"
     eventually("the message in the minion's log",
-               lambda: "a job may not set socket, see saltcellar.return_kwargs" in open(log).read(),
+               lambda: "a job must not set socket, see saltcellar.return_kwargs" in open(log).read(),
                TIMEOUT)
     assert tapped.other.about(jid) == []
     assert tapped.returned(jid) == ["lab-1"]

@@ -39,7 +39,7 @@ slow:
 """,
     "own.sls": """
 open:
-  runner.shop.open_door:
+  runner.shop.unlock:
     - source: {{ tag }}
     - wide: true
 """,

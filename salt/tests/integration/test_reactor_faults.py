@@ -135,8 +135,8 @@ class Driver:
 class Evidence:
     """The observations, by word."""
 
-    def __init__(self, lab, daemon, listener, notes, begun):
-        self.listener, self.begun = listener, begun
+    def __init__(self, lab, daemon, listener, notes, started):
+        self.listener, self.started = listener, started
         self.archived = {event["data"]["word"]: event for event in daemon.events("--tag", "faults/*")}
         self.records = collections.defaultdict(list)
         lines = daemon.cli("reactor", "history", "--tag", "faults/*", "--limit", "1000000", "--output", "jsonl").stdout
@@ -162,9 +162,9 @@ class Evidence:
     def in_fault(self, micros):
         """Whether a loss at that moment can be explained by a fault or its consequences."""
         at = micros / 1e6
-        return any(begin - 1 <= at <= end + AFTERMATH for begin, end, _ in self.begun)
+        return any(begin - 1 <= at <= end + AFTERMATH for begin, end, _ in self.started)
 
-    def judge(self):
+    def violations(self):
         """A list of violations, and counts of permitted losses."""
         bad, figures = [], collections.Counter()
         for word in sorted(self.archived):
@@ -276,7 +276,7 @@ def test_no_job_is_published_twice_and_no_runner_started_twice_through_faults(st
     settle(notes)
     listener.stop()
     evidence = Evidence(lab, daemon, listener, notes, made.done)
-    bad, figures = evidence.judge()
+    bad, figures = evidence.violations()
     say(f"{len(evidence.archived)} reactions, {len(made.done)} faults, {made.restarts} master restarts, {time.time() - began:.0f} s")
     for name, number in sorted(figures.items()):
         say(f"  {name}: {number}")

@@ -47,7 +47,7 @@ highstate_run:
     - ret: smtp
 """
 BEACON = """
-tell {{ data['id'] }}:
+rejoin {{ data['id'] }}:
   runner.event.send:
     - args:
       - tag: live/alarm/{{ data['id'] }}
@@ -55,12 +55,12 @@ tell {{ data['id'] }}:
           raw: {{ (data['data'] if 'data' in data else data)['raw'] | json }}
 """
 SAY = """
-{% set said = data['data'] if 'data' in data else data %}
-say {{ said['word'] }}:
+{% set values = data['data'] if 'data' in data else data %}
+say {{ values['word'] }}:
   local.test.arg:
     - tgt: ink-1
     - arg:
-      - {{ said['word'] }}
+      - {{ values['word'] }}
 """
 RUN = """
 pass it on:
@@ -166,11 +166,11 @@ def returned(reactor, row, minion):
 
 def alarm(path, what, seen):
     """Triggers an alarm of the log beacon, which reads only lines that are appended after its start."""
-    def told():
+    def alarmed():
         with open(path, "a") as log:
             log.write(f"an alarm: {what}\n")
         return procs.poll(seen, 2)
-    eventually(f"the alarm: {what}", told, 40)
+    eventually(f"the alarm: {what}", alarmed, 40)
 
 
 def times(reactor, tag):
@@ -210,11 +210,11 @@ def test_a_start_leads_to_a_highstate(live, reactor):
     # `ret` reached the minion, which calls the returner: 3008 has none of that name, the others have no mail recipient
     tried = ("smtp.returner", f"The return failed for job {call['jid']}")
 
-    def said():
+    def tried_returner():
         with open(f"{live.lab['dir']}/ink-1/log", errors="replace") as log:
             return any(words in line for line in log for words in tried)
     # a job of 3007 may wait 30 s for the master's answer to its return before it calls its returners
-    eventually("the returner to be tried", said, 90)
+    eventually("the returner to be tried", tried_returner, 90)
     # once per start
     assert len(reactor.history("salt/minion/ink-1/start")) == times(reactor, "salt/minion/ink-1/start")
 
@@ -244,8 +244,8 @@ def test_a_beacon_fires_a_runner(live, reactor, place):
     alarm(f"{place}/ink.log", "the ink is out", lambda: reactor.history("salt/beacon/ink-1/log/*"))
     row = reactor.reaction("salt/beacon/ink-1/log/*")
     assert row["reaction"]["calls"][0]["outcome"] == "started", row
-    told = eventually("the runner's event", lambda: reactor.events("--tag", "live/alarm/ink-1"), 40)
-    assert told[0]["data"]["raw"] == "an alarm: the ink is out"
+    events = eventually("the runner's event", lambda: reactor.events("--tag", "live/alarm/ink-1"), 40)
+    assert events[0]["data"]["raw"] == "an alarm: the ink is out"
     assert reactor.result(row, "success")["success"]
 
 
@@ -281,7 +281,7 @@ def test_salt_run_manages_the_reactor_and_salt_s_own_is_off(live, reactor):
     live.fire(tag, {"word": "added"})
     assert reactor.reaction(tag)["reaction"]["rules"] == ["added/*"]
     assert live.runner("reactor.set_leader", False) is False
-    live.fire("added/nobody-leads", {"word": "x"})
+    live.fire("added/unled", {"word": "x"})
     assert live.runner("reactor.is_leader") is False
     # a touch of the configuration does not enable it again
     reads = "reactor configuration reloaded"
@@ -294,7 +294,7 @@ def test_salt_run_manages_the_reactor_and_salt_s_own_is_off(live, reactor):
     marker = f"live/say/{uuid.uuid4().hex}"
     live.fire(marker, {"word": "marker"})
     reactor.reaction(marker)
-    assert len(reactor.history(tag)) == 1 and not reactor.history("added/nobody-leads")
+    assert len(reactor.history(tag)) == 1 and not reactor.history("added/unled")
 
 
 def test_no_reader_sees_the_key_that_salt_run_fires(live, reactor, tmp_path):
@@ -328,17 +328,17 @@ def test_no_reader_sees_the_key_that_salt_run_fires(live, reactor, tmp_path):
 
 # ------------------------------------------------------------------- the file server
 def test_files_of_other_backends_are_fetched_by_salt(live, reactor):
-    def said(n):
+    def rendered(n):
         live.fire(f"live/git/{n}", {"n": n})
         row = reactor.reaction(f"live/git/{n}")
         return returned(reactor, row, "ink-1")["args"]
-    assert said(1) == ["imported first", 1]
+    assert rendered(1) == ["imported first", 1]
     commit(live.repo, "second")
     live.runner("fileserver.update")
     seen = []
 
     def new():
-        seen.append(said(2 + len(seen)))
+        seen.append(rendered(2 + len(seen)))
         return seen[-1][0] == "imported second"
     eventually("the new text", new)
     python = ["--salt-python", f"{live.lab['bin']}/python"]
@@ -360,12 +360,12 @@ def bus(live):
     recorder = rawbus.Recorder(live.sock_dir)
     mark = f"live/mark/{uuid.uuid4().hex}"
 
-    def heard():
+    def received():
         live.fire(mark, {})
         return recorder.saw(mark)
 
     # The publisher may accept a new listener late.
-    eventually("the listener hears the bus", heard)
+    eventually("the listener hears the bus", received)
     yield lambda tag: [(t, rawbus.decode(data)) for t, data in recorder.events() if t.startswith(tag)]
     recorder.stop()
 
@@ -545,7 +545,7 @@ FAILS = """
 cannot write:
   caller.cmd.shell:
     - args:
-      - cmd: echo said; echo x > /no/such/file
+      - cmd: echo done; echo x > /no/such/file
 looks bad:
   caller.test.arg_clean:
     - args: [1]
@@ -608,7 +608,7 @@ def test_a_masterless_minion_runs_reactions(live, place):
         row = d.reaction("fails", calls=2)
         failed, fine = row["reaction"]["calls"]
         assert (failed["outcome"], failed["success"], failed["retcode"] != 0) == ("ran", False, True), failed
-        assert failed["result"].startswith("said\n") and "/no/such/file" in failed["result"], failed
+        assert failed["result"].startswith("done\n") and "/no/such/file" in failed["result"], failed
         assert (fine["success"], fine["retcode"], fine["result"]["args"]) == (True, 0, [1]), fine
         shown = d.json("reactor", "show", str(row["seq"]))["results"]
         assert [(one["success"], one["retcode"]) for one in shown] == [(False, failed["retcode"]), (True, 0)], shown

@@ -72,7 +72,7 @@ slow:
     - arg: [WORD]
 """
 THORIUM = """
-heard:
+seen:
   check.event:
     - name: live/thorium/*
 run it:
@@ -80,7 +80,7 @@ run it:
     - func: event.send
     - arg: [live/by-thorium]
     - require:
-      - check: heard
+      - check: seen
 """
 RULES = {"live/say/*": "salt://r/say.sls", "live/dev/*": "salt://r/say.sls?saltenv=dev", "live/env/*": "salt://r/env.sls",
          "live/who/*": "salt://r/who.sls", "live/flood/*": "salt://r/flood.sls", "salt/job/*/ret/lab-1": "salt://r/own.sls",
@@ -274,10 +274,10 @@ def test_a_master_that_moves_to_another_port_and_interface_is_followed(live, rea
     live.master()
     eventually("the bus", lambda: procs.poll(lambda: any(b["connected"] for b in reactor.status()["bus"]), 1))
 
-    def heard():
+    def seen():
         live.fire(tag, {"word": "moved"})
         return reactor.events("--tag", tag)
-    eventually("an event", heard)
+    eventually("an event", seen)
     call = calls(reactor, tag)[0]
     assert (call["outcome"], call["minions"]) == ("published", ["lab-1"]), call
     assert reactor.log_count("master address changed, sending reactions to the new one")

@@ -41,8 +41,8 @@ the old way:
     - kwarg:
         a: [1, 2]
 """,
-    "nobody.sls": """
-nobody there:
+    "absent.sls": """
+no target:
   local.test.ping:
     - tgt: no-such-minion
 """,
@@ -74,7 +74,7 @@ the new way:
 }
 # One event per rule, whose file has the event's name; each causes one call.
 EVENTS = {"shadow/apply": {"id": "lab-1"}, "shadow/say": {"word": "hello"}, "shadow/orch": {"word": "from the event"},
-          "shadow/old": {"word": "old"}, "shadow/wheel": {"id": "lab-1"}, "shadow/nobody": {}}
+          "shadow/old": {"word": "old"}, "shadow/wheel": {"id": "lab-1"}, "shadow/absent": {}}
 
 # Concurrent runners of Salt's reactor, and more than it can start within the window.
 WORKERS, BUSY = 2, 5
@@ -143,7 +143,7 @@ def test_both_reactors_make_the_same_calls(lab_of_two_reactors):
     found, code = eventually("the comparison", same)
     assert (found["counts"]["same"], found["differences"], code) == (len(EVENTS) - 1, [], 0), found
     assert found["unseen"] == {}, "with the loads of jobs everything is visible"
-    assert all(rule["same"] == (rule["rule"] != "shadow/nobody") for rule in found["rules"]), found
+    assert all(rule["same"] == (rule["rule"] != "shadow/absent") for rule in found["rules"]), found
     assert not d.json("reactor", "history", "--tag", "shadow/old")["reactions"][0]["reaction"]["calls"][0]["tries"]
 
 
@@ -153,14 +153,14 @@ def test_equal_runners_were_reported_as_differences_while_salts_workers_were_bus
     for _ in range(BUSY):
         lab.fire("busy", {})
 
-    def judged():
+    def compared():
         found, _ = shadow(d, "--since", since)
         return found if found["waiting"] == {"ours": 0, "salts": 0} and sum(found["counts"].values()) >= BUSY else None
-    found = eventually("the comparison", judged)
+    found = eventually("the comparison", compared)
     assert (found["counts"]["same"], found["differences"]) == (BUSY, []), found
-    begun = [event["time"] for event in d.events("--tag", "salt/run/*/new", "--since", since)
+    started = [event["time"] for event in d.events("--tag", "salt/run/*/new", "--since", since)
              if event["data"]["fun"] == "runner.test.sleep"]
-    first, last = (datetime.datetime.fromisoformat(time.rstrip("Z")) for time in (begun[0], begun[-1]))
+    first, last = (datetime.datetime.fromisoformat(time.rstrip("Z")) for time in (started[0], started[-1]))
     assert last - first > datetime.timedelta(seconds=WINDOW), "otherwise no call had to wait"
 
 
@@ -172,11 +172,11 @@ def test_each_difference_is_shown(lab_of_two_reactors, place):
     since = now()
     fire_all(lab)
 
-    def judged():
+    def compared():
         found, code = shadow(d, "--since", since)
         done = found["waiting"] == {"ours": 0, "salts": 0} and sum(found["counts"].values())
         return (found, code) if done else None
-    found, code = eventually("the comparison", judged)
+    found, code = eventually("the comparison", compared)
     assert code == 1
     counts = {"same": 2, "differs": 1, "only_ours": 1, "only_salts": 2, "failed": 0, "unseen": 0}
     assert found["counts"] == counts, found
@@ -189,8 +189,8 @@ def test_each_difference_is_shown(lab_of_two_reactors, place):
     alone = {d["salts"]["call"]["fun"] for d in found["differences"] if d["what"] == "only_salts"}
     assert alone == {"state.orchestrate", "test.arg"}
     # As text, and counted in the meantime.
-    told = d.cli("reactor", "shadow", "--since", since, check=False).stdout
-    assert "differs: local.test.arg lab-*" in told and "arg[1]: ours 21, Salt's 20" in told, told
+    printed = d.cli("reactor", "shadow", "--since", since, check=False).stdout
+    assert "differs: local.test.arg lab-*" in printed and "arg[1]: ours 21, Salt's 20" in printed, printed
 
     def counted():
         # The daemon compares at its own pace.

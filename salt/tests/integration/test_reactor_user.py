@@ -90,9 +90,9 @@ def test_a_command_in_a_template_ran_as_root_where_salt_runs_it_as_its_user(user
         [d.bin, "reactor", "test", f"{place}/who.sls", "--tag", "a", "--master-config", f"{place}/master",
          "--salt-python", sys.executable, "--output", "json"], capture_output=True, text=True, cwd=place)
     assert done.returncode == 0, (done.stdout, done.stderr)
-    said = json.loads(done.stdout)
+    answer = json.loads(done.stdout)
     groups = subprocess.run(["id", "-G", user.pw_name], capture_output=True, text=True, check=True).stdout.strip()
-    assert said["calls"][0]["publish"]["arg"] == [user.pw_name, groups, "/", {"n": [1, "two"]}], said
+    assert answer["calls"][0]["publish"]["arg"] == [user.pw_name, groups, "/", {"n": [1, "two"]}], answer
     assert os.stat(f"{place}/cache/made").st_uid == user.pw_uid
 
 

@@ -81,14 +81,14 @@ def subscribed(sources, zmq_socket, *prefixes, **options):
     for prefix in prefixes:
         sub.subscribe(prefix)
     push = zmq_socket(zmq.PUSH, sources.pull, linger=5000)
-    heard = prefixes[0] if isinstance(prefixes[0], str) else prefixes[0].decode()
+    prefix = prefixes[0] if isinstance(prefixes[0], str) else prefixes[0].decode()
 
     def hears():
-        push.send(pack(f"{heard}/mark", {}))
+        push.send(pack(f"{prefix}/mark", {}))
         return sub.poll(200)
     eventually("the subscription", hears)
     # until an end marker arrives after all other markers
-    end = f"{heard}/mark/{time.monotonic_ns()}"
+    end = f"{prefix}/mark/{time.monotonic_ns()}"
     push.send(pack(end, {}))
     while unpack(sub.recv())[0] != end:
         pass

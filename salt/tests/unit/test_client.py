@@ -29,7 +29,7 @@ def test_one_connection_serves_many_calls_with_one_greeting(daemon, client):
     assert len(daemon.named("returner")) == 5
 
 
-def test_each_thread_has_a_connection_of_its_own(daemon, client):
+def test_each_thread_has_its_own_connection(daemon, client):
     barrier = threading.Barrier(4)
 
     def work():

@@ -24,7 +24,7 @@ DATA = Path(__file__).resolve().parents[3] / "tests" / "data" / "https"
 CHALLENGE = bytes(range(16))
 
 
-class Door(http.server.ThreadingHTTPServer):
+class FakeHttpsDaemon(http.server.ThreadingHTTPServer):
     """The daemon's side, with the standard library: verifies requests as specified in docs/WIRE.md, and records calls."""
 
     daemon_threads = True
@@ -111,7 +111,7 @@ def source():
     opened = []
 
     def open_(certificate="server"):
-        opened.append(Door(certificate))
+        opened.append(FakeHttpsDaemon(certificate))
         return opened[-1]
 
     yield open_
@@ -204,9 +204,9 @@ def test_a_permanent_rejection_is_counted(source, minion):
     "certificate, settings, words",
     [
         ("expired", {}, "certificate has expired"),
-        ("server", {"ca": None}, "saltcellar.ca names the file"),
-        ("server", {"ca": str(DATA / "renewed.pem")}, "certificate is refused"),
-        ("server", {"ca": "/nowhere/ca.pem"}, "saltcellar.ca: /nowhere/ca.pem"),
+        ("server", {"ca": None}, "set saltcellar.ca to its CA file"),
+        ("server", {"ca": str(DATA / "renewed.pem")}, "certificate is not trusted"),
+        ("server", {"ca": "/nowhere/ca.pem"}, "saltcellar.ca: cannot load /nowhere/ca.pem"),
         ("server", {"pki_dir": "/nowhere"}, "cannot sign with /nowhere/minion.pem"),
     ],
 )
@@ -265,7 +265,7 @@ def test_a_port_without_tls_is_reported(minion, caplog):
     assert spooled(client) == [1]
 
 
-def test_a_child_opens_a_connection_of_its_own(source, minion, in_child):
+def test_a_child_opens_a_new_connection(source, minion, in_child):
     far = source()
     client = minion(far.url)
     client.write("returner", ret(1))

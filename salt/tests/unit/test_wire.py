@@ -60,7 +60,7 @@ def test_a_packed_value_is_read_as_salt_reads_it(value):
         {(1, 2): "a tuple as key"},
         2**64 - 1,
         -math.inf,
-        "a file named \udcff\udc80 by nobody we know",
+        "a file named \udcff\udc80 of an unknown owner",
         {"\udcff": ["\udcfe"]},
         [[[[{}]]]],
     ],

@@ -356,9 +356,7 @@ pub(super) fn job_diff(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError>
     let earlier = match args.id("with")? {
         Some(jid) => jid,
         None => previous_run(&ctx.store, &b, &b_listed.row).map_err(failed)?.ok_or_else(|| {
-            CallError::Refused(format!(
-                "no earlier run of job {later} found; name the job to compare with"
-            ))
+            CallError::Refused(format!("no earlier run of job {later} found; name the job to compare with"))
         })?,
     };
     let (a_listed, a) = find(ctx, &earlier)?.ok_or_else(|| unknown(&earlier))?;
