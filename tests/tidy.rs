@@ -320,14 +320,18 @@ fn dialect(line: &str) -> Option<(&'static str, &'static str)> {
     })
 }
 
+fn is_text(file: &str) -> bool {
+    const ENDINGS: [&str; 8] = [".md", ".py", ".rs", ".rst", ".service", ".sh", ".toml", "Makefile"];
+    ENDINGS.iter().any(|ending| file.ends_with(ending))
+}
+
 /// A message for each line with dialect below `path`.
 fn dialect_in(path: &str) -> Vec<String> {
-    const TEXT: [&str; 8] = [".md", ".py", ".rs", ".rst", ".service", ".sh", ".toml", "Makefile"];
     let mut found = Vec::new();
     for file in files(path) {
         // The list itself; files recorded with Salt; a page generated from src/config, which is checked.
         let exempt = file == "tests/tidy.rs" || file.starts_with("tests/data/") || file == "docs/CONFIG.md";
-        if exempt || !TEXT.iter().any(|ending| file.ends_with(ending)) {
+        if exempt || !is_text(&file) {
             continue;
         }
         for (number, line) in (1..).zip(read(&file).lines()) {
@@ -425,7 +429,7 @@ fn code_and_documents_use_standard_terms() {
 }
 
 #[test]
-fn links_and_paths_in_the_documents_exist() {
+fn links_and_named_paths_exist() {
     let mut pages = vec!["README.md".to_owned(), "CHANGELOG.md".to_owned(), "SECURITY.md".to_owned()];
     pages.extend(files("docs"));
     let mut missing = Vec::new();
@@ -448,6 +452,20 @@ fn links_and_paths_in_the_documents_exist() {
             });
         let wrong = links.chain(named).filter(|path| !repository().join(path).exists());
         missing.extend(wrong.map(|path| format!("{page}: {}", path.display())));
+    }
+    for file in
+        ["benches", "fuzz/targets", "salt/bench", "salt/tests", "src", "systemd", "tests/it", "tests/lab"]
+            .into_iter()
+            .flat_map(files)
+            .filter(|file| is_text(file))
+    {
+        let text = read(&file);
+        let named = text.match_indices("docs/").map(|(at, _)| {
+            let end = text[at..].find(|c: char| !c.is_alphanumeric() && !"./-_".contains(c));
+            text[at..end.map_or(text.len(), |end| at + end)].trim_end_matches('.')
+        });
+        let wrong = named.filter(|path| path.ends_with(".md") && !repository().join(path).exists());
+        missing.extend(wrong.map(|path| format!("{file}: {path}")));
     }
     let index = read("docs/decisions/README.md");
     let pages = files("docs/decisions");
