@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::batch::{Server, Session};
-use super::permits::ConnectionPermit;
+use super::permits::HttpsPermit;
 use super::tls::Certificate;
 use super::write_timeout::WriteTimeout;
 use crate::limits::{
@@ -40,7 +40,7 @@ This port speaks HTTPS: the address begins with https://\n";
 /// Serves a connection to its end.
 pub(super) async fn serve(
     server: Arc<Server>,
-    permit: ConnectionPermit,
+    permit: HttpsPermit,
     stream: TcpStream,
     from: SocketAddr,
     certificate: Certificate,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::file::{DiskQueue, Hole};
-use super::{BusDependencies, InFlight, PendingBatch, Shared, SpillWriter, State, count_gap, dir_of, offer};
+use super::{
+    BusDependencies, InFlight, PendingBatch, Shared, SpillState, SpillWriter, count_gap, dir_of, offer,
+};
 use crate::clock::Micros;
 use crate::ingest::gap::{Cause, Gap};
 use crate::ingest::master_keys::MasterKeys;
@@ -212,7 +214,7 @@ impl SpillDrainer {
     }
 
     /// While the store rejects batches, one is retried at a time, with pauses, to keep the order.
-    fn may_retry(&mut self, state: &State) -> bool {
+    fn may_retry(&mut self, state: &SpillState) -> bool {
         if !state.flights.is_empty() {
             return false;
         }
@@ -268,7 +270,7 @@ impl SpillDrainer {
     }
 
     /// Drops a batch that the store rejects permanently while it accepts others, and records a gap in its place.
-    fn drop_rejected(&self, state: &mut State, pending_batch: &PendingBatch) {
+    fn drop_rejected(&self, state: &mut SpillState, pending_batch: &PendingBatch) {
         let lost = pending_batch.batch.len() as u64;
         self.shared.metrics.bus_events_lost.add(lost);
         state.lost += lost;

@@ -87,7 +87,7 @@ pub struct Waiting {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SpillState {
     flights: VecDeque<InFlight>,
     /// The number of the first one in flight.
     first_flight: u64,
@@ -124,7 +124,7 @@ struct State {
     logged_loss: Option<Instant>,
 }
 
-impl State {
+impl SpillState {
     /// Whether new events can go directly to the store.
     fn is_clear(&self) -> bool {
         self.waiting.is_empty() && self.back.is_empty() && !self.on_disk && !self.held
@@ -156,7 +156,7 @@ impl State {
 /// State shared by writer, drainer and the store's answers. It holds no sender of `intake`: the store stops when those are dropped.
 #[derive(Debug)]
 pub struct Shared {
-    state: Mutex<State>,
+    state: Mutex<SpillState>,
     changed: Condvar,
     bus: PathBuf,
     clock: Clock,
@@ -164,11 +164,11 @@ pub struct Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SpillState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, pause: Duration) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, SpillState>, pause: Duration) -> MutexGuard<'a, SpillState> {
         self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -224,7 +224,12 @@ impl Shared {
 }
 
 /// Offers a batch to the store; false if there is no room.
-fn offer(shared: &Arc<Shared>, state: &mut State, intake: &Intake, pending_batch: &PendingBatch) -> bool {
+fn offer(
+    shared: &Arc<Shared>,
+    state: &mut SpillState,
+    intake: &Intake,
+    pending_batch: &PendingBatch,
+) -> bool {
     let id = state.first_flight + state.flights.len() as u64;
     let answers = shared.clone();
     let done: Done = Box::new(move |outcome| answers.answered(id, outcome));
@@ -270,7 +275,7 @@ pub struct SpillWriter {
 impl SpillWriter {
     /// A writer with an empty spill.
     pub fn new(bus: &Path, intake: Intake, clock: Clock, metrics: Arc<Metrics>) -> Self {
-        let state = State { next_number: 1, ..State::default() };
+        let state = SpillState { next_number: 1, ..SpillState::default() };
         let shared =
             Shared { state: Mutex::new(state), changed: Condvar::new(), bus: bus.to_owned(), clock, metrics };
         Self { shared: Arc::new(shared), intake }
@@ -336,7 +341,7 @@ impl SpillWriter {
         self.shared.changed.notify_all();
     }
 
-    fn take(&self, state: &mut State, batch: Batch, at: Micros) {
+    fn take(&self, state: &mut SpillState, batch: Batch, at: Micros) {
         let first = state.next_number;
         state.next_number += batch.len() as u64;
         let pending_batch =
@@ -349,7 +354,7 @@ impl SpillWriter {
         self.shared.changed.notify_all();
     }
 
-    fn lose(&self, state: &mut State, events: u64, at: Micros) {
+    fn lose(&self, state: &mut SpillState, events: u64, at: Micros) {
         self.shared.metrics.bus_events_lost.add(events);
         state.lost += events;
         let gap = state.losing.get_or_insert(Gap {
@@ -369,7 +374,7 @@ impl SpillWriter {
         }
     }
 
-    fn count_gap(&self, state: &mut State, gap: &Gap) {
+    fn count_gap(&self, state: &mut SpillState, gap: &Gap) {
         state.gaps += 1;
         count_gap(&self.shared, gap);
     }

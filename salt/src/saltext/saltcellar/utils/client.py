@@ -542,7 +542,7 @@ class Client:
         return bool(halves)
 
     def _refused(self, record, refusal):
-        """Count a permanently rejected record, and dead-letter it if it is too large, for inspection by a person."""
+        """Count a permanently rejected record, and dead-letter it if it is too large, for manual inspection."""
         self.spool.count(refusal.code, _entries_of(record))
         log_throttled(f"refusal {refusal.code}", "saltcellar: a spooled entry was not stored: %s", refusal)
         if refusal.code == "too_large":
