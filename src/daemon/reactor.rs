@@ -300,7 +300,7 @@ fn build(
             ),
         }
         settings.shadow = true;
-    } else if role == Role::Master && !master.lets_ask_reactor() {
+    } else if role == Role::Master && !master.sends_reactor_requests() {
         tracing::info!(
             master = %path.display(),
             "`salt-run reactor.list` and similar commands report that no reactor is running, unless the master's list `engines` contains \

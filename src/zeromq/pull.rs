@@ -269,11 +269,11 @@ impl LargeMessages {
             return Ok(Some((permit, Instant::now() + PEER_TIMEOUT)));
         };
         if more > 0 {
-            let crowded = || ZmtpCloseReason::Error("too many large messages are in flight".to_owned());
+            let overloaded = || ZmtpCloseReason::Error("too many large messages are in flight".to_owned());
             permit.merge(
                 timeout_at(until, acquire)
                     .await
-                    .map_err(|_| crowded())?
+                    .map_err(|_| overloaded())?
                     .map_err(|_| ZmtpCloseReason::Gone)?,
             );
         }
@@ -330,9 +330,9 @@ mod tests {
             }
             // A message that needs more than the budget times out.
             let late = (first, Instant::now());
-            let crowded = large_messages.reserve(2 * MIB, Some(late)).await;
+            let overloaded = large_messages.reserve(2 * MIB, Some(late)).await;
             assert!(
-                matches!(crowded, Err(ZmtpCloseReason::Error(why)) if why == "too many large messages are in flight")
+                matches!(overloaded, Err(ZmtpCloseReason::Error(why)) if why == "too many large messages are in flight")
             );
             assert!(second.await.unwrap().is_some());
         });

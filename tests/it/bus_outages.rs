@@ -421,7 +421,7 @@ fn rules_apply_to_every_source_and_no_secret_reaches_the_disk() {
         assert_eq!(
             cellar.ask("event_return", vec![("events", events)]),
             1.into(),
-            "also what is left out is dealt with"
+            "dropped events are acknowledged, too"
         );
         cellar.ask("returner", vec![("load", load.clone())]);
     }

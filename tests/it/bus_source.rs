@@ -124,7 +124,7 @@ fn garbage_on_the_bus_ends_the_connection_not_the_daemon() {
     publish(&mut to, "len32", &[no_tag]);
     publish(&mut to, "len32", &frames[..3]);
     let found = archived(&cellar, 4);
-    assert_eq!(found[0].0, "saltcellar/gap/framing", "one gap, however often it was tried");
+    assert_eq!(found[0].0, "saltcellar/gap/framing", "one gap for all attempts");
     assert_same(&found[1..], &tags_and_data(&frames[..3]));
     let counted = ["bus_frames_malformed", "bus_framings_unknown", "events_without_tag", "bus_gaps"];
     assert_eq!(counted.map(|name| cellar.counter(name)), [1, 1, 1, 1]);

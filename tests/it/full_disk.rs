@@ -181,7 +181,7 @@ fn on_an_ext4_without_a_free_block_space_can_be_freed_and_nothing_acknowledged_i
             break;
         }
     }
-    assert_eq!(refused, 5, "the disk took everything");
+    assert_eq!(refused, 5, "the disk accepted all writes");
     assert!(stored.iter().all(|n| is_there(&cellar, *n)), "{}", cellar.log());
 
     // After a kill and a start without a free block, it serves all acknowledged entries.

@@ -150,7 +150,7 @@ fn run(name: &str) {
     let result = loop {
         match done_rx.recv_timeout(TIMEOUT) {
             Ok(result) => break result,
-            Err(RecvTimeoutError::Disconnected) => break Err("the thread is gone".to_owned()),
+            Err(RecvTimeoutError::Disconnected) => break Err("the thread has ended".to_owned()),
             Err(RecvTimeoutError::Timeout) => {
                 let now = done.load(Ordering::Relaxed);
                 if now == before {

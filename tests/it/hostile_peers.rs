@@ -107,7 +107,7 @@ fn abandoned_large_frames_use_bounded_memory_and_are_freed() {
     stream.write_all(&request_frame(1, "get_minions", &args)).unwrap();
     assert_eq!(answer(&mut stream)[1], true.into());
     let held = || memory_kb(&cellar, "VmRSS:").saturating_sub(before) * 1024;
-    wait_for("the memory to be given back", || (held() < SENT as u64 / 2).then_some(()));
+    wait_for("the memory to be released", || (held() < SENT as u64 / 2).then_some(()));
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn peers_that_do_not_read_use_bounded_memory_and_do_not_block_others() {
         })
         .collect();
     // The answers would need 7.5 GiB. Beyond the limit, requests are rejected.
-    wait_for("the bound on answers", || (cellar.counter("calls_failed") > 0).then_some(()));
+    wait_for("the limit on answers", || (cellar.counter("calls_failed") > 0).then_some(()));
     let grown = rss_kb(&cellar).saturating_sub(before);
     assert!(grown < 1_000_000, "{grown} KiB for unread answers");
     let load = map(vec![("jid", "20261121030955505683".into()), ("id", "web1".into()), ("return", 1.into())]);

@@ -424,10 +424,10 @@ fn a_minion_cannot_forge_a_job_of_the_master() {
         pairs.sort_by_key(|(key, _)| key.to_string());
         pairs
     };
-    assert_eq!(sorted(&body), sorted(&map(expected)), "of a key that comes twice the first");
+    assert_eq!(sorted(&body), sorted(&map(expected)), "the first of two equal keys");
     let row = &server.cellar.ask("jobs_list", vec![])["jobs"][0];
     assert_eq!((row["jid"].as_str(), row["user"].as_str().unwrap_or("")), (Some(jid.as_str()), ""));
-    assert_eq!(row["tgt"].as_str(), Some("a"), "the one minion that is known to have run it");
+    assert_eq!(row["tgt"].as_str(), Some("a"), "the only minion known to have run it");
 }
 
 #[test]
@@ -756,7 +756,7 @@ fn a_new_certificate_is_loaded_and_a_bad_one_is_not() {
     let mut before = server.connect();
     let shown = *before.certificate();
     std::fs::write(dir.join("tls.pem"), "no certificate at all").unwrap();
-    let state = wait_for("the bad one to be seen", || {
+    let state = wait_for("the invalid certificate in the status", || {
         Some(server.state()).filter(|state| state.contains("previous certificate"))
     });
     assert!(state.contains("tls.pem") && server.counter("https_certificates_bad") > 0, "{state}");
@@ -793,7 +793,7 @@ fn a_daemon_without_a_valid_certificate_runs_and_reports_the_reason() {
     let mut server = server;
     assert!(server.cellar.terminate());
     server.cellar.restart();
-    wait_for("the word", || server.state().starts_with("no certificate: ").then_some(()));
+    wait_for("the reason in the status", || server.state().starts_with("no certificate: ").then_some(()));
     let mut stream = TcpStream::connect(std::net::SocketAddr::from(([127, 0, 0, 1], server.port()))).unwrap();
     let _ = stream.read(&mut [0]);
     wait_for("the peer to be counted", || (server.counter("https_peers_rejected") > 0).then_some(()));
@@ -818,7 +818,7 @@ fn a_daemon_runs_without_https_if_its_port_is_in_use() {
     std::fs::write(dir.path().join("c.yaml"), config).unwrap();
     put_certificate(dir.path(), "server");
     let second = Server { cellar: Cellar::start_in(dir, &["--config", "DIR/c.yaml"]) };
-    wait_for("the word", || second.state().starts_with("cannot listen: ").then_some(()));
+    wait_for("the reason in the status", || second.state().starts_with("cannot listen: ").then_some(()));
     drop(server);
     wait_for("the port to be free", || (second.state() == "open").then_some(()));
 }
@@ -909,7 +909,7 @@ fn peers_that_never_read_answers_use_bounded_memory_and_do_not_block_others() {
         unread.push(peer);
     }
     // The answers need 3 GB, 768 MB of it at once. Answers up to the limit are sent, and not read.
-    wait_for("the bound on answers", || (server.counter("https_overloaded") > 0).then_some(()));
+    wait_for("the limit on answers", || (server.counter("https_overloaded") > 0).then_some(()));
     let mut most = 0;
     for n in 0..20 {
         let frame = returned("b", vec![("at", Value::from(n))]);

@@ -226,7 +226,7 @@ fn jobs_of_every_kind_are_shown() {
     assert_eq!((&job["expected"], &job["missing_count"]), (&Json::Null, &Json::Null));
     assert!(text(&cellar, &["jobs", "show", "nightly-7"]).contains("returned  1, 0 failed\n"));
     assert_eq!(listed(&cellar, &["--jid", "night"]), ["nightly-7"]);
-    assert_eq!(listed(&cellar, &["--since", "2100-01-01"]), [""; 0], "it came today");
+    assert_eq!(listed(&cellar, &["--since", "2100-01-01"]), [""; 0], "it arrived today");
 }
 
 /// The result of a runner as passed by Salt 3008.3 to `save_load` and `returner`.
@@ -420,7 +420,7 @@ fn a_job_of_many_minions_is_read_in_pages() {
     let ids = page["returns"].as_array().unwrap().iter().map(|answer| answer["minion"].as_str().unwrap());
     assert!(ids.eq(["web1201", "web1202", "web1203"]));
     assert_eq!((page["more"].as_bool(), page["next"].as_str()), (Some(true), Some("web1203")));
-    assert_eq!(page["returned"].as_u64(), Some(2_500), "the sums are those of the whole job");
+    assert_eq!(page["returned"].as_u64(), Some(2_500), "totals of the whole job");
     let last = cellar.ask("job_show", vec![("jid", JID.into()), ("after", "web2498".into())]);
     assert_eq!((last["more"].as_bool(), last["returns"].as_array().unwrap().len()), (Some(false), 1));
     let cached = cellar.ask("get_jid", vec![("jid", JID.into())]);

@@ -155,7 +155,7 @@ fn a_stuck_appender_stops_the_watchdog_notifications() {
     });
     fed();
     let before = beats();
-    wait_for("more beats", || (beats() > before + 5).then_some(()));
+    wait_for("more watchdog notifications", || (beats() > before + 5).then_some(()));
     let fed_while_stuck = fed();
     drop(child);
     assert!(call.join().unwrap().is_err(), "the disk held the appender up all the time");

@@ -353,9 +353,9 @@ fn exported_json_lines_import_as_the_same_entries() {
     }
     let jobs = one.dir.path().join("jobs.jsonl");
     export(&one, &jobs, &[]);
-    assert_eq!(lines(&jobs).len(), 1 + 8, "without what belongs to no job");
+    assert_eq!(lines(&jobs).len(), 1 + 8, "without entries that belong to no job");
     let refused = run(&one, &["export", "jsonl", jobs.to_str().unwrap()]);
-    assert_eq!(refused.status.code(), Some(1), "it is there");
+    assert_eq!(refused.status.code(), Some(1), "the file exists");
 
     // An interrupted export resumes after its last complete line.
     let whole = fs::read_to_string(&jobs).unwrap();
@@ -509,14 +509,14 @@ fn the_tables_of_pgjsonb_are_imported_through_psql() {
         stderr(&output).contains("salt_events, 3") && stderr(&output).contains("salt_returns, free of web1")
     );
     let job = cellar.ask("job_show", vec![("jid", JID.into())]);
-    assert_eq!(job["returns"][0]["return"][Value::from("b").as_str().unwrap()], 1.0.into(), "as it was seen");
+    assert_eq!(job["returns"][0]["return"][Value::from("b").as_str().unwrap()], 1.0.into(), "unchanged");
     assert_eq!(
         (&job["returns"][1]["time"], &job["returns"][1]["duplicates"]),
         (&1_793_534_407_600_000_u64.into(), &0.into())
     );
     let entries = cellar.ask("entries", vec![("jid", JID.into())]);
     let load = entries["entries"].as_array().unwrap().iter().find(|entry| entry["kind"] == "load".into());
-    assert_eq!(load.unwrap()["time"], 1_793_534_400_000_001_u64.into(), "that of its jid");
+    assert_eq!(load.unwrap()["time"], 1_793_534_400_000_001_u64.into(), "the time of its jid");
     let events = cellar.ask("events_list", vec![("tag", "my/tag".into())]);
     assert_eq!(events["events"][0]["data"]["text"], "a\\b\tc\n\u{fc}".into());
     let output = import("host=db dbname=salt");

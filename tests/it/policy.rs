@@ -162,7 +162,7 @@ fn filters_and_redaction_hold_for_every_source_and_the_master_s_key_needs_no_rul
         let blank = format!("[redacted]{}", "*".repeat(KEY.len() - 10));
         assert!(
             stored.contains(&format!("{source}: {blank}!")),
-            "{source}: nothing is stored, or it is not blanked"
+            "{source}: nothing is stored, or it is not redacted"
         );
         for secret in ["password", "dropped", "another master's key"] {
             assert!(!stored.contains(&format!("{secret} by {source}")), "{secret} by {source} is stored");
@@ -249,7 +249,7 @@ fn only_keys_in_an_existing_store_are_found_and_replaced() {
 
     let (code, found) = redact_keys(dir.path(), &["--dry-run"]);
     assert_eq!((code, &found["entries"]), (Some(1), &5.into()), "{found}");
-    assert_eq!(unpacked(&state), before, "only looked at");
+    assert_eq!(unpacked(&state), before, "a dry run changes nothing");
     let (code, found) = redact_keys(dir.path(), &[]);
     assert_eq!((code, &found["entries"]), (Some(0), &5.into()), "{found}");
     assert!(found["segments_affected"].as_u64() < found["segments"].as_u64(), "{found}");

@@ -116,7 +116,11 @@ fn a_return_may_contain_its_end_time() {
     let end = "2026, Nov 21 03:09:53.349344";
     assert_eq!(cellar.ask("returner", vec![("load", answer("web1", 1.into()))]), Value::Nil);
     let with_end = vec![("load", answer("db1", 1.into())), ("endtime", end.into())];
-    assert_eq!(cellar.ask("returner", with_end.clone()), true.into(), "so the client knows that it was seen");
+    assert_eq!(
+        cellar.ask("returner", with_end.clone()),
+        true.into(),
+        "so the client knows that the end time is stored"
+    );
     assert_eq!(cellar.ask("get_endtime", vec![("jid", JID.into())]), end.into());
     assert_eq!(cellar.counter("entries_stored"), 3);
     assert_eq!(cellar.counter("commits"), 2);
@@ -195,7 +199,7 @@ fn jids_are_generated_or_kept_and_are_unique() {
         .collect();
     assert!(made.iter().all(|jid| jid.len() == 20 && jid.bytes().all(|b| b.is_ascii_digit())));
     let odd = |jid: &&String| jid.ends_with(['1', '3', '5', '7', '9']);
-    assert_eq!(made.iter().find(odd), None, "those are the extension's");
+    assert_eq!(made.iter().find(odd), None, "odd microseconds are the extension's");
     made.sort();
     made.dedup();
     assert_eq!(made.len(), 500);
@@ -316,7 +320,7 @@ fn oversized_names_are_rejected() {
     }
     cellar.ask("returner", vec![("load", load.clone())]);
     let shown = cellar.ask("job_show", vec![("jid", JID.into())]);
-    assert_eq!(shown["returns"][0]["fun"], load["fun"], "it stays in the body as it was");
+    assert_eq!(shown["returns"][0]["fun"], load["fun"], "unchanged in the body");
 }
 
 #[test]
@@ -331,5 +335,5 @@ fn a_forged_event_does_not_replace_the_minions_return() {
     cellar.ask("returner", vec![("load", answer("web1", "real".into()))]);
     assert_eq!(cellar.ask("get_jid", vec![("jid", JID.into())])["web1"]["return"], "real".into());
     let events = cellar.ask("events_list", vec![]);
-    assert_eq!(events["events"].as_array().unwrap().len(), 2, "the archive has what was on the bus, once");
+    assert_eq!(events["events"].as_array().unwrap().len(), 2, "the archive has the bus events once");
 }

@@ -68,7 +68,7 @@ fn setup_writes_recognises_and_removes_its_file() {
     assert_eq!(code(&setup(&shop, &["--check"])), 0);
     let inode = fs::metadata(&file).unwrap().ino();
     assert_eq!(code(&setup(&shop, &["--write"])), 0);
-    assert_eq!(fs::metadata(&file).unwrap().ino(), inode, "it was as it should be");
+    assert_eq!(fs::metadata(&file).unwrap().ino(), inode, "the file was correct already");
 
     let more = ["--events", "event-return"];
     let output = setup(&shop, &[&more[..], &["--check"]].concat());

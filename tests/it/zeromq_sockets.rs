@@ -267,7 +267,7 @@ fn stalled_peers_do_not_block_others() {
     stored(&cellar, 1);
     assert!(rss_kb(&cellar) < 200_000, "{} kB", rss_kb(&cellar));
     drop(held);
-    wait_for("the places to be given back", || {
+    wait_for("the permits to be released", || {
         (cellar.ask("status", vec![])["zeromq"][0]["peers"] == 0.into()).then_some(())
     });
     wait_for("peers with a partial message to be counted", || {
@@ -279,7 +279,7 @@ fn stalled_peers_do_not_block_others() {
 fn excess_peers_are_rejected() {
     let cellar = start();
     let held: Vec<_> = (0..600).map(|_| UnixStream::connect(place(&cellar, "in.sock")).unwrap()).collect();
-    wait_for("those over the bound to be closed", || {
+    wait_for("peers over the limit to be disconnected", || {
         (cellar.counter("zmq_peers_rejected") >= 88).then_some(())
     });
     drop(held);
@@ -337,7 +337,7 @@ fn while_the_disk_is_full_senders_wait_and_nothing_is_lost() {
         (cellar.ask("store_stats", vec![])["space"]["state"] == "full".into()).then_some(())
     });
     let (taken, rest) = flood(&mut peer, "flood");
-    assert!(taken * 10_000 < 4_000_000, "{taken} events were taken in");
+    assert!(taken * 10_000 < 4_000_000, "{taken} events were accepted");
     assert_eq!(cellar.counter("entries_stored"), 1);
     cellar.plan_disk("");
     peer.0.set_write_timeout(None).unwrap();
@@ -454,7 +454,7 @@ fn only_a_slow_subscriber_loses_events() {
     }
     stored(&cellar, 2000);
     wait_for("the count", || (cellar.counter("zmq_events_dropped") > 0).then_some(()));
-    assert_eq!(cellar.counter("zmq_subscribers_dropped"), 0, "it is slow, not gone");
+    assert_eq!(cellar.counter("zmq_subscribers_dropped"), 0, "it is slow, not disconnected");
     wait_for("the source's own count", || {
         let source = &cellar.ask("status", vec![])["zeromq"][1];
         assert_eq!(source["source"], "pub".into());

@@ -50,7 +50,7 @@ pub(super) async fn serve(
     let mut leaving = stop.clone();
     tokio::select! {
         () = talk(&session, stream, certificate, &mut leaving) => {}
-        () = session.permit.must_go() => {}
+        () = session.permit.eviction_or_timeout() => {}
         // A connection without a request so far can be closed at once.
         () = async { super::wait_for(&mut stop).await; if session.requests() > 0 { std::future::pending::<()>().await; } } => {}
     }

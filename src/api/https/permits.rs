@@ -154,7 +154,7 @@ impl HttpsPermit {
     }
 
     /// Waits until the connection must be closed: evicted, or timed out.
-    pub(super) async fn must_go(&self) {
+    pub(super) async fn eviction_or_timeout(&self) {
         let times = self.permits.times;
         loop {
             let until = match self.state() {
@@ -226,13 +226,15 @@ mod tests {
 
     /// Waits until a connection is evicted, and closes it. The timeouts of this file are longer than the deadline.
     async fn closes(connection: HttpsPermit) {
-        timeout(Duration::from_secs(10), connection.must_go()).await.expect("the connection was not evicted");
+        timeout(Duration::from_secs(10), connection.eviction_or_timeout())
+            .await
+            .expect("the connection was not evicted");
     }
     /// Whether the connection must be closed.
     async fn is_evicted(connection: &HttpsPermit) -> bool {
         tokio::select! {
             biased;
-            () = connection.must_go() => true,
+            () = connection.eviction_or_timeout() => true,
             () = tokio::task::yield_now() => false,
         }
     }
@@ -318,9 +320,9 @@ mod tests {
                     if unauthenticated == SHORT { (&unknown, &known) } else { (&known, &unknown) };
                 // Other requests do not reach the permit, so they extend nothing.
                 tokio::select! {
-                    () = short.must_go() => {}
-                    () = long.must_go() => panic!("its timeout is an hour"),
-                    () = busy.must_go() => panic!("a batch is in flight"),
+                    () = short.eviction_or_timeout() => {}
+                    () = long.eviction_or_timeout() => panic!("its timeout is an hour"),
+                    () = busy.eviction_or_timeout() => panic!("a batch is in flight"),
                     () = tokio::time::sleep(Duration::from_secs(10)) => panic!("not closed"),
                 }
                 drop(batch);

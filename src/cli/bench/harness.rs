@@ -83,7 +83,7 @@ impl Harness {
         (limits, classes): (Limits, Classes),
         ask: impl FnOnce(&Arc<Metrics>) -> Arc<dyn Executor>,
     ) -> anyhow::Result<Self> {
-        crate::daemon::take_small_pages();
+        crate::daemon::disable_huge_pages();
         let file = old_file(dir, "react.sls", SLS)?;
         let mut text = format!("root_dir: {}\nid: m_master\nreactor:\n", dir.display());
         for rule in rules {

@@ -113,9 +113,9 @@ struct SpillState {
     /// The writer is closed.
     closing: bool,
     /// Batches that the store has accepted.
-    taken: u64,
+    accepted: u64,
     /// When it accepted the last one.
-    taken_at: Option<Instant>,
+    accepted_at: Option<Instant>,
     /// Spill files with a stored chunk.
     stored: Vec<u64>,
     disk: (u64, u64),
@@ -133,8 +133,8 @@ impl SpillState {
     /// The time and number up to which everything is in the log or on disk.
     fn safe(&self) -> (Option<Micros>, u64) {
         let flights = self.flights.iter().map(|flight| &flight.pending_batch);
-        let mut kept_nowhere = flights.chain(&self.back).chain(&self.waiting).filter(|p| p.file.is_none());
-        match (kept_nowhere.next(), &self.losing) {
+        let mut unspilled = flights.chain(&self.back).chain(&self.waiting).filter(|p| p.file.is_none());
+        match (unspilled.next(), &self.losing) {
             (Some(pending_batch), _) => (Some(pending_batch.at), pending_batch.first.saturating_sub(1)),
             (None, Some(losing)) => (losing.begin, self.next_number.saturating_sub(1)),
             (None, None) => (self.read_until, self.next_number.saturating_sub(1)),
@@ -207,13 +207,13 @@ impl Shared {
             while state.flights.front().is_some_and(|flight| flight.stored == Some(true)) {
                 let file = state.flights.pop_front().and_then(|flight| flight.pending_batch.file);
                 state.first_flight += 1;
-                state.taken += 1;
-                state.taken_at = Some(Instant::now());
+                state.accepted += 1;
+                state.accepted_at = Some(Instant::now());
                 state.stored.extend(file);
             }
             // The store accepts the batch that it rejected before.
-            let takes_again = state.held && state.flights.is_empty();
-            state.held &= !takes_again;
+            let accepts_again = state.held && state.flights.is_empty();
+            state.held &= !accepts_again;
         }
         let wakes_drainer = failed || state.closing || !state.is_clear() || !state.stored.is_empty();
         drop(state);
@@ -302,7 +302,7 @@ impl SpillWriter {
             let began = Instant::now();
             state = self.shared.wait(state, Duration::from_millis(2));
             // A busy store that makes progress may set the pace.
-            if state.taken_at.is_none_or(|at| at.elapsed() > SPILL_AFTER) {
+            if state.accepted_at.is_none_or(|at| at.elapsed() > SPILL_AFTER) {
                 state.timeout = state.timeout.saturating_sub(began.elapsed());
             }
         }
