@@ -188,7 +188,7 @@ pub trait Executor: Send + Sync {
     }
 
     /// Why a job with this target would reach nobody, if that is certain: a master publishes no such job.
-    fn reaches_nobody(&self, _tgt: &Value, _tgt_type: &str) -> Option<String> {
+    fn no_target(&self, _tgt: &Value, _tgt_type: &str) -> Option<String> {
         None
     }
 

@@ -243,7 +243,7 @@ impl Shared {
                 > times(&mut progress.made.iter().map(|made| call_key(&made.wanted)));
         let was_sent = was_begun || progress.unanswered.is_some() || (progress.unsure && progress.tries > 0);
         if shadow && !was_sent {
-            if let Some(why) = self.reaches_nobody(&made.wanted) {
+            if let Some(why) = self.no_target(&made.wanted) {
                 made.outcome = Outcome::Answered(Answer::NoTarget { why });
             }
             return Tried::Over(made);
@@ -377,11 +377,11 @@ impl Shared {
     }
 
     /// What the master would have said to a job for nobody. Salt's reactor then leaves nothing behind, either.
-    fn reaches_nobody(&self, wanted: &Wanted) -> Option<String> {
+    fn no_target(&self, wanted: &Wanted) -> Option<String> {
         let What::Executor(call) = &wanted.what else { return None };
         let tgt = call.load.get("tgt").filter(|_| call.cmd == Cmd::Publish)?;
         let tgt_type = call.load.get("tgt_type").and_then(Value::as_str).unwrap_or("glob");
-        self.ask.reaches_nobody(tgt, tgt_type)
+        self.ask.no_target(tgt, tgt_type)
     }
 
     fn carry_out(&self, made: &Made, depth: u32, since: SeqNo) -> Result<Outcome, Failure> {
