@@ -97,19 +97,14 @@ const DIALECT_ALLOWED: &[(&str, &str, &str)] = &[
     ("nobody", "trust nobody", "the user"),
     ("nobody", "`nobody`", "a value of `acts` in the answer of `reactor_list`"),
     ("nobody", "\"nobody\"", "the user, or that value"),
+    ("begun", "begun=", "the file `REACTOR`"),
+    ("begun", "\"begun\"", "the state of a record, and the file `REACTOR`"),
+    ("begun", "`begun`", "the state of a record"),
 ];
 
 /// Lines with dialect that are left in a directory. A number may only shrink; everywhere else it is 0.
-const DIALECT_LINES_MAX: &[(&str, usize)] = &[
-    ("src/cli/doctor", 0),
-    ("src/cli/reactor", 2),
-    ("src/cli/store", 1),
-    ("src/reactor", 440),
-    ("src/sls", 64),
-    ("src/store", 208),
-    ("tests/crash", 4),
-    ("tests/it/reactor", 4),
-];
+const DIALECT_LINES_MAX: &[(&str, usize)] =
+    &[("src/cli/doctor", 0), ("src/cli/store", 1), ("src/sls", 64), ("src/store", 208), ("tests/crash", 4)];
 
 fn layer_of(module: &str) -> Option<usize> {
     LAYERS.iter().position(|(_, modules)| modules.contains(&module))

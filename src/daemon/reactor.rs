@@ -124,7 +124,7 @@ impl Executor for MasterExecutor {
         target.master.reach()
     }
 
-    fn cannot(&self, client: &str) -> Option<String> {
+    fn unsupported(&self, client: &str) -> Option<String> {
         match self.target() {
             _ if client == "caller" => None,
             Some(target) => target.unsupported,
@@ -132,7 +132,7 @@ impl Executor for MasterExecutor {
         }
     }
 
-    fn idle(&self) -> Option<String> {
+    fn blocked_by(&self) -> Option<String> {
         self.target()?.unsupported
     }
 
@@ -425,7 +425,7 @@ impl Running {
             metrics,
             rules,
             settings,
-            ask: executor.clone(),
+            executor: executor.clone(),
         };
         let reactor = Reactor::start(parts).context("start the reactor")?;
         let (drain, again) = (Drain::new(), Arc::new(AtomicBool::new(false)));

@@ -422,7 +422,7 @@ def workers(live):
 
 def test_a_busy_master_that_answers_too_late_starts_a_runner_once(live, reactor, bus):
     tag = f"live/run/{uuid.uuid4().hex}"
-    busy, words = workers(live), "got no answer and is not made again"
+    busy, words = workers(live), "call got no answer, not repeating it"
     before = reactor.log_count(words)
     procs.signal_each(busy, signal.SIGSTOP, os.kill)
     try:
